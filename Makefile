@@ -1,0 +1,48 @@
+# Two commands do everything: `make demo` to see it work, `make test` to prove it does.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test lint types unit slow benchmark clean
+
+demo: $(VENV)/.demo
+	$(BIN)/offline-data demo
+
+test: lint types unit
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+unit: $(VENV)/.test
+	$(BIN)/pytest
+
+slow: $(VENV)/.test
+	$(BIN)/pytest -m "slow and not network"
+
+benchmark: $(VENV)/.test
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by its pinned version: asked for through another package's range, pip would
+# take the newest build with gigabytes of CUDA packages.
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.torch
+	$(PIP) --editable ".[demo]"
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.torch
+	$(PIP) --editable ".[test]"
+	@touch $@

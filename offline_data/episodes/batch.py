@@ -1,0 +1,179 @@
+"""`EpisodeBatch`: whole episodes laid end to end, the one shape everything passes through.
+
+```
+episode with T = 3            row of steps:          0     1     2
+                              row of observations:   s0    s1    s2    s3      T + 1 rows
+                              action                 a0    a1    a2
+                              next reward, flags     r1    r2    r3
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offline_data.episodes.fields import (
+    RESERVED_ROOTS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    check_key,
+    join_key,
+)
+from offline_data.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, order=True)
+class Dropped:
+    """A leaf that could not be kept."""
+
+    key: str
+    """The leaf as the source names it, parts joined by `/`."""
+    reason: str
+    """Why, in a sentence for the user."""
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """`E` whole episodes of `T_e` transitions each, `N = ΣT_e`; checked when it is built.
+
+    Text leaves are object arrays of `str` (or None where the source has nothing); all others are
+    numeric or bool arrays of any strides. Nothing is copied; arrays must not change afterwards.
+
+    Raises:
+        FormatError: Rows that do not add up, a missing reward or flag, an unfit name or dtype.
+
+    Example:
+        >>> batch = EpisodeBatch(
+        ...     lengths=np.array([2]),
+        ...     steps={
+        ...         ("action",): np.zeros((2, 1)),
+        ...         ("next", "reward"): np.ones((2, 1)),
+        ...         ("next", "terminated"): np.array([[False], [True]]),
+        ...         ("next", "truncated"): np.zeros((2, 1), bool),
+        ...     },
+        ...     observations={("observation",): np.arange(3.0).reshape(3, 1)},
+        ...     final_observation=np.array([True]),
+        ... )
+        >>> batch.transitions, batch.next_rows.tolist()
+        (2, [1, 2])
+    """
+
+    lengths: NDArray[np.int64]
+    """`[E]` transitions of each episode, at least 1."""
+    steps: Mapping[Key, NDArray[np.generic]]
+    """`[N, …]` columns by TED key: `("action", …)` and what came out of the action, under
+    `"next"`; `("next", "reward")` real `[N, 1]`, `("next", "terminated")` and
+    `("next", "truncated")` bool `[N, 1]` are required."""
+    observations: Mapping[Key, NDArray[np.generic]]
+    """`[N + E, …]` columns by root key: `("observation", …)`, `("state", …)`, `("info", …)`."""
+    final_observation: NDArray[np.bool_]
+    """`[E]` whether the row after the last action is the source's own; where False, it repeats
+    the last known observation."""
+    episodes: Mapping[Key, NDArray[np.generic]] = field(default_factory=dict)
+    """`[E, …]` columns the source gives per episode: `("id",)`, `("seed",)`, …"""
+    dropped: tuple[Dropped, ...] = ()
+    """Leaves of these episodes that are not here."""
+    notes: tuple[str, ...] = ()
+    """Rules that had to be applied to these episodes, as sentences for the manifest."""
+
+    def __post_init__(self) -> None:
+        _check_lengths(self)
+        for keys, rows, what in (
+            (self.steps, self.transitions, "step"),
+            (self.observations, self.transitions + len(self.lengths), "observation"),
+            (self.episodes, len(self.lengths), "episode"),
+        ):
+            for key, column in keys.items():
+                _check_column(key, column, rows, what)
+        _check_required(self)
+
+    @cached_property
+    def transitions(self) -> int:
+        """`N`, the number of step rows."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """`[E]` first step row of each episode."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @cached_property
+    def last_rows(self) -> NDArray[np.int64]:
+        """`[E]` last step row of each episode."""
+        return np.cumsum(self.lengths) - 1
+
+    @cached_property
+    def episode_of(self) -> NDArray[np.int64]:
+        """`[N]` number of the episode, counted in this batch, that each step row belongs to."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @cached_property
+    def root_rows(self) -> NDArray[np.int64]:
+        """`[N]` observation row before each action: `i + e`."""
+        return np.arange(self.transitions) + self.episode_of
+
+    @cached_property
+    def next_rows(self) -> NDArray[np.int64]:
+        """`[N]` observation row after each action: `i + e + 1`."""
+        return self.root_rows + 1
+
+    @cached_property
+    def returns(self) -> NDArray[np.float64]:
+        """`[E]` undiscounted sum of rewards of each episode, added up in float64."""
+        rewards = self.steps[REWARD][:, 0].astype(np.float64)
+        return np.add.reduceat(rewards, self.starts) if len(rewards) else np.zeros(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns (text counts its references only)."""
+        columns = (*self.steps.values(), *self.observations.values(), *self.episodes.values())
+        return sum(column.nbytes for column in columns)
+
+
+def _check_lengths(batch: EpisodeBatch) -> None:
+    lengths = batch.lengths
+    if lengths.ndim != 1 or lengths.dtype != np.int64:
+        raise FormatError(f"Lengths must be int64 [E], not {lengths.dtype} {list(lengths.shape)}")
+    if len(lengths) and lengths.min() < 1:
+        raise FormatError(f"Episode {int(lengths.argmin())} of the batch has no transition")
+    final = batch.final_observation
+    if final.shape != lengths.shape or final.dtype != np.bool_:
+        raise FormatError(
+            f"final_observation must be bool {list(lengths.shape)}, "
+            f"not {final.dtype} {list(final.shape)}"
+        )
+
+
+def _check_column(key: Key, column: NDArray[np.generic], rows: int, what: str) -> None:
+    check_key(key)
+    if what == "observation" and key[0] in RESERVED_ROOTS:
+        raise FormatError(f"An observation leaf cannot be named {join_key(key)!r}")
+    if column.ndim < 1 or len(column) != rows:
+        found = column.shape[0] if column.ndim else "no"
+        raise FormatError(f"{what} leaf {join_key(key)!r} has {found} rows, expected {rows}")
+    if column.dtype.kind not in "biufcO":
+        raise FormatError(f"{what} leaf {join_key(key)!r} has dtype {column.dtype}: not storable")
+
+
+def _check_required(batch: EpisodeBatch) -> None:
+    for key in (REWARD, TERMINATED, TRUNCATED):
+        if key not in batch.steps:
+            raise FormatError(f"Step leaf {join_key(key)!r} is missing")
+        column = batch.steps[key]
+        if column.shape[1:] != (1,):
+            raise FormatError(f"{join_key(key)!r} must be [N, 1], not {list(column.shape)}")
+        if key != REWARD and column.dtype != np.bool_:
+            raise FormatError(f"{join_key(key)!r} must be bool, not {column.dtype}")
+    if not any(key[0] == "action" for key in batch.steps):
+        raise FormatError("No step leaf 'action'")

@@ -1,0 +1,52 @@
+"""Names of leaves: nested keys, their text form, and the keys every dataset has."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from offline_data.errors import FormatError
+
+Key: TypeAlias = tuple[str, ...]
+"""A nested key: `("next", "reward")` is `batch["next", "reward"]`."""
+
+REWARD: Key = ("next", "reward")
+TERMINATED: Key = ("next", "terminated")
+TRUNCATED: Key = ("next", "truncated")
+DONE: Key = ("next", "done")
+
+RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})
+"""First parts that an observation column cannot have: TED gives them a meaning of its own."""
+
+
+def join_key(key: Key) -> str:
+    """Write a nested key as people read it.
+
+    Example:
+        >>> join_key(("next", "reward"))
+        'next/reward'
+    """
+    return "/".join(key)
+
+
+def split_key(text: str) -> Key:
+    """Read a nested key from its text form; `.` and `/` both separate.
+
+    Example:
+        >>> split_key("next.reward")
+        ('next', 'reward')
+    """
+    return tuple(text.replace(".", "/").split("/"))
+
+
+def check_key(key: Key) -> Key:
+    """Return `key` if every part can be a file name, else raise `FormatError`.
+
+    Leaves become files under a dataset directory, and their names come from downloaded files.
+    """
+    for part in key:
+        if not part or part in {".", ".."} or any(c in part for c in "/\\\0\n"):
+            raise FormatError(
+                f"A leaf is named {part!r} in {key!r}: that cannot be a file name",
+                hint="rename it in the source, or open an issue with the dataset's id",
+            )
+    return key

@@ -1,0 +1,129 @@
+"""The error tree: every expected failure, with a code for scripts and a next step for people."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OfflineDataError(Exception):
+    """Base of every failure this package expects.
+
+    Args:
+        message: One sentence or two: what failed, where, what was expected, what was found.
+        hint: What to do next, as a sentence or a command; shown on a line of its own.
+
+    Attributes:
+        code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
+        message: The first argument.
+        hint: The second, or None.
+
+    Example:
+        >>> error = NotFoundError("No dataset 'minari:x/y-v0' here", hint="offline-data list")
+        >>> error.code, str(error)
+        ('not_found', "No dataset 'minari:x/y-v0' here")
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the hint when an error crosses a process boundary."""
+        return _rebuild, (type(self), self.message, self.hint)
+
+
+def _rebuild(kind: type[OfflineDataError], message: str, hint: str | None) -> OfflineDataError:
+    return kind(message, hint=hint)
+
+
+class UsageError(OfflineDataError, ValueError):
+    """An argument that cannot be meant: an option's value, a range, a combination."""
+
+    code = "usage"
+
+
+class InvalidIdError(UsageError):
+    """A dataset id that is malformed or would leave its folder."""
+
+    code = "invalid_id"
+
+
+class NotFoundError(OfflineDataError, LookupError):
+    """A source, dataset, episode or file that does not exist where it was looked for."""
+
+    code = "not_found"
+
+
+class AuthError(OfflineDataError):
+    """A host refused access (401, 403) or a token is missing."""
+
+    code = "auth"
+
+
+class IntegrityError(OfflineDataError):
+    """Bytes that are not what they should be: digest, size, magic, a cut-off file."""
+
+    code = "integrity"
+
+
+class FormatError(IntegrityError):
+    """A source file that cannot be read as what it claims to be, or that lacks a needed part."""
+
+    code = "format"
+
+
+class ManifestError(IntegrityError):
+    """A dataset directory whose manifest is missing, unreadable or does not fit its files."""
+
+    code = "manifest"
+
+
+class NewerFormatError(ManifestError):
+    """A dataset directory written by a newer version of this package."""
+
+    code = "newer_format"
+
+
+class AuditError(IntegrityError):
+    """Values read back from the new files differ from the source's."""
+
+    code = "audit"
+
+
+class NetworkError(OfflineDataError):
+    """A host that does not answer, or answers with something else than the file."""
+
+    code = "network"
+
+
+class OfflineError(NetworkError):
+    """Something that is not on this disk was asked for in offline mode."""
+
+    code = "offline"
+
+
+class NoSpaceError(OfflineDataError, OSError):
+    """The disk is too small for what is to be written, or became so while writing."""
+
+    code = "no_space"
+
+
+class AccessError(OfflineDataError):
+    """A folder or file of the root that may not be read or written by this user."""
+
+    code = "access"
+
+
+class MissingDependencyError(OfflineDataError, ImportError):
+    """An optional package that this operation needs is not installed."""
+
+    code = "missing_dependency"
+
+
+class ImmutableError(OfflineDataError, RuntimeError):
+    """An attempt to change a dataset, which is immutable."""
+
+    code = "immutable"

@@ -1,0 +1,143 @@
+"""Dataset ids: `source:name[@revision]`, and nothing else in the package parses them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offline_data.errors import InvalidIdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SOURCE = re.compile(r"[a-z][a-z0-9_]*\Z")
+_SEGMENT = re.compile(r"[A-Za-z0-9(][A-Za-z0-9._()+=, \-]*\Z")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
+_REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)
+_MAX_LENGTH = 300
+
+HUB_SOURCES = {"hf": "minari", "gcp": "minari"}
+"""The source that a bare `scheme://…` id belongs to."""
+
+
+@dataclass(frozen=True)
+class DatasetId:
+    """One dataset of one source, at one revision or at any.
+
+    Example:
+        >>> parse_id("minari:D4RL/door/human-v2@3f2a").name
+        'D4RL/door/human-v2'
+    """
+
+    source: str
+    """Name of the adapter: `minari`, `d4rl`, `local`, …"""
+    name: str
+    """The source's own name, segments joined by `/`; may begin with a remote (`hf://user/`)."""
+    revision: str | None = None
+    """A revision of the source, or None for the newest on this disk, else the source's newest."""
+
+    def __str__(self) -> str:
+        """Give back the text that parses to this id."""
+        return f"{self.source}:{self.name}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def folder(self) -> str:
+        """The id as a relative posix path under a root, without the revision; never leaves it."""
+        return f"{self.source}/" + self.name.replace("://", "+", 1)
+
+    def at(self, revision: str) -> DatasetId:
+        """Return the same dataset at `revision`; raises `InvalidIdError` where it is unfit."""
+        _check(_REVISION, revision, "revision", str(self))
+        return DatasetId(self.source, self.name, revision)
+
+
+def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
+    """Parse `source:name[@revision]`.
+
+    Args:
+        text: The id. `hf://…` and `gcp://…` stand for the source that lives there.
+        default_source: Source of an id that names none; without it such an id is an error.
+
+    Raises:
+        InvalidIdError: An empty part, `..`, an absolute path, a control character, or any
+            character that could leave the folder that the id maps to.
+
+    Example:
+        >>> parse_id("d4rl:halfcheetah-medium-v2")
+        DatasetId(source='d4rl', name='halfcheetah-medium-v2', revision=None)
+        >>> str(parse_id("hf://user/ns/name-v0"))
+        'minari:hf://user/ns/name-v0'
+    """
+    if len(text) > _MAX_LENGTH:
+        raise InvalidIdError(f"A dataset id has at most {_MAX_LENGTH} characters, not {len(text)}")
+    source, name = _split_source(text, default_source)
+    _check(_SOURCE, source, "source", text)
+    name, at, revision = name.partition("@")
+    if at:
+        _check(_REVISION, revision, "revision", text)
+    _check_name(name, text)
+    return DatasetId(source, name, revision or None)
+
+
+def _split_source(text: str, default_source: str | None) -> tuple[str, str]:
+    remote = _REMOTE.match(text)
+    if remote:
+        source = HUB_SOURCES.get(remote["scheme"])
+        if source is None:
+            known = ", ".join(f"{scheme}://" for scheme in HUB_SOURCES)
+            raise InvalidIdError(
+                f"Unknown remote {remote['scheme']}:// in {text!r}; known: {known}"
+            )
+        return source, text
+    source, colon, name = text.partition(":")
+    if colon:
+        return source, name
+    if default_source is None:
+        raise InvalidIdError(
+            f"{text!r} is neither `source:name` nor a dataset directory",
+            hint=f"for a Minari dataset write minari:{text}; `offline-data search {text}` finds ids",
+        )
+    return default_source, text
+
+
+def _check_name(name: str, text: str) -> None:
+    remote = _REMOTE.match(name)
+    if remote and remote["scheme"] not in HUB_SOURCES:
+        raise InvalidIdError(f"Unknown remote {remote['scheme']}:// in {text!r}")
+    for segment in (remote["rest"] if remote else name).split("/"):
+        _check(_SEGMENT, segment, "part", text)
+        if segment.endswith((".", " ")):
+            raise InvalidIdError(f"The part {segment!r} of {text!r} ends with a dot or a space")
+
+
+def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
+    if not pattern.match(value):
+        raise InvalidIdError(
+            f"{text!r} is not a dataset id: its {what} {value!r} has characters or a form "
+            "that ids do not have",
+            hint="ids look like minari:D4RL/door/human-v2 or d4rl:hopper-medium-v2[@revision]",
+        )
+
+
+def looks_like_path(text: str) -> bool:
+    """Tell whether a user means a folder rather than an id.
+
+    Example:
+        >>> [looks_like_path(t) for t in ("./data", "/data/x", "~/x", "d4rl:pen-human-v1")]
+        [True, True, True, False]
+    """
+    return text.startswith(("/", "./", "../", "~")) or text in {".", ".."}
+
+
+def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return up to `count` known names most like `wanted`, best first (may be empty).
+
+    Example:
+        >>> nearest("hoper-medium-v2", ["hopper-medium-v2", "ant-medium-v2", "pen-human-v1"], 1)
+        ['hopper-medium-v2']
+    """
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(wanted.casefold(), by_folded, n=count, cutoff=0.6)
+    return [by_folded[name] for name in close]

@@ -1,0 +1,1 @@
+"""Raw file formats that several sources share; none knows a source."""

@@ -1,0 +1,1 @@
+"""Where data come from: one adapter per file, found by name in `registry`."""

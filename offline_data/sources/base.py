@@ -1,0 +1,158 @@
+"""The contract of a source: what an adapter says, and the values it says it with.
+
+An adapter knows its list, its files, its field names and its end-of-episode rule. Fetching,
+hashing, writing, auditing, progress and roots are somebody else's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.episodes import Dropped, EpisodeBatch
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """One dataset of a source's list, known without any network."""
+
+    name: str
+    """The source's own name (`D4RL/door/human-v2`)."""
+    transitions: int | None = None
+    """Number of transitions where the list has it."""
+    episodes: int | None = None
+    """Number of episodes where the list has it."""
+    bytes: int | None = None
+    """Bytes to download where the list has it."""
+    summary: str = ""
+    """Half a line for people: environment, spaces, kind of policy."""
+    notes: tuple[str, ...] = ()
+    """Known quirks of this dataset, a sentence each."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One raw file of a dataset, as it is published."""
+
+    path: str
+    """Relative posix path inside the raw folder; no `..`, not absolute."""
+    urls: tuple[str, ...]
+    """Where it is, best first. `hf://datasets/<repo>@<commit>/<path>` goes through
+    huggingface_hub, `http(s)://` is fetched plainly, `file://` is already here."""
+    size: int | None = None
+    """Bytes, where the source publishes them."""
+    digest: str | None = None
+    """`sha256:…`, `md5:…` or `crc32c:…` in hex, where the source publishes one."""
+    magic: bytes = b""
+    """What the file must begin with (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One dataset at one revision: what there is to fetch, or where it already lies."""
+
+    name: str
+    """The source's own name."""
+    revision: str
+    """Commit, version, `local-<fingerprint>`, or `unversioned` where the source has none."""
+    files: tuple[RemoteFile, ...] = ()
+    """What to fetch; empty where `local` is set."""
+    local: Path | None = None
+    """The raw folder (or file), where it is already on this machine. It is never written to."""
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What a source says about a dataset; goes into the manifest as it is."""
+
+    transitions: int | None = None
+    """Transitions to come, where known before reading; lets the writer check space first."""
+    episodes: int | None = None
+    """Episodes to come, where known."""
+    spaces: Mapping[str, Any] = field(default_factory=dict)
+    """`{"observation": …, "action": …}` as JSON values, in the source's own form."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Environment spec as JSON values, in the source's own form."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Everything else as JSON values: description, author, reference scores, requirements."""
+    licence: str | None = None
+    """SPDX name, or the source's words."""
+    citation: str | None = None
+    """How to cite it."""
+    notes: tuple[str, ...] = ()
+    """Quirks and rules that apply to the whole dataset, a sentence each."""
+    dropped: tuple[Dropped, ...] = ()
+    """Leaves of the source that no batch will have."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of whole episodes that one call reads into memory at once."""
+
+    first: int
+    """First episode, counted from 0 in the source's order."""
+    stop: int
+    """One past the last episode."""
+    transitions: int | None = None
+    """Rows, where known (for progress)."""
+
+
+class RawDataset(Protocol):
+    """Raw files of one dataset, opened to be read in parts.
+
+    An instance is cheap to build, picklable, and opens files only inside its methods: it is sent
+    to worker processes. Reading the same part twice gives the same batch, in any order of parts.
+    """
+
+    info: SourceInfo
+
+    def parts(self, budget: int) -> Sequence[Part]:
+        """Cut all episodes into consecutive parts of about `budget` bytes (at least one each)."""
+
+    def read(self, part: Part) -> EpisodeBatch:
+        """Read one part; raises `FormatError` naming the file and the place."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """One place that datasets come from. Instances hold nothing but constants."""
+
+    name: str
+    """The word before the colon of an id."""
+    title: str
+    """What it is, in half a line."""
+    needs: tuple[str, ...]
+    """Import names of optional packages that some of its datasets need."""
+    extra: str | None
+    """Extra of this package that installs them: `pip install 'offline-data[extra]'`."""
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the datasets known without a network, in the source's order."""
+
+    def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
+        """List the datasets the remote has now; raises `NetworkError` or `OfflineError`."""
+
+    def local(self, settings: Settings) -> Sequence[CatalogEntry]:
+        """List the source's own files already on this machine, not yet converted (may be empty)."""
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """Find a dataset: on this machine if it is there, else at the remote.
+
+        Raises:
+            NotFoundError: No such dataset; the hint offers the nearest names.
+            OfflineError: The remote would have to be asked, and `settings.offline` is set.
+        """
+
+    def accepts(self, path: Path) -> bool:
+        """Tell whether a file or folder of the user's looks like this source's format."""
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a file or folder of the user's (`convert`); raises `FormatError`."""
+
+    def open(self, release: Release, raw: Path) -> RawDataset:
+        """Open the raw folder (or file); raises `FormatError` where it is not this format."""

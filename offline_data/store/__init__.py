@@ -1,0 +1,1 @@
+"""The dataset directory: written once, audited, published by a rename, read by anyone."""

@@ -1,0 +1,270 @@
+"""Read a dataset directory with numpy: mapped read-only, opened in milliseconds at any size."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key
+from offline_data.errors import AccessError, ManifestError
+from offline_data.store.layout import (
+    EPISODE,
+    EPISODES,
+    OBSERVATIONS,
+    STEPS,
+    TED,
+    TEXT,
+    LeafSpec,
+    TableSpec,
+)
+from offline_data.store.manifest import Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_FLAGS = (("done",), ("terminated",), ("truncated",))
+_OWN_EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
+
+
+class DatasetReader:
+    """One dataset directory, by leaf, by transition and by episode; both layouts look the same.
+
+    Nothing is read when it is built but the manifest. Arrays are read-only views of the files.
+    Instances are picklable and may be shared by threads.
+
+    Args:
+        path: The dataset directory.
+        manifest: Its manifest, where already read.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
+        self.path = path
+        self.manifest = read_manifest(path) if manifest is None else manifest
+        self._mapped: dict[str, NDArray[np.uint8]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave maps behind: the other process opens its own."""
+        return {"path": self.path, "manifest": self.manifest, "_mapped": {}}
+
+    @property
+    def transitions(self) -> int:
+        """`N`, step rows in all episodes."""
+        return int(self.manifest.counts["transitions"])
+
+    @property
+    def episode_count(self) -> int:
+        """`E`, number of episodes."""
+        return int(self.manifest.counts["episodes"])
+
+    @cached_property
+    def step_leaves(self) -> dict[Key, LeafSpec]:
+        """Leaves with `N` rows by TED key: `action`, `next/reward`, … and `episode`."""
+        if STEPS in self.manifest.tables:
+            return _by_key(self.manifest.tables[STEPS])
+        observed = set(self.observation_leaves)
+        made = {*observed, *(("next", *key) for key in observed), DONE, *_FLAGS}
+        ted = _by_key(self.manifest.tables[TED])
+        return {key: leaf for key, leaf in ted.items() if key not in made}
+
+    @cached_property
+    def observation_leaves(self) -> dict[Key, LeafSpec]:
+        """Leaves that exist before and after an action, by root key."""
+        if OBSERVATIONS in self.manifest.tables:
+            return _by_key(self.manifest.tables[OBSERVATIONS])
+        ted = _by_key(self.manifest.tables[TED])
+        return {
+            key: leaf
+            for key, leaf in ted.items()
+            if key not in _FLAGS and key[0] != "next" and ("next", *key) in ted
+        }
+
+    @cached_property
+    def episodes(self) -> dict[Key, NDArray[np.generic]]:
+        """`[E, …]` columns: `start`, `length`, `return`, flags, `id`, …; text as codes."""
+        return {key: self.leaf(EPISODES, key) for key in _by_key(self.manifest.tables[EPISODES])}
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """`[E]` first step row of each episode, as a contiguous copy."""
+        return np.ascontiguousarray(self.episodes[("start",)], dtype=np.int64)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """`[E]` transitions of each episode, as a contiguous copy."""
+        return np.ascontiguousarray(self.episodes[("length",)], dtype=np.int64)
+
+    @cached_property
+    def invalid_rows(self) -> NDArray[np.int64]:
+        """Step rows, ascending, whose next observation is not known and which are not terminated."""
+        final = np.asarray(self.episodes[("final_observation",)])
+        last = (self.starts + self.lengths - 1)[~final]
+        ended = self.step(TERMINATED)[last, 0] if len(last) else np.zeros(0, bool)
+        return np.asarray(last[~ended], dtype=np.int64)
+
+    @cached_property
+    def vocabularies(self) -> Mapping[str, Mapping[Key, list[str]]]:
+        """`{table: {key: words}}` of text leaves; a code is an index into its words."""
+        path = self.path / TEXT
+        if not any(leaf.text for table in self.manifest.tables.values() for leaf in table.leaves):
+            return {}
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _damaged(self.path, TEXT, str(error)) from error
+        words: dict[str, dict[Key, list[str]]] = {}
+        for entry in entries:
+            words.setdefault(entry["table"], {})[tuple(entry["key"])] = entry["words"]
+        return words
+
+    def leaf(self, table: str, key: Key) -> NDArray[np.generic]:
+        """Map one leaf of one table: `[rows, *shape]`, read-only, strided."""
+        spec = self.manifest.tables[table]
+        return self._view(spec[key], spec.rows)
+
+    def step(self, key: Key) -> NDArray[np.generic]:
+        """Map a step leaf by TED key, `[N, …]`; text as codes."""
+        return self._view(self.step_leaves[key], self.transitions)
+
+    def words(self, key: Key) -> list[str] | None:
+        """Return the vocabulary of a text leaf of steps or observations, by TED key, else None."""
+        for table in (STEPS, OBSERVATIONS, TED):
+            found = self.vocabularies.get(table, {})
+            for name in (key, key[1:] if key[0] == "next" else key):
+                if name in found:
+                    return found[name]
+        return None
+
+    def observations_at(self, key: Key, rows: NDArray[np.int64], *, after: bool) -> NDArray[Any]:
+        """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`."""
+        if TED in self.manifest.tables:
+            return np.asarray(self.leaf(TED, ("next", *key) if after else key)[rows])
+        episode = self.step(EPISODE)[rows].astype(np.int64)
+        return np.asarray(self.leaf(OBSERVATIONS, key)[rows + episode + int(after)])
+
+    def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
+        """Gather whole transitions as TED, root flags and `next/done` included; text as codes.
+
+        Args:
+            rows: `[n]` step rows, each in `[0, N)`.
+        """
+        out: dict[Key, NDArray[Any]] = {}
+        for key in self.observation_leaves:
+            out[key] = self.observations_at(key, rows, after=False)
+            out[("next", *key)] = self.observations_at(key, rows, after=True)
+        for key in self.step_leaves:
+            out[key] = np.asarray(self.step(key)[rows])
+        out[DONE] = out[TERMINATED] | out[TRUNCATED]
+        for flag in _FLAGS:
+            out[flag] = np.zeros((len(rows), 1), bool)
+        return out
+
+    def episode_batch(self, first: int, stop: int) -> EpisodeBatch:
+        """Read episodes `[first, stop)` back as a batch, text as `str`; copies."""
+        lengths = self.lengths[first:stop]
+        begin = int(self.starts[first]) if stop > first else 0
+        rows = np.arange(begin, begin + int(lengths.sum()))
+        steps = {k: self._texts(k, self.step(k)[rows]) for k in self.step_leaves if k != EPISODE}
+        observations = {
+            key: self._texts(key, self._observation_run(key, rows, lengths))
+            for key in self.observation_leaves
+        }
+        extras = {
+            key: self._texts(key, column[first:stop], EPISODES)
+            for key, column in self.episodes.items()
+            if key[0] not in _OWN_EPISODE_COLUMNS
+        }
+        final = np.array(self.episodes[("final_observation",)][first:stop])
+        return EpisodeBatch(lengths.copy(), steps, observations, final, extras)
+
+    def check_files(self) -> None:
+        """Raise `ManifestError` where a file is missing or has another size than was written."""
+        for name, entry in self.manifest.digests.items():
+            try:
+                size = (self.path / name).stat().st_size
+            except FileNotFoundError:
+                raise _damaged(self.path, name, "it is missing") from None
+            except OSError as error:
+                raise AccessError(f"{self.path / name} cannot be read: {error.strerror}") from error
+            if size != entry["size"]:
+                raise _damaged(self.path, name, f"it has {size} bytes, not {entry['size']}")
+
+    def _observation_run(
+        self, key: Key, rows: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        """Lay out `T + 1` observation rows per episode for consecutive episodes."""
+        if TED not in self.manifest.tables:
+            begin = int(rows[0]) + int(self.step(EPISODE)[rows[0]]) if len(rows) else 0
+            return np.array(self.leaf(OBSERVATIONS, key)[begin : begin + len(rows) + len(lengths)])
+        ends = np.cumsum(lengths)
+        root, after = self.leaf(TED, key)[rows], self.leaf(TED, ("next", *key))[rows]
+        return np.insert(root, ends, after[ends - 1], axis=0)
+
+    def _texts(self, key: Key, values: NDArray[Any], table: str | None = None) -> NDArray[Any]:
+        words = self.vocabularies.get(table, {}).get(key) if table else self.words(key)
+        return np.array(values) if words is None else decode(values, words)
+
+    def _view(self, leaf: LeafSpec, rows: int) -> NDArray[np.generic]:
+        if leaf.stride * rows == 0:
+            return np.zeros((rows, *leaf.shape), leaf.dtype)
+        dtype = np.dtype(leaf.dtype)
+        strides = (leaf.stride, *_inner_strides(dtype.itemsize, leaf.shape))
+        return np.ndarray((rows, *leaf.shape), dtype, self._map(leaf.file), leaf.offset, strides)
+
+    def _map(self, file: str) -> NDArray[np.uint8]:
+        if file not in self._mapped:
+            try:
+                self._mapped[file] = np.memmap(self.path / file, np.uint8, mode="r")
+            except (OSError, ValueError) as error:
+                raise _damaged(self.path, file, str(error)) from error
+        return self._mapped[file]
+
+
+def open_reader(path: Path) -> DatasetReader:
+    """Open a dataset directory, every file present and of the size that was written.
+
+    Digests are not computed here (`verify` does); the time does not depend on the data's size.
+
+    Raises:
+        NotFoundError, NewerFormatError, ManifestError, AccessError: See `read_manifest`.
+    """
+    reader = DatasetReader(path)
+    reader.check_files()
+    return reader
+
+
+def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
+    """Turn text codes of any shape into `str` objects; code -1 becomes None.
+
+    Example:
+        >>> decode(np.array([1, -1, 0]), ["go", "stop"]).tolist()
+        ['stop', None, 'go']
+    """
+    table = np.array([*words, None], dtype=object)
+    return np.asarray(table[codes], dtype=object)
+
+
+def _by_key(table: TableSpec) -> dict[Key, LeafSpec]:
+    return {leaf.key: leaf for leaf in table.leaves}
+
+
+def _inner_strides(itemsize: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], itemsize
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _damaged(folder: Path, name: str, why: str) -> ManifestError:
+    return ManifestError(
+        f"The dataset in {folder} is damaged: {name}: {why}",
+        hint=f"offline-data verify {folder} names every damaged file; then download it again "
+        "with --force",
+    )

@@ -1,0 +1,27 @@
+"""Fixtures that several rooms of tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offline_data.config import Settings
+
+REALDATA = Path(__file__).resolve().parents[2] / "shared" / "realdata"
+
+
+@pytest.fixture(scope="session")
+def realdata() -> Path:
+    """Folder of small real files written by others; absent in a user's clone, then a skip."""
+    if not REALDATA.is_dir():
+        pytest.skip("the folder of real files is not here")
+    return REALDATA
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings whose every folder is new and empty, offline, one process."""
+    return Settings(
+        root=tmp_path / "root", offline=True, workers=1, minari_path=tmp_path / "minari"
+    )
