@@ -18,6 +18,16 @@ RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", 
 """First parts that an observation column cannot have: TED gives them a meaning of its own."""
 
 
+def next_of(key: Key) -> Key:
+    """Return where the value after the action of a root leaf stands in TED.
+
+    Example:
+        >>> next_of(("observation", "goal"))
+        ('next', 'observation', 'goal')
+    """
+    return ("next", *key)
+
+
 def join_key(key: Key) -> str:
     """Write a nested key as people read it.
 

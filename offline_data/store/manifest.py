@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from offline_data.episodes import Dropped
 from offline_data.errors import AccessError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.store.layout import FORMAT_VERSION, LAYOUTS, MANIFEST, LayoutName, TableSpec
 
@@ -66,6 +67,11 @@ class Manifest:
     """Ids of the datasets it was made from."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields this version does not know."""
+
+    @property
+    def dropped_leaves(self) -> tuple[Dropped, ...]:
+        """`dropped` as values."""
+        return tuple(Dropped(**leaf) for leaf in self.dropped)
 
     @property
     def bytes(self) -> int:

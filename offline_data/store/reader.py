@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.errors import AccessError, ManifestError
 from offline_data.store.layout import (
     EPISODE,
@@ -69,7 +69,7 @@ class DatasetReader:
         if STEPS in self.manifest.tables:
             return _by_key(self.manifest.tables[STEPS])
         observed = set(self.observation_leaves)
-        made = {*observed, *(("next", *key) for key in observed), DONE, *_FLAGS}
+        made = {*observed, *map(next_of, observed), DONE, *_FLAGS}
         ted = _by_key(self.manifest.tables[TED])
         return {key: leaf for key, leaf in ted.items() if key not in made}
 
@@ -82,7 +82,7 @@ class DatasetReader:
         return {
             key: leaf
             for key, leaf in ted.items()
-            if key not in _FLAGS and key[0] != "next" and ("next", *key) in ted
+            if key not in _FLAGS and key[0] != "next" and next_of(key) in ted
         }
 
     @cached_property
@@ -130,7 +130,7 @@ class DatasetReader:
 
     def step(self, key: Key) -> NDArray[np.generic]:
         """Map a step leaf by TED key, `[N, …]`; text as codes."""
-        return self._view(self.step_leaves[key], self.transitions)
+        return self.leaf(STEPS if STEPS in self.manifest.tables else TED, key)
 
     def words(self, key: Key) -> list[str] | None:
         """Return the vocabulary of a text leaf of steps or observations, by TED key, else None."""
@@ -144,7 +144,7 @@ class DatasetReader:
     def observations_at(self, key: Key, rows: NDArray[np.int64], *, after: bool) -> NDArray[Any]:
         """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`."""
         if TED in self.manifest.tables:
-            return np.asarray(self.leaf(TED, ("next", *key) if after else key)[rows])
+            return np.asarray(self.leaf(TED, next_of(key) if after else key)[rows])
         episode = self.step(EPISODE)[rows].astype(np.int64)
         return np.asarray(self.leaf(OBSERVATIONS, key)[rows + episode + int(after)])
 
@@ -157,7 +157,7 @@ class DatasetReader:
         out: dict[Key, NDArray[Any]] = {}
         for key in self.observation_leaves:
             out[key] = self.observations_at(key, rows, after=False)
-            out[("next", *key)] = self.observations_at(key, rows, after=True)
+            out[next_of(key)] = self.observations_at(key, rows, after=True)
         for key in self.step_leaves:
             out[key] = np.asarray(self.step(key)[rows])
         out[DONE] = out[TERMINATED] | out[TRUNCATED]
@@ -203,7 +203,7 @@ class DatasetReader:
             begin = int(rows[0]) + int(self.step(EPISODE)[rows[0]]) if len(rows) else 0
             return np.array(self.leaf(OBSERVATIONS, key)[begin : begin + len(rows) + len(lengths)])
         ends = np.cumsum(lengths)
-        root, after = self.leaf(TED, key)[rows], self.leaf(TED, ("next", *key))[rows]
+        root, after = self.leaf(TED, key)[rows], self.leaf(TED, next_of(key))[rows]
         return np.insert(root, ends, after[ends - 1], axis=0)
 
     def _texts(self, key: Key, values: NDArray[Any], table: str | None = None) -> NDArray[Any]:
@@ -215,7 +215,10 @@ class DatasetReader:
             return np.zeros((rows, *leaf.shape), leaf.dtype)
         dtype = np.dtype(leaf.dtype)
         strides = (leaf.stride, *_inner_strides(dtype.itemsize, leaf.shape))
-        return np.ndarray((rows, *leaf.shape), dtype, self._map(leaf.file), leaf.offset, strides)
+        view: NDArray[np.generic] = np.ndarray(
+            (rows, *leaf.shape), dtype, self._map(leaf.file), leaf.offset, strides
+        )
+        return view
 
     def _map(self, file: str) -> NDArray[np.uint8]:
         if file not in self._mapped:

@@ -1,0 +1,16 @@
+"""id → source → fetch → episodes → store: what stands behind `download` and `convert`."""
+
+from offline_data.ingest.convert import convert
+from offline_data.ingest.download import download, ensure, fetch_raw, plan_download
+from offline_data.ingest.options import DownloadPlan, Options, Result
+
+__all__ = [
+    "DownloadPlan",
+    "Options",
+    "Result",
+    "convert",
+    "download",
+    "ensure",
+    "fetch_raw",
+    "plan_download",
+]

@@ -1,0 +1,95 @@
+"""What a conversion is asked for, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import UsageError
+from offline_data.store.audit import DEFAULT_AUDIT, AuditMode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offline_data.fetch.plan import FetchPlan
+
+    from offline_data.ids import DatasetId
+    from offline_data.store.layout import LayoutName
+    from offline_data.store.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `download` and `convert`."""
+
+    layout: LayoutName | None = None
+    """Layout to write; None keeps what is there, `compact` for a new dataset."""
+    episodes: tuple[int | None, int | None] | None = None
+    """Half-open range of the source's episodes, or None for all of them."""
+    strict: bool = False
+    """Whether a leaf that cannot be kept is an error."""
+    audit: AuditMode = DEFAULT_AUDIT
+    """How many rows are read back and compared with the source."""
+    keep_raw: bool = False
+    """Whether raw files stay after conversion."""
+    force: bool = False
+    """Whether to fetch and convert again what is there."""
+
+    def __post_init__(self) -> None:
+        first, stop = self.episodes or (None, None)
+        if (first or 0) < 0 or (stop is not None and stop <= (first or 0)):
+            raise UsageError(
+                f"Episodes {first or 0}:{stop} is no range; expected 0 <= A < B, as in --episodes 0:10"
+            )
+
+    def revision_of(self, revision: str) -> str:
+        """Name the revision that is written: some episodes are never mistaken for all.
+
+        Example:
+            >>> Options(episodes=(0, 10)).revision_of("3f2a")
+            '3f2a+episodes-0-10'
+        """
+        if self.episodes is None:
+            return revision
+        first, stop = self.episodes
+        return f"{revision}+episodes-{first or 0}-{'end' if stop is None else stop}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the manifest keeps of them."""
+        return {
+            "episodes": list(self.episodes) if self.episodes else None,
+            "strict": self.strict,
+            "audit": self.audit,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """A dataset that is on this disk now."""
+
+    id: DatasetId
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    manifest: Manifest
+    """Its manifest."""
+    existed: bool
+    """Whether it was there already, as it was asked for."""
+    seconds: float
+    """Wall time it took."""
+
+
+@dataclass(frozen=True)
+class DownloadPlan:
+    """What `download` would do; nothing has been touched."""
+
+    id: DatasetId
+    """The id, with the revision where it could be resolved."""
+    destination: Path
+    """Where the dataset would lie."""
+    existing: Path | None
+    """Where it lies already, then nothing would be done."""
+    fetch: FetchPlan | None
+    """Files to fetch; None where they are on this machine already."""
+    free_bytes: int
+    """Free bytes on the disk of the root."""

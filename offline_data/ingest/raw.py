@@ -1,0 +1,85 @@
+"""Raw files of a release, laid out in a folder: fetched, or where they already are."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offline_data.fetch.run import FetchedFile
+
+    from offline_data.config import Settings
+    from offline_data.ingest.options import Options
+    from offline_data.progress import Progress
+    from offline_data.sources.base import Release
+
+
+@dataclass(frozen=True)
+class RawFolder:
+    """Raw files ready to be read."""
+
+    path: Path
+    """Folder (or file) the adapter opens."""
+    files: tuple[dict[str, Any], ...]
+    """What the manifest says of them."""
+
+
+@contextmanager
+def raw_folder(
+    release: Release, settings: Settings, staging: Path, progress: Progress, options: Options
+) -> Iterator[RawFolder]:
+    """Bring the raw files of a release here for the time of a conversion.
+
+    Fetched files stay after a failure, so that the next try does not fetch them again; after
+    success they go unless `options.keep_raw`.
+    """
+    if release.local is not None:
+        yield RawFolder(release.local, local_files(release.local))
+        return
+    folder = staging / "raw"
+    fetched = raw_files(release, settings, folder, progress, force=options.force)
+    yield RawFolder(folder, tuple(_describe(file) for file in fetched))
+    if not options.keep_raw:
+        from offline_data.fetch.run import discard
+
+        discard(fetched, settings)
+
+
+def raw_files(
+    release: Release, settings: Settings, folder: Path, progress: Progress, *, force: bool
+) -> tuple[FetchedFile, ...]:
+    """Fetch the files of a release and lay them out under `folder`."""
+    from offline_data.fetch.plan import plan_fetch
+    from offline_data.fetch.run import assemble, run_fetch
+
+    fetched = run_fetch(plan_fetch(release.files, settings, force=force), settings, progress)
+    assemble(fetched, folder)
+    return fetched
+
+
+def local_files(path: Path) -> tuple[dict[str, Any], ...]:
+    """Describe raw files of the user's for the manifest: names and sizes, no digests."""
+    if path.is_file():
+        return ({"path": path.name, "url": None, "size": path.stat().st_size, "sha256": None},)
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    if not files:
+        raise NotFoundError(f"{path} holds no files")
+    return tuple(
+        {
+            "path": file.relative_to(path).as_posix(),
+            "url": None,
+            "size": file.stat().st_size,
+            "sha256": None,
+        }
+        for file in files
+    )
+
+
+def _describe(file: FetchedFile) -> dict[str, Any]:
+    return {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}

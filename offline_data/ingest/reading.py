@@ -1,0 +1,101 @@
+"""Parts of a raw dataset become batches, in order, in this process or in several.
+
+Workers are plain child processes that answer over pipes, not `multiprocessing`: a training
+script without an `if __name__ == "__main__"` guard can load a dataset at its top level.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from typing_extensions import Self
+
+from offline_data.errors import OfflineDataError
+from offline_data.ingest.wire import receive, send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.sources.base import Part, RawDataset
+
+BUDGET = 16 << 20
+"""Bytes of one part; a conversion holds a few of them at a time."""
+
+_WORTH_WORKERS = 0.8
+"""Seconds of reading left from which worker processes pay for their start."""
+
+_CHILD = (
+    "import sys; sys.path[:] = sys.argv[1:]; from offline_data.ingest.worker import main; main()"
+)
+"""Adapters are found in the child where they were found here."""
+
+
+def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
+    """Yield the batch of every part, in order.
+
+    The first part is read here; where its time says that the rest is worth it, worker processes
+    read the others, each every `workers`-th part, at most two parts ahead.
+
+    Raises:
+        FormatError: What the adapter raised, also in a worker.
+    """
+    if not parts:
+        return
+    begin = time.perf_counter()
+    yield raw.read(parts[0])
+    left = (time.perf_counter() - begin) * (len(parts) - 1)
+    if workers > 1 and len(parts) > 2 and left > _WORTH_WORKERS:
+        yield from _read_in_workers(raw, parts[1:], min(workers, len(parts) - 1))
+    else:
+        for part in parts[1:]:
+            yield raw.read(part)
+
+
+def _read_in_workers(
+    raw: RawDataset, parts: Sequence[Part], workers: int
+) -> Iterator[EpisodeBatch]:
+    with ExitStack() as stack:
+        pipes = [stack.enter_context(_Worker(raw, parts[i::workers])) for i in range(workers)]
+        for number in range(len(parts)):
+            yield pipes[number % workers].next_batch()
+
+
+class _Worker:
+    """One child process that reads its parts in order."""
+
+    def __init__(self, raw: RawDataset, parts: Sequence[Part]) -> None:
+        self._job = pickle.dumps((raw, list(parts)))
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-c", _CHILD, *sys.path]
+        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._answers = cast("IO[bytes]", self._process.stdout)
+        stdin = cast("IO[bytes]", self._process.stdin)
+        send(stdin, self._job)
+        stdin.flush()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def next_batch(self) -> EpisodeBatch:
+        try:
+            answer: Any = receive(self._answers)
+        except EOFError:
+            code = self._process.wait()
+            raise OfflineDataError(
+                f"A process that read the raw files ended with status {code}",
+                hint="if memory was short, try again with OFFLINE_DATA_WORKERS=1",
+            ) from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return cast("EpisodeBatch", answer)

@@ -1,0 +1,122 @@
+"""`local:NAME`: datasets made here; reads dataset directories of this package, of either layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offline_data.errors import NotFoundError
+from offline_data.sources.base import CatalogEntry, Part, Release, SourceInfo
+from offline_data.store.layout import MANIFEST
+from offline_data.store.library import list_datasets
+from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.reader import DatasetReader, open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.episodes import EpisodeBatch
+
+
+class Local:
+    """Datasets that were converted, preprocessed or merged on this machine."""
+
+    name = "local"
+    title = "datasets made on this machine"
+    needs: tuple[str, ...] = ()
+    extra: str | None = None
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """Return nothing: there is no published list."""
+        return ()
+
+    def remote(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
+        """Return nothing: there is no remote."""
+        return ()
+
+    def local(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
+        """Return nothing: what is here is converted already."""
+        return ()
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """Raise: a local dataset that is not on this disk is nowhere."""
+        from offline_data.ids import nearest
+
+        names = [e.id.name for e in list_datasets(settings.root) if e.id.source == self.name]
+        near = nearest(name, names)
+        wanted = f"local:{name}" + (f"@{revision}" if revision else "")
+        raise NotFoundError(
+            f"There is no {wanted} on this disk (looked in {settings.root})",
+            hint=f"did you mean local:{near[0]}?"
+            if near
+            else f"make it: offline-data convert PATH {name}",
+        )
+
+    def accepts(self, path: Path) -> bool:
+        """Tell whether `path` is a dataset directory."""
+        return (path / MANIFEST).is_file()
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a dataset directory; the new dataset keeps its revision."""
+        return Release(name, read_manifest(path).revision or "unversioned", local=path)
+
+    def open(self, release: Release, raw: Path) -> StoredEpisodes:  # noqa: ARG002
+        """Open a dataset directory as raw data."""
+        return StoredEpisodes(raw)
+
+
+class StoredEpisodes:
+    """The episodes of a dataset directory, read in parts to be written again.
+
+    Args:
+        path: The directory; raises what `open_reader` raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.reader: DatasetReader = open_reader(path)
+        self.info = _info(self.reader.manifest)
+
+    def parts(self, budget: int) -> Sequence[Part]:
+        """Cut all episodes into runs of about `budget` bytes."""
+        tables = self.reader.manifest.tables.values()
+        total = sum(table.rows * leaf.nbytes for table in tables for leaf in table.leaves)
+        rows = max(1, budget * self.reader.transitions // max(total, 1))
+        return parts_by_rows(self.reader.lengths, rows)
+
+    def read(self, part: Part) -> EpisodeBatch:
+        """Read one part."""
+        return self.reader.episode_batch(part.first, part.stop)
+
+
+def parts_by_rows(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], rows: int) -> list[Part]:
+    """Cut episodes of known lengths into consecutive parts of at most `rows` rows, or one episode.
+
+    Example:
+        >>> [(p.first, p.stop) for p in parts_by_rows(np.array([3, 3, 9, 1]), 6)]
+        [(0, 2), (2, 3), (3, 4)]
+    """
+    ends = np.cumsum(lengths)
+    parts: list[Part] = []
+    while not parts or parts[-1].stop < len(ends):
+        first = parts[-1].stop if parts else 0
+        begin = int(ends[first] - lengths[first])
+        stop = max(first + 1, int(np.searchsorted(ends, begin + rows, side="right")))
+        parts.append(Part(first, stop, int(ends[stop - 1]) - begin))
+    return parts
+
+
+def _info(manifest: Manifest) -> SourceInfo:
+    return SourceInfo(
+        transitions=manifest.counts["transitions"],
+        episodes=manifest.counts["episodes"],
+        spaces=manifest.spaces,
+        environment=manifest.environment,
+        about=manifest.about,
+        licence=manifest.licence,
+        citation=manifest.citation,
+        notes=manifest.notes,
+        dropped=manifest.dropped_leaves,
+    )

@@ -1,0 +1,176 @@
+"""Audit: rows read back from the new files are compared with the values of the source.
+
+The reading side is `DatasetReader`, the same code that loads the dataset later; the expected side
+is computed from the batch alone, so a lost write, a shifted row or a wrong `next` shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.errors import AuditError, UsageError
+from offline_data.store.layout import EPISODE
+from offline_data.store.reader import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.store.reader import DatasetReader
+
+AuditMode: TypeAlias = "float | Literal['all', 'none']"
+"""Fraction of rows in `(0, 1]`, all of them, or none."""
+
+DEFAULT_AUDIT = 0.01
+
+
+def parse_audit(text: str) -> AuditMode:
+    """Read `all`, `none` or a fraction.
+
+    Example:
+        >>> parse_audit("0.05"), parse_audit("all")
+        (0.05, 'all')
+    """
+    if text == "all":
+        return "all"
+    if text == "none":
+        return "none"
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 < fraction <= 1:
+        raise UsageError(f"Audit is {text!r}; expected all, none or a fraction in (0, 1]")
+    return fraction
+
+
+@dataclass
+class Audit:
+    """Compares batches with what is on disk, and counts.
+
+    Args:
+        mode: How many rows; whatever the fraction, the first and last row of every episode and
+            every terminated or truncated row are among them.
+    """
+
+    mode: AuditMode = DEFAULT_AUDIT
+    rows: int = 0
+    episodes: int = 0
+    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def check(
+        self, batch: EpisodeBatch, reader: DatasetReader, first_row: int, first_episode: int
+    ) -> None:
+        """Compare chosen rows of `batch` with `reader`, where it begins at these numbers.
+
+        Raises:
+            AuditError: A value differs; names the leaf, the episode and the step.
+        """
+        if self.mode == "none":
+            return
+        chosen = self.choose(batch)
+        found = reader.transitions_at(chosen + first_row)
+        for key, values in expected(batch, chosen, first_episode).items():
+            _compare(key, values, _decoded(reader, key, found.pop(key)), batch, chosen)
+        if found:
+            names = ", ".join(sorted(map(join_key, found)))
+            raise AuditError(f"The new files have leaves that the source lacks: {names}")
+        self.rows += len(chosen)
+        self.episodes += len(batch.lengths)
+
+    def choose(self, batch: EpisodeBatch) -> NDArray[np.int64]:
+        """Return the step rows of a batch to look at, ascending."""
+        if self.mode == "all":
+            return np.arange(batch.transitions)
+        wanted = np.zeros(batch.transitions, bool)
+        wanted[batch.starts] = wanted[batch.last_rows] = True
+        for flag in (TERMINATED, TRUNCATED):
+            wanted |= batch.steps[flag][:, 0].astype(bool)
+        count = int(np.ceil(float(self.mode) * batch.transitions))
+        wanted[self._random.integers(0, batch.transitions, count)] = True
+        return np.flatnonzero(wanted)
+
+    def to_json(self, transitions: int) -> dict[str, Any]:
+        """Return the manifest's entry; only a dataset without differences gets one."""
+        return {
+            "mode": self.mode,
+            "rows": self.rows,
+            "of": transitions,
+            "episodes": self.episodes,
+            "differences": 0,
+        }
+
+
+def expected(
+    batch: EpisodeBatch, rows: NDArray[np.int64], first_episode: int
+) -> dict[Key, NDArray[Any]]:
+    """Say what TED has at `rows` of a batch, from the batch alone."""
+    out: dict[Key, NDArray[Any]] = {key: values[rows] for key, values in batch.steps.items()}
+    for key, values in batch.observations.items():
+        out[key] = values[batch.root_rows[rows]]
+        out[next_of(key)] = values[batch.root_rows[rows] + 1]
+    out[EPISODE] = batch.episode_of[rows] + first_episode
+    out[DONE] = out[TERMINATED] | out[TRUNCATED]
+    for flag in ("done", "terminated", "truncated"):
+        out[(flag,)] = np.zeros((len(rows), 1), bool)
+    return out
+
+
+def _decoded(reader: DatasetReader, key: Key, values: NDArray[Any]) -> NDArray[Any]:
+    words = reader.words(key)
+    return values if words is None else decode(values, words)
+
+
+def _compare(
+    key: Key,
+    wanted: NDArray[Any],
+    found: NDArray[Any],
+    batch: EpisodeBatch,
+    rows: NDArray[np.int64],
+) -> None:
+    if wanted.shape != found.shape:
+        raise AuditError(
+            f"Audit: {join_key(key)!r} was written as {list(found.shape)}, expected "
+            f"{list(wanted.shape)}"
+        )
+    same = equal_rows(wanted, found)
+    if same.all():
+        return
+    at = int(np.flatnonzero(~same)[0])
+    episode = int(batch.episode_of[rows[at]])
+    raise AuditError(
+        f"Audit: {join_key(key)!r} differs from the source in {int((~same).sum())} of {len(rows)} "
+        f"rows looked at, first in episode {episode} of the part, step "
+        f"{int(rows[at] - batch.starts[episode])}: expected {_short(wanted[at])}, "
+        f"found {_short(found[at])}",
+        hint="nothing was published; please report this with `offline-data env`",
+    )
+
+
+def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each row whether all values are equal, NaN equal to NaN; `[n]`."""
+    if wanted.dtype == object or wanted.dtype.kind not in "fc":
+        same = wanted == found
+    else:
+        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    return np.asarray(np.asarray(same, bool).reshape(len(wanted), -1).all(axis=1))
+
+
+def _short(value: object) -> str:
+    return np.array2string(np.asarray(value), threshold=6, edgeitems=2, precision=6)
+
+
+def check_episodes(reader: DatasetReader, columns: Mapping[Key, NDArray[Any]]) -> None:
+    """Compare the finished episode table with what it was made from; raises `AuditError`."""
+    for key, wanted in columns.items():
+        found = reader.episodes[key]
+        words = reader.vocabularies.get("episodes", {}).get(key)
+        values = np.asarray(found) if words is None else decode(found, words)
+        if wanted.shape != values.shape or not equal_rows(wanted, values).all():
+            raise AuditError(f"Audit: episode column {join_key(key)!r} differs from the source")
