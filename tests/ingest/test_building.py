@@ -1,0 +1,75 @@
+"""From raw data to a published directory: ranges, strictness, failures that leave nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offline_data.config import Settings
+from offline_data.episodes import Dropped
+from offline_data.errors import FormatError, NotFoundError, UsageError
+from offline_data.ids import parse_id
+from offline_data.ingest.building import Job, build, chosen_parts
+from offline_data.ingest.options import Options
+from offline_data.progress import SILENT
+from offline_data.sources.base import SourceInfo
+from offline_data.store.library import entry_at
+from offline_data.store.publish import staging_folder
+from offline_data.testing.raw import ToyRaw
+
+
+def make(raw: ToyRaw, settings: Settings, options: Options | None = None) -> Path:
+    target = parse_id("local:toy@1")
+    destination = settings.root / target.folder / "1"
+    with staging_folder(settings.staging, target.folder, destination) as staging:
+        job = Job(target, "toy", "compact", destination)
+        build(raw, job, options or Options(), settings, SILENT, staging)
+    return destination
+
+
+def test_a_dataset_appears_whole(settings: Settings) -> None:
+    info = SourceInfo(5, 2, notes=("a note",), licence="MIT", spaces={"action": {"n": 3}})
+    manifest = entry_at(make(ToyRaw((2, 3), info=info), settings)).manifest
+    assert manifest.counts["transitions"] == 5
+    assert (manifest.notes, manifest.licence) == (("a note",), "MIT")
+    assert manifest.spaces == {"action": {"n": 3}}
+    assert manifest.converter["adapter"] == "toy"
+    assert manifest.audit["differences"] == 0
+    assert list(settings.staging.iterdir()) == []
+
+
+def test_a_source_that_breaks_half_way_leaves_nothing(settings: Settings) -> None:
+    with pytest.raises(FormatError, match="episode 7 is broken"):
+        make(ToyRaw((2,) * 9, fails_at=7), settings)
+    assert [path for path in settings.root.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("episodes", "ids"),
+    [((0, 2), [0, 1]), ((3, None), [3, 4, 5, 6]), ((1, 6), [1, 2, 3, 4, 5]), ((None, 1), [0])],
+)
+def test_a_range_of_episodes_is_exactly_that(
+    settings: Settings, episodes: tuple[int | None, int | None], ids: list[int]
+) -> None:
+    from offline_data.store.reader import open_reader
+
+    path = make(ToyRaw((1, 2, 3, 4, 5, 6, 7)), settings, Options(episodes=episodes))
+    assert open_reader(path).episodes["id",].tolist() == ids
+    assert entry_at(path).partial
+
+
+def test_a_range_beyond_the_source_is_an_error() -> None:
+    with pytest.raises(NotFoundError, match="7 episodes"):
+        chosen_parts(ToyRaw((1,) * 7).parts(1), (7, 9))
+    with pytest.raises(UsageError, match="no range"):
+        Options(episodes=(3, 3))
+
+
+def test_strict_refuses_what_would_be_dropped(settings: Settings) -> None:
+    info = SourceInfo(dropped=(Dropped("metadata/policy", "weights are not per step"),))
+    raw = ToyRaw((2, 2), info=info)
+    with pytest.raises(FormatError, match="metadata/policy"):
+        make(raw, settings, Options(strict=True))
+    manifest = entry_at(make(raw, settings)).manifest
+    assert manifest.dropped == ({"key": "metadata/policy", "reason": "weights are not per step"},)

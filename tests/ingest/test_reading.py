@@ -1,0 +1,92 @@
+"""Parts in order, from one process or several; what goes wrong in a child is told here."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.errors import FormatError, OfflineDataError
+from offline_data.ingest import reading
+from offline_data.ingest.reading import read_parts
+from offline_data.ingest.wire import receive, send
+from offline_data.testing.batches import assert_same_batch
+from offline_data.testing.raw import ToyRaw
+
+LENGTHS = tuple(1 + i % 4 for i in range(23))
+
+
+@pytest.fixture
+def always_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_WORTH_WORKERS", -1.0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.usefixtures("always_workers")
+def test_order_and_values_do_not_depend_on_workers(workers: int) -> None:
+    raw = ToyRaw(LENGTHS)
+    parts = raw.parts(1)
+    batches = list(read_parts(raw, parts, workers))
+    assert len(batches) == len(parts)
+    for part, batch in zip(parts, batches, strict=True):
+        assert_same_batch(batch, raw.read(part))
+
+
+@pytest.mark.usefixtures("always_workers")
+def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
+    raw = ToyRaw(LENGTHS, fails_at=11)
+    read = []
+    with pytest.raises(FormatError, match="episode 11 is broken") as caught:
+        read.extend(read_parts(raw, raw.parts(1), 2))
+    assert caught.value.hint == "look at it"
+
+
+@pytest.mark.usefixtures("always_workers")
+def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
+    raw = ToyRaw(LENGTHS, dies_at=8, parent=os.getpid())
+    with pytest.raises(OfflineDataError, match="status 9") as caught:
+        list(read_parts(raw, raw.parts(1), 2))
+    assert "OFFLINE_DATA_WORKERS=1" in str(caught.value.hint)
+
+
+def test_little_work_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr(reading, "_read_in_workers", refuse)
+    assert len(list(read_parts(ToyRaw(LENGTHS), ToyRaw(LENGTHS).parts(1), 8))) == 12
+
+
+def test_a_script_without_a_main_guard_may_load_at_its_top_level(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from offline_data.ingest import reading\n"
+        "from offline_data.testing.raw import ToyRaw\n"
+        "reading._WORTH_WORKERS = -1.0\n"
+        "raw = ToyRaw((2, 3, 4, 5, 6, 7))\n"
+        "print(sum(b.transitions for b in reading.read_parts(raw, raw.parts(1), 2)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("27\n", 0), done.stderr
+
+
+def test_values_on_the_wire_are_whole() -> None:
+    stream = io.BytesIO()
+    values = [{"a": np.arange(100_000), "b": np.zeros(0), "c": None}, "text", FormatError("x")]
+    for value in values:
+        send(stream, value)
+    stream.seek(0)
+    first = receive(stream)
+    np.testing.assert_array_equal(first["a"], np.arange(100_000))
+    assert first["b"].shape == (0,)
+    assert receive(stream) == "text"
+    assert str(receive(stream)) == "x"
+    with pytest.raises(EOFError):
+        receive(stream)

@@ -1,0 +1,97 @@
+"""The audit sees what it is there to see: lost, shifted and swapped values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.episodes import EpisodeBatch, Key
+from offline_data.errors import AuditError, UsageError
+from offline_data.store import tables
+from offline_data.store.audit import Audit, parse_audit
+from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
+from offline_data.testing.toy import toy_batch, write_toy
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> None:
+    """Make the writer lose, shift or swap one leaf."""
+    whole = tables._rows_of
+
+    def rows_of(name: str, *args: object) -> object:
+        rows = whole(name, *args)  # type: ignore[arg-type]
+        if name in {table, "ted"} and key in rows:
+            good = rows[key](slice(None))
+            bad = {
+                "zeros": np.zeros_like(good),
+                "shift": np.roll(good, 1, axis=0),
+                "one": np.concatenate([good[:-1], good[-1:] + 1]),
+            }[kind]
+            rows[key] = bad.__getitem__
+        return rows
+
+    monkeypatch.setattr(tables, "_rows_of", rows_of)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["zeros", "shift", "one"])
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("observations", ("observation", "state")),
+        ("observations", ("info", "code")),
+        ("steps", ("action",)),
+        ("steps", ("next", "reward")),
+    ],
+)
+def test_a_wrong_value_on_disk_refuses_to_publish(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    layout: LayoutName,
+    kind: str,
+    table: str,
+    key: Key,
+) -> None:
+    broken(monkeypatch, table, key, kind)
+    with pytest.raises(AuditError, match="/".join(key)):
+        write_toy(tmp_path / "d", [toy_batch([30, 20, 1])], layout=layout, audit=0.01)
+    assert not (tmp_path / "d" / MANIFEST).exists()
+
+
+def test_without_audit_the_same_fault_passes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken(monkeypatch, "steps", ("action",), "shift")
+    manifest = write_toy(tmp_path / "d", [toy_batch([3])], audit="none")
+    assert manifest.audit["rows"] == 0
+
+
+def test_any_fraction_looks_at_ends_and_flags() -> None:
+    batch = toy_batch([50, 1, 80])
+    terminated = batch.steps["next", "terminated"].copy()
+    terminated[20] = True
+    flagged = EpisodeBatch(
+        batch.lengths,
+        {**batch.steps, ("next", "terminated"): terminated},
+        batch.observations,
+        batch.final_observation,
+    )
+    chosen = set(Audit(0.001).choose(flagged).tolist())
+    assert {0, 20, 49, 50, 51, 130} <= chosen
+    assert len(chosen) <= 8
+    assert len(Audit("all").choose(flagged)) == 131
+
+
+def test_the_manifest_states_what_was_looked_at(tmp_path: Path) -> None:
+    manifest = write_toy(tmp_path / "d", [toy_batch([100, 100])], audit=0.5)
+    assert manifest.audit["mode"] == 0.5
+    assert manifest.audit["of"] == 200
+    assert 50 < manifest.audit["rows"] < 110
+    assert manifest.audit["differences"] == 0
+
+
+@pytest.mark.parametrize("text", ["", "0", "2", "-1", "some", "nan"])
+def test_a_wrong_fraction_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="fraction"):
+        parse_audit(text)

@@ -1,0 +1,133 @@
+"""Staging, locks and the rename: nothing half-made is ever seen, nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from offline_data.errors import AccessError, NoSpaceError
+from offline_data.progress import SILENT
+from offline_data.store import sink, space
+from offline_data.store.library import entry_at
+from offline_data.store.locks import dataset_lock, is_locked, lock_name
+from offline_data.store.publish import publish, staging_folder
+from offline_data.testing.toy import toy_batch, write_toy
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    name = lock_name("local/a")
+    (tmp_path / f"{name}.dead" / "dataset").mkdir(parents=True)
+    (tmp_path / f"{lock_name('local/b')}.live").mkdir()
+    with staging_folder(tmp_path, "local/a", tmp_path / "none") as folder:
+        assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+            [folder.name, f"{lock_name('local/b')}.live"]
+        )
+    assert not folder.exists()
+
+
+def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(tmp_path: Path) -> None:
+    home = tmp_path / "d"
+    aside = tmp_path / f"{lock_name('local/a')}.dead-replaced"
+    write_toy(aside, [toy_batch([2])])
+    with staging_folder(tmp_path, "local/a", home):
+        assert entry_at(home).manifest.counts["transitions"] == 2
+
+
+def test_publishing_replaces_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "root" / "local" / "d"
+    write_toy(tmp_path / "s" / "one", [toy_batch([2])])
+    publish(tmp_path / "s" / "one", home)
+    write_toy(tmp_path / "s" / "two", [toy_batch([3])])
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name == "two":
+            raise OSError(errno.EIO, "broken")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(AccessError):
+        publish(tmp_path / "s" / "two", home)
+    assert entry_at(home).manifest.counts["transitions"] == 2
+    monkeypatch.undo()
+    publish(tmp_path / "s" / "two", home)
+    assert entry_at(home).manifest.counts["transitions"] == 3
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_small_disk_is_met_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "free_bytes", lambda _: space.MARGIN + 10)
+    with pytest.raises(NoSpaceError, match=r"64\.0 MiB free"):
+        write_toy(tmp_path / "d", [toy_batch([20])])
+    assert [p for p in (tmp_path / "d").rglob("*") if p.is_file() and p.stat().st_size] == []
+
+
+def test_a_disk_that_fills_up_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sink._File, "append", full)
+    with pytest.raises(NoSpaceError, match="full"):
+        write_toy(tmp_path / "d", [toy_batch([20])])
+
+
+def test_a_read_only_root_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(AccessError, match="cannot be written"),
+        dataset_lock(tmp_path / "file" / "staging", "local/a", SILENT),
+    ):
+        pytest.fail("the lock was given")
+
+
+def test_the_lock_makes_the_second_wait_and_says_so(tmp_path: Path) -> None:
+    notes, order = [], []
+
+    class Notes:
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    def second() -> None:
+        with dataset_lock(tmp_path, "local/a", Notes()):  # type: ignore[arg-type]
+            order.append("second")
+
+    with dataset_lock(tmp_path, "local/a", SILENT):
+        assert is_locked(tmp_path, lock_name("local/a"))
+        thread = threading.Thread(target=second)
+        thread.start()
+        while not notes:
+            time.sleep(0.005)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    assert "waiting" in notes[0]
+    assert not is_locked(tmp_path, lock_name("local/a"))
+
+
+def test_a_killed_holder_frees_its_lock(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from offline_data.progress import SILENT\n"
+        "from offline_data.store.locks import dataset_lock\n"
+        f"with dataset_lock(Path({str(tmp_path)!r}), 'local/a', SILENT):\n"
+        "    print('held', flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    process.kill()
+    process.communicate()
+    with dataset_lock(tmp_path, "local/a", SILENT):
+        pass

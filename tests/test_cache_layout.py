@@ -1,0 +1,63 @@
+"""`cache_layout.md` says what the code does, and its example runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.store import layout
+from offline_data.store.manifest import Manifest
+from offline_data.testing.toy import toy_batch, write_toy
+
+TEXT = (Path(__file__).parents[1] / "cache_layout.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_every_manifest_field_is_documented() -> None:
+    documented = set(
+        re.findall(
+            r"`(\w+)`",
+            "\n".join(re.findall(r"^\| (.*?) \|", section("`manifest.json`"), re.MULTILINE)),
+        )
+    )
+    fields = set(Manifest.__dataclass_fields__) - {"tables", "extra"} | {"format_version", "schema"}
+    assert documented == fields
+
+
+def test_every_leaf_field_is_documented() -> None:
+    documented = set(
+        re.findall(
+            r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", section("Files"), re.MULTILINE))
+        )
+    )
+    assert documented == set(layout.LeafSpec.__dataclass_fields__)
+
+
+def test_names_and_numbers_are_the_codes() -> None:
+    for name in (layout.MANIFEST, layout.TEXT, f"/{layout.ROWS}{layout.SUFFIX}"):
+        assert name in TEXT
+    for table in (layout.STEPS, layout.OBSERVATIONS, layout.EPISODES, layout.TED):
+        assert f"| `{table}` |" in section("Rows")
+    assert f"Format version {layout.FORMAT_VERSION}." in TEXT
+    assert f"multiple of {layout.WORD} bytes" in TEXT
+    assert f"A leaf of {layout.BIG_LEAF}\nbytes" in TEXT
+
+
+def test_the_example_reads_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = toy_batch([3, 1, 4])
+    write_toy(tmp_path / "d", [batch])
+    block = re.search(r"```python\n(.*?)```", section("Files"), re.DOTALL)
+    assert block is not None
+    code = block[1].replace('"DATASET"', repr(str(tmp_path / "d")))
+    assert len(code.strip().splitlines()) <= 25
+    exec(compile(code, "cache_layout.md", "exec"), {})  # noqa: S102 - our own document
+    reward = batch.steps["next", "reward"][4]
+    codes = batch.observations["info", "code"][6:8]
+    assert capsys.readouterr().out == f"{np.array(reward)} {codes}\n"
+    assert codes.tolist() == [3001, 3002]

@@ -1,0 +1,101 @@
+"""Ids parse to themselves, and none leaves its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offline_data.errors import InvalidIdError
+from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
+
+GOOD = [
+    "minari:D4RL/door/human-v2",
+    "d4rl:halfcheetah-medium-v2",
+    "openx:bridge@0.1.0",
+    "atari_dqn:Pong/5",
+    "gen_dgrl:bigfish-1M_E",
+    "roboset:FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4",
+    "vd4rl:main/walker_walk/random/64px",
+    "minari:hf://user/ns/name-v0",
+    "minari:x/y-v0@local-0123456789ab+episodes-0-10",
+]
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_good_ids_come_back(text: str) -> None:
+    assert str(parse_id(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        "minari:",
+        "d4rl:..",
+        "d4rl:a/../b",
+        "d4rl:/etc/passwd",
+        "d4rl:a//b",
+        "d4rl:a/",
+        "d4rl:.hidden",
+        "d4rl:a\\b",
+        "d4rl:a\0b",
+        "d4rl:a\nb",
+        "d4rl:a@",
+        "d4rl:a@../x",
+        "d4rl:a@x/y",
+        "../d4rl:a",
+        "D4RL:a",
+        "minari:ftp://host/a",
+        "ftp://host/a",
+        "minari:hf://../x",
+        "d4rl:" + "a" * 400,
+        "no-colon",
+        "d4rl:con. ",
+    ],
+)
+def test_bad_ids_are_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(InvalidIdError) as caught:
+        parse_id(text)
+    assert len(caught.value.message) > 20
+
+
+@given(st.text(max_size=60))
+def test_no_text_leaves_the_root(text: str) -> None:
+    for candidate in (text, f"d4rl:{text}", f"minari:hf://{text}", f"d4rl:a@{text}"):
+        try:
+            dataset = parse_id(candidate)
+        except InvalidIdError:
+            continue
+        root = Path("/root/of/all")
+        path = (root / dataset.folder / (dataset.revision or "x")).resolve()
+        assert path.is_relative_to(root)
+        assert len(path.parts) > len(root.parts) + 2
+        assert parse_id(str(dataset)) == dataset
+
+
+def test_a_revision_is_checked_too() -> None:
+    assert DatasetId("d4rl", "a").at("1").revision == "1"
+    with pytest.raises(InvalidIdError):
+        DatasetId("d4rl", "a").at("../1")
+
+
+def test_an_id_without_a_source_says_what_to_write() -> None:
+    with pytest.raises(InvalidIdError) as caught:
+        parse_id("D4RL/door/human-v2")
+    assert "minari:D4RL/door/human-v2" in str(caught.value.hint)
+    assert parse_id("D4RL/door/human-v2", default_source="minari").source == "minari"
+
+
+def test_paths_are_told_from_ids() -> None:
+    assert all(map(looks_like_path, ["/a", "./a", "../a", "~/a", "."]))
+    assert not any(map(looks_like_path, GOOD))
+
+
+def test_nearest_ignores_case_and_keeps_order() -> None:
+    known = ["hopper-medium-v2", "hopper-medium-v0", "pen-human-v1"]
+    assert nearest("HOPPER-medum-v2", known)[0] == "hopper-medium-v2"
+    assert nearest("zzz", known) == []
