@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
     from offline_data.sources.base import Part, RawDataset
 
-BUDGET = 16 << 20
+BUDGET = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
 
 _WORTH_WORKERS = 0.8

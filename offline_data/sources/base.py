@@ -9,12 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from offline_data.fetch.files import RemoteFile
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch
+
+__all__ = [
+    "CatalogEntry",
+    "Part",
+    "RawDataset",
+    "Release",
+    "RemoteFile",
+    "Source",
+    "SourceInfo",
+]
 
 
 @dataclass(frozen=True)
@@ -33,23 +45,6 @@ class CatalogEntry:
     """Half a line for people: environment, spaces, kind of policy."""
     notes: tuple[str, ...] = ()
     """Known quirks of this dataset, a sentence each."""
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """One raw file of a dataset, as it is published."""
-
-    path: str
-    """Relative posix path inside the raw folder; no `..`, not absolute."""
-    urls: tuple[str, ...]
-    """Where it is, best first. `hf://datasets/<repo>@<commit>/<path>` goes through
-    huggingface_hub, `http(s)://` is fetched plainly, `file://` is already here."""
-    size: int | None = None
-    """Bytes, where the source publishes them."""
-    digest: str | None = None
-    """`sha256:…`, `md5:…` or `crc32c:…` in hex, where the source publishes one."""
-    magic: bytes = b""
-    """What the file must begin with (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,9 @@ class RawDataset(Protocol):
     to worker processes. Reading the same part twice gives the same batch, in any order of parts.
     """
 
-    info: SourceInfo
+    @property
+    def info(self) -> SourceInfo:
+        """What the source says of the dataset."""
 
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into consecutive parts of about `budget` bytes (at least one each)."""

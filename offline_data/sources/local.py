@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from offline_data.episodes.cut import runs_within
 from offline_data.errors import NotFoundError
 from offline_data.sources.base import CatalogEntry, Part, Release, SourceInfo
 from offline_data.store.layout import MANIFEST
@@ -84,28 +83,12 @@ class StoredEpisodes:
         tables = self.reader.manifest.tables.values()
         total = sum(table.rows * leaf.nbytes for table in tables for leaf in table.leaves)
         rows = max(1, budget * self.reader.transitions // max(total, 1))
-        return parts_by_rows(self.reader.lengths, rows)
+        runs = runs_within(self.reader.lengths, rows)
+        return [Part(first, stop) for first, stop in runs]
 
     def read(self, part: Part) -> EpisodeBatch:
         """Read one part."""
         return self.reader.episode_batch(part.first, part.stop)
-
-
-def parts_by_rows(lengths: np.ndarray[tuple[int], np.dtype[np.int64]], rows: int) -> list[Part]:
-    """Cut episodes of known lengths into consecutive parts of at most `rows` rows, or one episode.
-
-    Example:
-        >>> [(p.first, p.stop) for p in parts_by_rows(np.array([3, 3, 9, 1]), 6)]
-        [(0, 2), (2, 3), (3, 4)]
-    """
-    ends = np.cumsum(lengths)
-    parts: list[Part] = []
-    while not parts or parts[-1].stop < len(ends):
-        first = parts[-1].stop if parts else 0
-        begin = int(ends[first] - lengths[first])
-        stop = max(first + 1, int(np.searchsorted(ends, begin + rows, side="right")))
-        parts.append(Part(first, stop, int(ends[stop - 1]) - begin))
-    return parts
 
 
 def _info(manifest: Manifest) -> SourceInfo:

@@ -1,0 +1,109 @@
+"""Flat arrays to episodes: where a run of rows is cut, and how its rows become an episode's.
+
+```
+row of the flat arrays     0    1    2    3    4
+end of an episode          .    .    X    .    X        ends
+lengths                    3              2             lengths_of(ends)
+row of observations        0 1 2 2        3 4 4         with_final_rows(column, lengths)
+                                 └ the row after the last action: s3 where it is known
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the length of each episode, given which rows are an episode's last.
+
+    Args:
+        ends: `[N]`. A last run of rows without an end is an episode too.
+
+    Returns:
+        `[E]`, each at least 1, their sum `N`.
+
+    Example:
+        >>> lengths_of(np.array([False, False, True, False])).tolist()
+        [3, 1]
+    """
+    last_rows = np.flatnonzero(ends)
+    if len(ends) and not ends[-1]:
+        last_rows = np.append(last_rows, len(ends) - 1)
+    return np.diff(last_rows, prepend=-1).astype(np.int64)
+
+
+def with_horizon(ends: NDArray[np.bool_], horizon: int) -> NDArray[np.bool_]:
+    """Return `ends` with an end after every `horizon` rows that have none.
+
+    Rows are counted from the row after the last end, be it of `ends` or an added one.
+
+    Args:
+        ends: `[N]` which rows are known to be an episode's last.
+        horizon: Most rows an episode can have, at least 1.
+
+    Example:
+        >>> with_horizon(np.array([False, True, False, False, False]), 2).nonzero()[0].tolist()
+        [1, 3]
+    """
+    lengths = lengths_of(ends)
+    starts = np.cumsum(lengths) - lengths
+    step = np.arange(len(ends)) - np.repeat(starts, lengths)
+    return np.asarray(ends | (step % horizon == horizon - 1))
+
+
+def with_final_rows(
+    column: NDArray[np.generic],
+    lengths: NDArray[np.int64],
+    final: NDArray[np.generic] | None = None,
+) -> NDArray[np.generic]:
+    """Give each episode of a column a row after its last one.
+
+    Args:
+        column: `[N, …]` one row before each action.
+        lengths: `[E]`, sum `N`.
+        final: `[E, …]` the rows after the last actions; without it, each last row is repeated.
+
+    Returns:
+        `[N + E, …]`, a copy, of the column's dtype.
+
+    Example:
+        >>> with_final_rows(np.array([1, 2, 7]), np.array([2, 1])).tolist()
+        [1, 2, 2, 7, 7]
+    """
+    ends = np.cumsum(lengths)
+    copies = np.ones(len(column), np.int64)
+    copies[ends - 1] = 2
+    out = np.take(column, np.repeat(np.arange(len(column)), copies), axis=0)
+    if final is not None:
+        out[ends + np.arange(len(ends))] = final
+    return out
+
+
+def runs_within(sizes: NDArray[np.int64], budget: int) -> list[tuple[int, int]]:
+    """Divide episodes into consecutive runs `(first, stop)` of at most `budget` in size.
+
+    An episode larger than `budget` is a run of its own.
+
+    Args:
+        sizes: `[E]` size of each episode, in any unit, at least 0.
+        budget: Most that a run may take, in the same unit.
+
+    Example:
+        >>> runs_within(np.array([2, 2, 9, 1]), 4)
+        [(0, 2), (2, 3), (3, 4)]
+    """
+    ends = np.cumsum(sizes)
+    runs: list[tuple[int, int]] = []
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first] - sizes[first])
+        stop = int(np.searchsorted(ends, before + budget, side="right"))
+        runs.append((first, max(stop, first + 1)))
+        first = runs[-1][1]
+    return runs

@@ -1,0 +1,103 @@
+"""The published D4RL sets: where each lies, how it is cut, and what is known to be odd in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.d4rl.ends import EndRule
+
+FAMILIES = {
+    "ant_maze_new": "an ant in a maze",
+    "ant_maze_v1": "an ant in a maze",
+    "ant_maze_v2": "an ant in a maze",
+    "bullet": "PyBullet locomotion and point mazes",
+    "carla": "driving in CARLA",
+    "flow": "traffic control in Flow",
+    "gym_mujoco": "MuJoCo locomotion",
+    "gym_mujoco_v1": "MuJoCo locomotion",
+    "gym_mujoco_v2": "MuJoCo locomotion",
+    "hand_dapg": "an Adroit hand",
+    "hand_dapg_v1": "an Adroit hand",
+    "kitchen": "a Franka arm in a kitchen",
+    "maze2d": "a point mass in a maze",
+    "minigrid": "a grid world of four rooms",
+}
+"""What the sets in each folder of the host are about."""
+
+NOTES = {
+    "adroit-human-v0": "Whether this file has 25 or 50 episodes is in doubt (D4RL issue 137).",
+    "adroit-log-std": "Its infos/action_logstd is called action_log_std in the v1 sets.",
+    "antmaze": "Terminals mark rows at the goal, where the ant is not reset: the episode goes on.",
+    "antmaze-eval": "Its file is named as the other one of play and diverse.",
+    "antmaze-single": "Terminals are set on single rows, unlike in other antmaze sets (D4RL issue "
+    "199).",
+    "antmaze-v0": "Timeouts are out of step with resets: positions jump inside episodes (D4RL "
+    "issues 77 and 146); the v2 sets are repaired.",
+    "carla": "The file was replaced by one of another size in December 2020 (D4RL issue 64).",
+    "carla-render": "Its file is that of carla-town-full-v0.",
+    "carla-town": "Elements of an observation from the 17th on are always the same (D4RL issue 61).",
+    "kitchen-ends": "Terminals are set on the last row of every demonstration, solved or not.",
+    "kitchen-reward": "A reward is the number of tasks solved in the observation of its own row.",
+    "longhorizon": "Its file is that of the set without longhorizon: only the limit of steps "
+    "differs.",
+    "maze2d-reward": "A reward is that of the observation of its own row: one step early (D4RL "
+    "issue 194).",
+    "maze2d-waypoints": "Timeouts mark waypoints reached, not resets: the next episode goes on "
+    "from there (D4RL issue 85).",
+    "minigrid": "Terminals are set at the limit of steps too: timeouts cannot be told from success.",
+    "mujoco-v0": "Some timeouts are not marked in the v0 sets (D4RL issue 162).",
+}
+"""Known quirks, by the code that the catalogue's column `notes` has for them."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One published set."""
+
+    name: str
+    """Its id, which is also the id of its environment."""
+    url: str
+    """Where the file lies."""
+    ref_min: float | None
+    """Return of a random policy, for D4RL's normalised score."""
+    ref_max: float | None
+    """Return of an expert policy."""
+    rule: EndRule
+    """How it is cut."""
+    notes: tuple[str, ...]
+    """Known quirks, as sentences."""
+
+    @property
+    def file(self) -> str:
+        """Name of the file, which is not derived from the id."""
+        return PurePosixPath(self.url).name
+
+    @property
+    def summary(self) -> str:
+        """What it is about."""
+        return FAMILIES[PurePosixPath(self.url).parent.name]
+
+
+@lru_cache(maxsize=1)
+def listed() -> dict[str, Listed]:
+    """Return all published sets by name, in the order of the catalogue.
+
+    Example:
+        >>> listed()["kitchen-complete-v0"].rule
+        EndRule(marks='terminals', horizon=280)
+    """
+    return {row["id"]: _listed(row) for row in read_catalog("d4rl")}
+
+
+def _listed(row: dict[str, str]) -> Listed:
+    return Listed(
+        row["id"],
+        row["url"],
+        float(row["ref_min"]) if row["ref_min"] else None,
+        float(row["ref_max"]) if row["ref_max"] else None,
+        EndRule(row["ends"], int(row["horizon"])),
+        tuple(NOTES[code] for code in row["notes"].split()),
+    )

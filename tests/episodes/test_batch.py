@@ -1,0 +1,122 @@
+"""`EpisodeBatch`: its row arithmetic against plain loops, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offline_data.episodes import EpisodeBatch, Key
+from offline_data.errors import FormatError
+
+OBSERVATION: Key = ("observation",)
+
+
+def batch_of(lengths: list[int], /, **changes: Any) -> EpisodeBatch:
+    """Episodes whose observation is `1000·episode + t + 1`, and reward that of its row."""
+    n, e = sum(lengths), len(lengths)
+    codes = [1000 * i + t + 1 for i, length in enumerate(lengths) for t in range(length + 1)]
+    reward = [1000.0 * i + t + 1 for i, length in enumerate(lengths) for t in range(length)]
+    parts: dict[str, Any] = {
+        "lengths": np.array(lengths, dtype=np.int64),
+        "steps": {
+            ("action",): np.zeros((n, 2), np.float32),
+            ("next", "reward"): np.array(reward).reshape(n, 1),
+            ("next", "terminated"): np.zeros((n, 1), bool),
+            ("next", "truncated"): np.ones((n, 1), bool),
+        },
+        "observations": {OBSERVATION: np.array(codes)},
+        "final_observation": np.ones(e, bool),
+    }
+    return EpisodeBatch(**{**parts, **changes})
+
+
+@given(st.lists(st.integers(1, 9), max_size=12))
+def test_rows_point_to_the_observation_before_and_after(lengths: list[int]) -> None:
+    batch = batch_of(lengths)
+    before: list[int] = []
+    after: list[int] = []
+    episode, starts, last = [], [], []
+    for number, length in enumerate(lengths):
+        starts.append(len(before))
+        for step in range(length):
+            before.append(1000 * number + step + 1)
+            after.append(1000 * number + step + 2)
+            episode.append(number)
+        last.append(len(before) - 1)
+    codes = batch.observations[OBSERVATION]
+    assert batch.transitions == len(before)
+    assert codes[batch.root_rows].tolist() == before
+    assert codes[batch.next_rows].tolist() == after
+    assert batch.episode_of.tolist() == episode
+    assert batch.starts.tolist() == starts
+    assert batch.last_rows.tolist() == last
+
+
+@given(st.lists(st.integers(1, 9), max_size=12))
+def test_returns_are_sums_over_each_episode(lengths: list[int]) -> None:
+    expected = [sum(1000.0 * e + t + 1 for t in range(n)) for e, n in enumerate(lengths)]
+    assert batch_of(lengths).returns.tolist() == expected
+
+
+def test_returns_are_summed_in_float64() -> None:
+    batch = batch_of([3])
+    steps = {**batch.steps, ("next", "reward"): np.array([[1], [2.0**24], [1]], np.float32)}
+    returns = batch_of([3], steps=steps).returns
+    assert returns.dtype == np.float64
+    assert returns.tolist() == [2.0**24 + 2]
+
+
+def test_bytes_are_those_of_all_columns() -> None:
+    batch = batch_of([2], episodes={("id",): np.zeros(1, np.int64)})
+    assert batch.nbytes == 2 * (8 + 8 + 1 + 1) + 3 * 8 + 8
+
+
+def test_text_is_a_column() -> None:
+    words = np.array(["go", None, "stop"], dtype=object)
+    assert batch_of([2], observations={OBSERVATION: words}).observations[OBSERVATION] is words
+
+
+def without(key: Key) -> dict[Key, Any]:
+    return {name: column for name, column in batch_of([2, 1]).steps.items() if name != key}
+
+
+def changed(key: Key, column: Any) -> dict[Key, Any]:
+    return {**batch_of([2, 1]).steps, key: column}
+
+
+FLAG: Key = ("next", "terminated")
+REWARD: Key = ("next", "reward")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": np.array([3, 0])}, "Episode 1 of the batch has no transition"),
+        ({"lengths": np.array([2, 1], np.int32)}, "must be int64"),
+        ({"lengths": np.array([[2, 1]])}, "must be int64"),
+        ({"final_observation": np.ones(3, bool)}, r"must be bool \[2\], not bool \[3\]"),
+        ({"final_observation": np.ones(2)}, "not float64"),
+        ({"steps": without(("action",))}, "No step leaf 'action'"),
+        ({"steps": without(REWARD)}, "'next/reward' is missing"),
+        ({"steps": without(FLAG)}, "'next/terminated' is missing"),
+        ({"steps": without(("next", "truncated"))}, "'next/truncated' is missing"),
+        ({"steps": changed(REWARD, np.zeros(3))}, r"must be \[N, 1\], not \[3\]"),
+        ({"steps": changed(FLAG, np.zeros((3, 1)))}, "must be bool, not float64"),
+        ({"steps": changed(("action",), np.zeros(4))}, "has 4 rows, expected 3"),
+        ({"steps": changed(("action",), np.float64(0))}, "has no rows, expected 3"),
+        ({"steps": changed(("info", ".."), np.zeros(3))}, "cannot be a file name"),
+        ({"steps": changed(("info", "w"), np.array(["a"] * 3))}, "has dtype <U1"),
+        ({"observations": {OBSERVATION: np.zeros(3)}}, "has 3 rows, expected 5"),
+        ({"observations": {("next", "x"): np.zeros(5)}}, "cannot be named 'next/x'"),
+        ({"observations": {("done",): np.zeros(5)}}, "cannot be named 'done'"),
+        ({"episodes": {("id",): np.zeros(3)}}, "has 3 rows, expected 2"),
+    ],
+    ids=str,
+)
+def test_what_does_not_add_up_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        batch_of([2, 1], **changes)

@@ -1,0 +1,66 @@
+"""The README's tour, run as written: against a hub and a host of this machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from offline_data.testing.hub_server import HubServer
+from offline_data.testing.minari_toy import write_minari
+from offline_data.testing.minari_values import toy_episode
+from offline_data.testing.servers import FileServer
+from tests.stories.conftest import Shell
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+TOUR = README.split("## A tour")[1].split("\n## ")[0]
+D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+
+
+def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
+    write_minari(tmp_path / "repo/door/human-v2", [toy_episode(e, 90) for e in range(5)])
+    write_d4rl_hdf5(tmp_path / "recorded.hdf5")
+    pen = (tmp_path / "recorded.hdf5").read_bytes()
+    blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
+    assert [kind for kind, _ in blocks] == [
+        *("console", "python", "python", "python", "python", "console")
+    ]
+    with (
+        HubServer({"farama-minari/D4RL": tmp_path / "repo"}) as hub,
+        FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": pen}) as host,
+    ):
+        mirrors = f"{D4RL_HOST}={host.url}/"
+        shell = Shell(tmp_path, {"HF_ENDPOINT": hub.url, "OFFLINE_DATA_MIRRORS": mirrors})
+        python = "\n".join(code for kind, code in blocks if kind == "python")
+        for command in blocks[0][1].splitlines():
+            run(shell, command)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", python],
+            env=shell.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "450 transitions in 5 episodes" in done.stdout
+        assert "450 transitions, each once" in done.stdout
+        for command in blocks[-1][1].splitlines():
+            run(shell, command, cwd=tmp_path)
+
+
+def run(shell: Shell, command: str, cwd: Path | None = None) -> None:
+    dollar, program, *arguments = shlex.split(command)
+    assert (dollar, program) == ("$", "offline-data")
+    process = shell.start(*arguments, cwd=cwd)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, f"{command}\n{out}\n{err}"
+    assert out
+
+
+def test_make_has_the_two_commands() -> None:
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
