@@ -1,0 +1,1 @@
+"""Bytes from elsewhere to here, verified: planned first, then carried out."""

@@ -2,6 +2,7 @@
 
 from offline_data.ingest.convert import convert
 from offline_data.ingest.download import download, ensure, fetch_raw, plan_download
+from offline_data.ingest.known import known_names
 from offline_data.ingest.options import DownloadPlan, Options, Result
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "download",
     "ensure",
     "fetch_raw",
+    "known_names",
     "plan_download",
 ]

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from offline_data.disk import free_bytes
 from offline_data.errors import NotFoundError, OfflineDataError
 from offline_data.ids import DatasetId, looks_like_path, parse_id
 from offline_data.ingest.building import Job, build
@@ -18,7 +19,6 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
-from offline_data.store.space import free_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.fetch.plan import FetchPlan
-
     from offline_data.ids import DatasetId
     from offline_data.store.layout import LayoutName
     from offline_data.store.manifest import Manifest

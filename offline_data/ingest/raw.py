@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from offline_data.fetch.run import FetchedFile
-
     from offline_data.config import Settings
+    from offline_data.fetch.run import FetchedFile
     from offline_data.ingest.options import Options
     from offline_data.progress import Progress
     from offline_data.sources.base import Release

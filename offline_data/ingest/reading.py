@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 BUDGET = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
 
+PARTS_PER_WORKER = 6
+"""Parts a worker should get at least, so that none waits long for the last."""
+
+LEAST_BUDGET = 2 << 20
+"""Bytes below which a part is not made smaller for the sake of workers."""
+
 _WORTH_WORKERS = 0.8
 """Seconds of reading left from which worker processes pay for their start."""
 

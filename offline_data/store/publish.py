@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from offline_data.disk import disk_errors, sync_folder
 from offline_data.store.locks import lock_name
-from offline_data.store.sink import disk_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,13 +56,5 @@ def publish(finished: Path, destination: Path) -> None:
             if replaced.exists():
                 replaced.rename(destination)
             raise
-        _sync(destination.parent)
+        sync_folder(destination.parent)
         shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections import deque
@@ -10,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import AccessError, NoSpaceError, OfflineDataError
+from offline_data.disk import disk_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,31 +104,3 @@ class Sink:
     def _settle(self) -> None:
         with disk_errors(self.folder):
             self._waiting.popleft().result()
-
-
-class disk_errors:  # noqa: N801 - reads as a statement: `with disk_errors(folder): …`
-    """Turn an `OSError` of the block into `NoSpaceError` or `AccessError` naming the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, OSError) or isinstance(error, OfflineDataError):
-            return
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise NoSpaceError(
-                f"The disk of {self.folder} became full; nothing was left behind",
-                hint="free some space (`offline-data cache prune`) or use another --root",
-            ) from error
-        raise AccessError(
-            f"{error.filename or self.folder} cannot be written: {error.strerror}",
-            hint="choose a folder you may write to: --root DIR or OFFLINE_DATA_HOME",
-        ) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_data.disk import require_bytes
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.errors import FormatError
 from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode, check_episodes
@@ -18,7 +19,6 @@ from offline_data.store.manifest import Manifest, dump_manifest
 from offline_data.store.meta import meta_files
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.sink import Sink
-from offline_data.store.space import require_space
 from offline_data.store.tables import LayoutWriter, TableWriter, encoded, layout_writer
 from offline_data.store.text import Vocabularies
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.episodes import EpisodeBatch
+
+MARGIN = 64 << 20
+"""Bytes that are to be free beside those of the dataset, before writing begins."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class DatasetWriter:
         needed = sum(
             size for t in self._layout.tables.values() for size in t.with_rows(rows).files.values()
         )
-        require_space(self.folder, needed, self._header.id)
+        require_bytes(self.folder, needed + MARGIN, self._header.id)
         return self._layout
 
     def _check(

@@ -83,7 +83,8 @@ class LayoutContract:
         np.testing.assert_array_equal(reader.starts, whole.starts)
         np.testing.assert_array_equal(reader.episodes[("id",)], np.arange(len(whole.lengths)))
         rewards = np.split(whole.steps[("next", "reward")][:, 0], whole.starts[1:])
-        np.testing.assert_allclose(reader.episodes[("return",)], [r.sum() for r in rewards])
+        returns = np.asarray(reader.episodes[("return",)], dtype=np.float64)
+        np.testing.assert_allclose(returns, [r.astype(np.float64).sum() for r in rewards])
 
     def test_rows_without_a_known_next_are_listed(self, folder: Path) -> None:
         """Unknown and not terminated: left out by samplers; unknown and terminated: kept."""

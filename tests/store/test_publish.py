@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from offline_data import disk
 from offline_data.errors import AccessError, NoSpaceError
 from offline_data.progress import SILENT
-from offline_data.store import sink, space
+from offline_data.store import sink
 from offline_data.store.library import entry_at
 from offline_data.store.locks import dataset_lock, is_locked, lock_name
 from offline_data.store.publish import publish, staging_folder
+from offline_data.store.writer import MARGIN
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -66,7 +68,7 @@ def test_publishing_replaces_whole_or_not_at_all(
 def test_a_small_disk_is_met_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "free_bytes", lambda _: space.MARGIN + 10)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: MARGIN + 10)
     with pytest.raises(NoSpaceError, match=r"64\.0 MiB free"):
         write_toy(tmp_path / "d", [toy_batch([20])])
     assert [p for p in (tmp_path / "d").rglob("*") if p.is_file() and p.stat().st_size] == []

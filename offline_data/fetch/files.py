@@ -1,0 +1,44 @@
+"""The values that fetching starts from and ends with: a file as published, a file here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One raw file of a dataset, as it is published."""
+
+    path: str
+    """Relative posix path inside the raw folder; no `..`, not absolute."""
+    urls: tuple[str, ...]
+    """Where it is, best first. `hf://datasets/<repo>@<commit>/<path>` goes through
+    huggingface_hub, `http(s)://` is fetched plainly, `file://` is already here."""
+    size: int | None = None
+    """Bytes, where the source publishes them."""
+    digest: str | None = None
+    """`sha256:…`, `md5:…` or `crc32c:…` in hex, where the source publishes one."""
+    magic: bytes = b""
+    """What the file must begin with (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
+
+
+@dataclass(frozen=True)
+class FetchedFile:
+    """One raw file on this disk, verified against everything its source publishes about it."""
+
+    name: str
+    """Relative posix path inside the raw folder: `RemoteFile.path`."""
+    path: Path
+    """Where its bytes are now. Never write to it: it is shared."""
+    sha256: str
+    """Hex digest of the bytes."""
+    size: int
+    """Bytes."""
+    url: str
+    """Where they came from: one of the published URLs or a mirror's rewriting of one."""
+    failed: tuple[str, ...] = ()
+    """Places passed over before `url`, as `host: reason`."""

@@ -1,0 +1,165 @@
+"""Plain HTTP(S): one request at a time, with every failure turned into one of this package's.
+
+This is the only file that imports httpx.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import AuthError, IntegrityError, NetworkError, NotFoundError, OfflineError
+from offline_data.fetch.limits import FetchLimits
+from offline_data.fetch.mirrors import with_mirrors
+from offline_data.fetch.retry import TransientError, parse_retry_after, persist
+from offline_data.readers.hdf5 import describe_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import httpx
+
+    from offline_data.config import Settings
+
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_ONLINE = "run the same command once without --offline (and without OFFLINE_DATA_OFFLINE)"
+_LARGEST_JSON = 64 << 20
+
+
+def offline_error(what: str, url: str) -> OfflineError:
+    """Say that something is not here and may not be fetched; touches no network."""
+    return OfflineError(
+        f"{what} is not on this disk, and offline mode is on; it would come from {url}",
+        hint=_ONLINE,
+    )
+
+
+def open_client(limits: FetchLimits) -> httpx.Client:
+    """Open a pool of connections; close it with `with`."""
+    import httpx
+
+    return httpx.Client(
+        timeout=httpx.Timeout(limits.read, connect=limits.connect, pool=None),
+        limits=httpx.Limits(max_connections=limits.files_at_once),
+        headers={"Accept-Encoding": "identity", "User-Agent": "offline-data"},
+        follow_redirects=True,
+        max_redirects=limits.redirects,
+        http2=False,
+    )
+
+
+@contextmanager
+def open_url(
+    client: httpx.Client, url: str, headers: Mapping[str, str] | None = None
+) -> Iterator[httpx.Response]:
+    """Send a `GET`; the body is read inside the block.
+
+    A status of 416 comes through where `headers` asks for a `Range`.
+
+    Raises:
+        NotFoundError: 404 or 410.
+        AuthError: 401 or 403.
+        TransientError: No answer, or one that may be another next time.
+        NetworkError: Everything else that is no answer to the request.
+    """
+    import httpx
+
+    try:
+        with client.stream("GET", url, headers=headers) as response:
+            if not (response.status_code == 416 and headers and "Range" in headers):
+                _check_status(response, url)
+            yield response
+    except httpx.TimeoutException as error:
+        raise TransientError(f"{url} stalled: {type(error).__name__}") from error
+    except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as error:
+        raise TransientError(f"{url} was not received: {_said(error)}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+        raise NetworkError(
+            f"{url} cannot be fetched: {_said(error)}",
+            hint="is the URL right? OFFLINE_DATA_MIRRORS names other hosts",
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _check_status(response: httpx.Response, url: str) -> None:
+    status = response.status_code
+    answered = f"{url} answered {status} {response.reason_phrase}".rstrip()
+    if response.is_success:
+        _check_encoding(response, url)
+    elif status in {404, 410}:
+        raise NotFoundError(answered, hint="it may have moved: OFFLINE_DATA_MIRRORS names hosts")
+    elif status in {401, 403}:
+        raise AuthError(
+            answered, hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts"
+        )
+    elif status in _PASSING:
+        now = datetime.now(timezone.utc)
+        wait = parse_retry_after(response.headers.get("Retry-After"), now)
+        raise TransientError(answered, retry_after=wait)
+    else:
+        raise NetworkError(answered, hint="OFFLINE_DATA_MIRRORS names other hosts")
+
+
+def _check_encoding(response: httpx.Response, url: str) -> None:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise NetworkError(
+            f"{url} is sent with Content-Encoding {encoding} though identity was asked for",
+            hint="the bytes could not be compared with what is published; use another mirror",
+        )
+
+
+def get_json(
+    url: str,
+    settings: Settings,
+    *,
+    limits: FetchLimits | None = None,
+    sleep: Callable[[float], None] | None = None,
+) -> Any:
+    """Fetch a small JSON document, a listing for example; mirrors come first.
+
+    Args:
+        url: `http(s)://…`.
+        settings: Mirrors, and whether a network may be used.
+        limits: Waits and tries; None for the defaults.
+        sleep: Waits so many seconds between tries; None for `time.sleep`.
+
+    Raises:
+        OfflineError: `settings.offline` is set; no socket was opened.
+        NotFoundError, AuthError, NetworkError: Of the published URL, after all mirrors failed.
+        IntegrityError: What came is not JSON.
+    """
+    import time
+
+    if settings.offline:
+        raise offline_error("A listing", url)
+    bounds, pause = limits or FetchLimits(), sleep or time.sleep
+    *mirrors, published = with_mirrors([url], settings.mirrors)
+    with open_client(bounds) as client:
+        for place in mirrors:
+            try:
+                return persist(lambda place=place: _json(client, place), bounds, pause)  # type: ignore[misc]
+            except (NetworkError, NotFoundError, AuthError, IntegrityError):
+                continue
+        return persist(lambda: _json(client, published), bounds, pause)
+
+
+def _json(client: httpx.Client, url: str) -> Any:
+    body = b""
+    with open_url(client, url) as response:
+        for block in response.iter_raw():
+            body += block
+            if len(body) > _LARGEST_JSON:
+                raise IntegrityError(f"{url} has more than {_LARGEST_JSON} bytes, no listing")
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise IntegrityError(
+            f"{url} is not JSON: {describe_head(body[:512])}",
+            hint="a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts",
+        ) from error

@@ -1,0 +1,21 @@
+"""`file://` URLs: files that are on this machine already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from offline_data.errors import UsageError
+
+
+def path_of_url(url: str) -> Path:
+    """Return the path of a `file://` URL; raises `UsageError` where it names another machine.
+
+    Example:
+        >>> path_of_url("file:///data/a%20b.hdf5").as_posix()
+        '/data/a b.hdf5'
+    """
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+        raise UsageError(f"{url!r} is not a file of this machine; expected file:///PATH")
+    return Path(unquote(parts.path))

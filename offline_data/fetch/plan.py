@@ -1,0 +1,186 @@
+"""Decides what is to be fetched, without a network and without touching the disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from offline_data.disk import free_bytes, human_bytes
+from offline_data.errors import UsageError
+from offline_data.fetch.cache import (
+    Record,
+    bytes_of,
+    check_relative,
+    partial_path,
+    read_record,
+    whole_path,
+)
+from offline_data.fetch.digest import split_digest
+from offline_data.fetch.hub import cached_by_user
+from offline_data.fetch.mirrors import scheme_of, with_mirrors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.fetch.files import RemoteFile
+
+Action: TypeAlias = Literal["keep", "fetch", "resume", "replace"]
+
+SCHEMES = frozenset({"http", "https", "hf", "file"})
+"""Kinds of URLs that can be fetched."""
+
+
+@dataclass(frozen=True)
+class FileStep:
+    """What is to be done about one file, and why."""
+
+    file: RemoteFile
+    """The file as published."""
+    action: Action
+    """`keep`: it is here; `fetch`: it is not; `resume`: a part is; `replace`: what is here goes."""
+    reason: str
+    """Half a sentence for people."""
+    places: tuple[str, ...]
+    """Where to look, in this order: mirrors and published URLs."""
+    wanted: int | None
+    """Bytes still to come over the network; None where nobody says."""
+    path: Path | None = None
+    """Where its bytes are (`keep`), else None."""
+    record: Record | None = None
+    """What its URL had when it was last fetched."""
+    force: bool = False
+    """Whether a change of content since then is accepted."""
+
+
+@dataclass(frozen=True)
+class FetchPlan:
+    """Steps for all files of a dataset; `str()` of it is what `--dry-run` shows."""
+
+    steps: tuple[FileStep, ...]
+    """One for each file, in the order given."""
+    root: Path
+    """Where the bytes will go: the downloads folder."""
+    free: int
+    """Bytes free there."""
+
+    @property
+    def wanted(self) -> int:
+        """Bytes still to come, as far as they are known."""
+        return sum(step.wanted or 0 for step in self.steps)
+
+    @property
+    def unknown(self) -> int:
+        """Number of files whose size nobody says."""
+        return sum(step.wanted is None for step in self.steps)
+
+    def __str__(self) -> str:
+        """Give a line for each file and one for all."""
+        lines = [
+            f"{step.action:8} {_size(step.wanted):>10}  {step.file.path}  ({step.reason})"
+            for step in self.steps
+        ]
+        more = f" and {self.unknown} files of unknown size" if self.unknown else ""
+        total = f"{human_bytes(self.wanted)}{more} to fetch; {human_bytes(self.free)} free"
+        return "\n".join([*lines, f"{total} in {self.root}"])
+
+
+def plan_fetch(
+    files: Sequence[RemoteFile], settings: Settings, *, force: bool = False
+) -> FetchPlan:
+    """Decide about every file. Nothing is written and no host is asked.
+
+    Args:
+        files: Files of one dataset; their paths differ.
+        settings: Root and mirrors; `offline` does not change a plan, only whether it can run.
+        force: Fetch again what is here, and accept that it changed.
+
+    Raises:
+        IntegrityError: A path that would leave its folder.
+        UsageError: No URL, an unknown kind of URL, a malformed digest, a path given twice.
+    """
+    paths = [check_relative(file.path) for file in files]
+    twice = (
+        {path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()
+    )
+    if twice:
+        raise UsageError(f"Files to fetch have the same path: {', '.join(sorted(twice))}")
+    steps = tuple(_step(file, settings, force=force) for file in files)
+    return FetchPlan(steps, settings.downloads, free_bytes(settings.downloads))
+
+
+def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
+    places = with_mirrors(file.urls, settings.mirrors)
+    _check(file, places)
+    record = read_record(settings, file.urls[0])
+    action, reason, wanted, path = _decide(file, settings, record, places, force=force)
+    return FileStep(file, action, reason, places, wanted, path, record, force=force)
+
+
+def _check(file: RemoteFile, places: tuple[str, ...]) -> None:
+    if not places:
+        raise UsageError(f"{file.path} has no URL")
+    for url in places:
+        if scheme_of(url) not in SCHEMES:
+            known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
+            raise UsageError(f"{file.path} cannot be fetched from {url!r}; known are {known}")
+    if file.digest is not None:
+        split_digest(file.digest)
+
+
+def _size(wanted: int | None) -> str:
+    return "?" if wanted is None else human_bytes(wanted)
+
+
+_Decision: TypeAlias = tuple[Action, str, "int | None", "Path | None"]
+
+
+def _decide(
+    file: RemoteFile,
+    settings: Settings,
+    record: Record | None,
+    places: tuple[str, ...],
+    *,
+    force: bool,
+) -> _Decision:
+    path = here(file, settings, record)
+    if path is not None and not force:
+        return "keep", "here already", 0, path
+    if force and record is not None:
+        return "replace", "asked for again", file.size, None
+    if record is not None and bytes_of(settings, record) is not None:
+        return "replace", "published as another file since", file.size, None
+    return _new(file, settings, places)
+
+
+def _new(file: RemoteFile, settings: Settings, places: tuple[str, ...]) -> _Decision:
+    if scheme_of(places[0]) == "file":
+        return "fetch", "on this machine, to be verified", 0, None
+    if scheme_of(file.urls[0]) == "hf" and cached_by_user(file.urls[0]):
+        return "fetch", "in the Hugging Face cache, to be verified", 0, None
+    try:
+        part = partial_path(settings, file.urls[0]).stat().st_size
+    except OSError:
+        part = 0
+    if part:
+        left = None if file.size is None else max(file.size - part, 0)
+        return "resume", f"{human_bytes(part)} are here", left, None
+    return "fetch", "not here", file.size, None
+
+
+def here(file: RemoteFile, settings: Settings, record: Record | None) -> Path | None:
+    """Return where a file's verified bytes are on this disk, or None.
+
+    They are its bytes if they have the published sha256, or if they were verified when they were
+    fetched from its URL and what is published now does not say otherwise.
+    """
+    if record is not None and record.agrees(file):
+        path = bytes_of(settings, record)
+        if path is not None:
+            return path
+    algorithm, value = split_digest(file.digest) if file.digest else ("", "")
+    if algorithm != "sha256":
+        return None
+    path = whole_path(settings, value)
+    return path if path.exists() and file.size in {None, path.stat().st_size} else None

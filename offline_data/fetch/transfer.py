@@ -1,0 +1,172 @@
+"""One file from one HTTP URL: whole and verified at the end, resumed wherever that is sound."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from offline_data.disk import require_bytes
+from offline_data.errors import IntegrityError
+from offline_data.fetch.digest import check_head, check_size, check_whole
+from offline_data.fetch.http import open_url
+from offline_data.fetch.retry import TransientError, persist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from offline_data.fetch.files import RemoteFile
+    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.partial import Partial
+
+_SPAN = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
+
+
+class Transfer:
+    """Brings one file from HTTP hosts into its `Partial`.
+
+    Args:
+        client: Open connections.
+        file: What is published about it.
+        partial: Open; what it has is continued.
+        limits: Waits and tries.
+        sleep: Waits between tries; may raise to stop.
+        check: Called between blocks; may raise to stop.
+        sized: Told the size, once a host says it.
+    """
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        file: RemoteFile,
+        partial: Partial,
+        limits: FetchLimits,
+        *,
+        sleep: Callable[[float], None],
+        check: Callable[[], None],
+        sized: Callable[[int], None],
+    ) -> None:
+        self._client = client
+        self._file = file
+        self._partial = partial
+        self._limits = limits
+        self._sleep = sleep
+        self._check = check
+        self._sized = sized
+        self.validator: str | None = None
+
+    def bring(self, url: str) -> None:
+        """Fetch until the file is whole, then verify and settle it.
+
+        Raises:
+            IntegrityError: It is not what is published; wrong bytes are gone.
+            OfflineDataError: The host does not give it; the bytes so far stay.
+        """
+        self._persist(url)
+        if self._partial.continued and not self._is_right(url):
+            # what was continued may have belonged to another version of the file
+            self._partial.clear()
+            self._persist(url)
+        try:
+            check_whole(self._file, self._partial.hashes, url)
+        except IntegrityError:
+            self._partial.clear()
+            raise
+        self._partial.settle()
+
+    def _is_right(self, url: str) -> bool:
+        try:
+            check_whole(self._file, self._partial.hashes, url)
+        except IntegrityError:
+            return False
+        return True
+
+    def _persist(self, url: str) -> None:
+        persist(lambda: self._attempt(url), self._limits, self._sleep, lambda: self._partial.size)
+
+    def _attempt(self, url: str) -> None:
+        headers = self._partial.range_from(url)
+        with open_url(self._client, url, headers) as response:
+            if response.status_code == 416:
+                self._check_beyond(response, url)
+                return
+            blocks = response.iter_raw()
+            first = next(blocks, b"")
+            total = self._begin(response, url, first)
+            for block in chain([first], blocks):
+                self._check()
+                self._take(block, url)
+        if total is not None and self._partial.size != total:
+            raise TransientError(f"{url} sent {self._partial.size} of {total} bytes")
+
+    def _take(self, block: bytes, url: str) -> None:
+        self._partial.append(block)
+        try:
+            check_head(self._file, self._partial.hashes.head, url)
+            if self._file.size is not None and self._partial.size > self._file.size:
+                check_size(self._file, self._partial.size, url)
+        except IntegrityError:
+            self._partial.clear()
+            raise
+
+    def _begin(self, response: httpx.Response, url: str, first: bytes) -> int | None:
+        """Make the part fit the answer's first byte; return the file's size if it is said."""
+        self.validator = _validator(response)
+        if response.status_code == 206:
+            return self._continue(response, url)
+        # what is here already is dropped only for something that may be the file
+        self._check_kind(response, url)
+        check_head(self._file, first, url)
+        length = response.headers.get("Content-Length", "")
+        total = int(length) if length.isdecimal() else None
+        self._expect(total, url, 0)
+        self._partial.start(url, self.validator)
+        return total
+
+    def _continue(self, response: httpx.Response, url: str) -> int:
+        span = _SPAN.match(response.headers.get("Content-Range", ""))
+        if span is None or int(span[1]) != self._partial.size:
+            raise self._changed(f"{url} sent another range than it was asked for")
+        before = self._partial.validator_of(url)
+        if before and self.validator and before != self.validator:
+            raise self._changed(f"{url} changed while it was being fetched")
+        self._expect(int(span[2]), url, self._partial.size)
+        self._partial.continued = True
+        return int(span[2])
+
+    def _check_beyond(self, response: httpx.Response, url: str) -> None:
+        """Nothing is left to send: the part is whole, or longer than the file has become."""
+        said = response.headers.get("Content-Range", "").removeprefix("bytes */")
+        if said != str(self._partial.size):
+            raise self._changed(f"{url} has fewer bytes than before")
+        self._partial.continued = True
+
+    def _changed(self, message: str) -> TransientError:
+        self._partial.clear()
+        return TransientError(message)
+
+    def _expect(self, total: int | None, url: str, here: int) -> None:
+        if total is None:
+            return
+        check_size(self._file, total, url)
+        self._sized(total)
+        require_bytes(self._partial.path.parent, total - here, self._file.path)
+
+    def _check_kind(self, response: httpx.Response, url: str) -> None:
+        """A web page in the place of data is an error even where nothing else could tell."""
+        kind = response.headers.get("Content-Type", "")
+        page = kind.startswith("text/html") and not self._file.path.endswith((".html", ".htm"))
+        if page and not self._file.magic:
+            raise IntegrityError(
+                f"{url} is a web page ({kind}), expected the data of {self._file.path}",
+                hint="a log-in page or an error page may stand in its place; try another mirror",
+            )
+
+
+def _validator(response: httpx.Response) -> str | None:
+    """Return what identifies this version of the file byte by byte, as RFC 9110 wants it."""
+    tag: str | None = response.headers.get("ETag")
+    modified: str | None = response.headers.get("Last-Modified")
+    return tag if tag and not tag.startswith("W/") else modified

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offline_data.errors import IntegrityError, NetworkError
+from offline_data.fetch.cache import partial_path, read_record, whole_path
+from offline_data.fetch.downloads import list_downloads, remove_downloads
+from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.run import assemble, discard, run_fetch
+from offline_data.testing.servers import Answer, Fault, FileServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.fetch.limits import FetchLimits
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer({f"/{name}": name.encode() * 1000 for name in "abc"}) as running:
+        running.files["/again"] = running.files["/a"]
+        yield running
+
+
+def fetch(server: FileServer, settings: Settings, *names: str) -> tuple[FetchedFile, ...]:
+    files = [RemoteFile(f"raw/{name}", (server.at(f"/{name}"),)) for name in names]
+    return run_fetch(plan_fetch(files, settings), settings)
+
+
+def test_files_and_parts_are_listed(
+    server: FileServer, online: Settings, quick: FetchLimits
+) -> None:
+    assert list_downloads(online) == ()
+    a, again, b = fetch(server, online, "a", "again", "b")
+    server.script("/c", Fault(cut_after=300), *[Fault(Answer(b"", 503))] * 9)
+    file = RemoteFile("c", (server.at("/c"),))
+    with pytest.raises(NetworkError):
+        run_fetch(plan_fetch([file], online), online, limits=quick)
+    os.utime(a.path, (1000, 1000))
+    listed = {download.path: download for download in list_downloads(online, now=1060.0)}
+    assert set(listed) == {a.path, b.path, partial_path(online, server.at("/c"))}
+    assert listed[a.path].urls == (server.at("/a"), server.at("/again"))
+    assert (listed[a.path].size, listed[a.path].age, listed[a.path].whole) == (1000, 60.0, True)
+    part = listed[partial_path(online, server.at("/c"))]
+    assert (part.size, part.urls, part.whole) == (300, (server.at("/c"),), False)
+    assert again.path == a.path
+
+
+def test_what_is_removed_is_gone_but_remembered(
+    server: FileServer, online: Settings, quick: FetchLimits
+) -> None:
+    a, _ = fetch(server, online, "a", "b")
+    server.script("/c", Fault(cut_after=300), *[Fault(Answer(b"", 503))] * 9)
+    with pytest.raises(NetworkError):
+        run_fetch(plan_fetch([RemoteFile("c", (server.at("/c"),))], online), online, limits=quick)
+    assert remove_downloads(list_downloads(online), online) == 2300
+    assert list_downloads(online) == ()
+    assert not list((online.downloads / "partial").iterdir())
+    record = read_record(online, server.at("/a"))
+    assert record is not None
+    assert record.sha256 == a.sha256
+    assert fetch(server, online, "a")[0].path.read_bytes() == b"a" * 1000
+
+
+def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:
+    from filelock import FileLock
+
+    part = partial_path(online, "http://host.example/x")
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"abc")
+    lock = online.downloads / "locks" / f"{part.stem}.lock"
+    lock.parent.mkdir()
+    with FileLock(lock):
+        assert remove_downloads(list_downloads(online), online) == 0
+        assert part.exists()
+    assert remove_downloads(list_downloads(online), online) == 3
+    assert not part.exists()
+
+
+def test_discard_spares_files_of_the_user(
+    server: FileServer, online: Settings, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    files = [RemoteFile("a", (server.at("/a"),)), RemoteFile("m", (mine.as_uri(),))]
+    found = run_fetch(plan_fetch(files, online), online)
+    discard(found, online)
+    assert mine.exists()
+    assert list_downloads(online) == ()
+
+
+def test_assembled_files_have_their_names_and_share_their_bytes(
+    server: FileServer, online: Settings, tmp_path: Path
+) -> None:
+    found = fetch(server, online, "a", "b")
+    for _ in range(2):
+        assemble(found, tmp_path / "set")
+        laid = sorted(path for path in (tmp_path / "set").rglob("*") if path.is_file())
+        assert [path.relative_to(tmp_path / "set").as_posix() for path in laid] == [
+            "raw/a",
+            "raw/b",
+        ]
+        assert [path.read_bytes() for path in laid] == [b"a" * 1000, b"b" * 1000]
+        assert laid[0].samefile(found[0].path)
+    discard(found, online)
+    assert laid[0].read_bytes() == b"a" * 1000
+
+
+def test_what_has_the_name_already_is_replaced_not_written_to(
+    server: FileServer, online: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "old").write_bytes(b"old")
+    (tmp_path / "raw" / "a").hardlink_to(tmp_path / "old")
+    assemble(fetch(server, online, "a"), tmp_path)
+    assert (tmp_path / "raw" / "a").read_bytes() == b"a" * 1000
+    assert (tmp_path / "old").read_bytes() == b"old"
+
+
+def test_a_symlink_where_a_hard_link_cannot_be(
+    server: FileServer, online: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    found = fetch(server, online, "a")
+    monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
+    assemble(found, tmp_path / "set")
+    link = tmp_path / "set" / "raw" / "a"
+    assert (link.is_symlink(), link.read_bytes()) == (True, b"a" * 1000)
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "x/../../a"])
+def test_names_that_leave_the_folder_lay_nothing_out(
+    name: str, online: Settings, tmp_path: Path
+) -> None:
+    good = FetchedFile("good", whole_path(online, "0" * 64), "0" * 64, 1, "http://host.example/x")
+    bad: Any = FetchedFile(name, good.path, "0" * 64, 1, good.url)
+    with pytest.raises(IntegrityError, match="relative path"):
+        assemble([good, bad], tmp_path / "set")
+    assert not (tmp_path / "set").exists()

@@ -1,0 +1,236 @@
+"""Hosts that go wrong: the right bytes or a clear error, and never a wrong file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from offline_data.config import Settings
+from offline_data.errors import (
+    AuthError,
+    IntegrityError,
+    NetworkError,
+    NotFoundError,
+    OfflineDataError,
+)
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.run import FetchedFile
+from offline_data.testing.servers import Answer, Fault, FileServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Fetch = Callable[..., FetchedFile]
+    Names = Callable[[], list[str]]
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+PATH = "/set/door.hdf5"
+HTML = Answer(b"<!DOCTYPE html><title>Log in</title>", headers={"Content-Type": "text/html"})
+
+
+FAULTS: dict[str, tuple[list[Fault], type[OfflineDataError] | None]] = {
+    "right": ([], None),
+    "cut at once": ([Fault(cut_after=0)], None),
+    "cut in the magic": ([Fault(cut_after=3)], None),
+    "cut": ([Fault(cut_after=70_000)], None),
+    "cut at the last byte": ([Fault(cut_after=199_999)], None),
+    "cut five times, further each time": (
+        [Fault(cut_after=10_000) for _ in range(5)],
+        None,
+    ),
+    "cut at once for ever": ([Fault(cut_after=0)] * 9, NetworkError),
+    "stalled": ([Fault(stall_after=50_000)], None),
+    "stalled for ever": ([Fault(stall_after=0)] * 9, NetworkError),
+    "503": ([Fault(Answer(b"", 503))] * 2, None),
+    "500 for ever": ([Fault(Answer(b"", 500))] * 9, NetworkError),
+    "429": ([Fault(Answer(b"", 429, {"Retry-After": "0"}))], None),
+    "429 for an hour": ([Fault(Answer(b"", 429, {"Retry-After": "3600"}))], NetworkError),
+    "403": ([Fault(Answer(b"", 403))], AuthError),
+    "401": ([Fault(Answer(b"", 401))], AuthError),
+    "404": ([Fault(Answer(b"", 404))], NotFoundError),
+    "410": ([Fault(Answer(b"", 410))], NotFoundError),
+    "418": ([Fault(Answer(b"", 418))], NetworkError),
+    "HTML": ([Fault(HTML)], IntegrityError),
+    "HTML after a cut": ([Fault(cut_after=9_000), Fault(HTML)], IntegrityError),
+    "claims more than it sends": ([Fault(claimed_length=250_000)] * 9, None),
+    "claims less than it sends": ([Fault(claimed_length=100)], IntegrityError),
+    "empty": ([Fault(Answer(b""))], IntegrityError),
+    "redirect": ([Fault(Answer(b"", 302, {"Location": PATH}))], None),
+    "redirected in a circle": ([Fault(Answer(b"", 302, {"Location": PATH}))] * 30, NetworkError),
+    "gzip": ([Fault(Answer(b"\x1f\x8b", 200, {"Content-Encoding": "gzip"}))], NetworkError),
+    "cut, then the whole again": ([Fault(cut_after=9_000), Fault(ignore_range=True)], None),
+    "cut, then 404": ([Fault(cut_after=9_000), Fault(Answer(b"", 404))], NotFoundError),
+    "cut, then a shorter range": (
+        [Fault(cut_after=2), Fault(Answer(b"DF", 206, {"Content-Range": "bytes 2-3/200000"}))],
+        None,
+    ),
+    "cut, then it seems shorter": (
+        [Fault(cut_after=9_000), Fault(Answer(b"?", 416, {"Content-Range": "bytes */5"}))],
+        None,
+    ),
+    "another range": (
+        [Fault(cut_after=9_000), Fault(Answer(b"x", 206, {"Content-Range": "bytes 0-0/199992"}))],
+        None,
+    ),
+}
+
+
+# a source that publishes nothing about the file leaves no way to tell
+UNKNOWABLE = {("claims less than it sends", "nothing"), ("empty", "nothing")}
+CASES = [
+    (fault, told)
+    for fault in FAULTS
+    for told in ("all", "size", "sha256", "nothing")
+    if (fault, told) not in UNKNOWABLE
+]
+
+
+@pytest.mark.parametrize(("fault", "told"), CASES)
+def test_every_fault_ends_in_the_right_bytes_or_in_a_clear_error_and_no_file(
+    fault: str,
+    told: str,
+    server: FileServer,
+    online: Settings,
+    content: bytes,
+    named: Names,
+    fetch: Fetch,
+) -> None:
+    faults, error = FAULTS[fault]
+    size, digest, magic = published(content, told)
+    if fault == "claims more than it sends" and size is not None:
+        error = IntegrityError
+    server.script(PATH, *faults)
+    file = RemoteFile("door.hdf5", (server.at(PATH),), size, digest, magic)
+    if error is None:
+        assert fetch(file, online).path.read_bytes() == content
+        assert len(named()) == 1
+        return
+    with pytest.raises(error, match=r"127\.0\.0\.1") as caught:
+        fetch(file, online)
+    assert type(caught.value) is error
+    assert named() == []
+    assert caught.value.hint
+
+
+def published(content: bytes, told: str) -> tuple[int | None, str | None, bytes]:
+    from offline_data.fetch.crc32c import Crc32c
+
+    crc = Crc32c()
+    crc.update(content)
+    digests = {
+        "sha256": f"sha256:{hashlib.sha256(content).hexdigest()}",
+        "md5": f"md5:{hashlib.md5(content, usedforsecurity=False).hexdigest()}",
+        "crc32c": f"crc32c:{crc.hexdigest()}",
+        "all": f"sha256:{hashlib.sha256(content).hexdigest()}",
+    }
+    size = len(content) if told in {"all", "size"} else None
+    return size, digests.get(told), MAGIC if told in {"all", "size"} else b""
+
+
+def test_a_web_page_in_the_place_of_the_rest_does_not_cost_what_is_here(
+    server: FileServer, online: Settings, content: bytes, fetch: Fetch
+) -> None:
+    file = RemoteFile("door.hdf5", (server.at(PATH),), magic=MAGIC)
+    server.script(PATH, Fault(cut_after=90_000), Fault(HTML))
+    with pytest.raises(IntegrityError, match="web page"):
+        fetch(file, online)
+    assert fetch(file, online).path.read_bytes() == content
+    assert server.requests[-1].headers["range"] == "bytes=90000-"
+
+
+@pytest.mark.parametrize("told", ["md5", "crc32c"])
+def test_the_digest_that_the_source_publishes_is_compared_across_a_cut(
+    told: str, server: FileServer, online: Settings, content: bytes, fetch: Fetch
+) -> None:
+    server.script(PATH, Fault(cut_after=77_777))
+    file = RemoteFile("door.hdf5", (server.at(PATH),), *published(content, told))
+    assert fetch(file, online).path.read_bytes() == content
+    assert server.requests[1].headers["range"] == "bytes=77777-"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": 7},
+        {"digest": "sha256:" + "0" * 64},
+        {"digest": "md5:" + "0" * 32},
+        {"digest": "crc32c:00000000"},
+        {"magic": b"PAR1"},
+    ],
+)
+def test_a_file_that_is_not_as_published_gets_no_name(
+    wrong: dict[str, Any],
+    server: FileServer,
+    online: Settings,
+    named: Names,
+    fetch: Fetch,
+    left: Names,
+) -> None:
+    file = replace(RemoteFile("door.hdf5", (server.at(PATH),)), **wrong)
+    with pytest.raises(IntegrityError, match=r"door\.hdf5"):
+        fetch(file, online)
+    assert named() == []
+    assert left() == []
+
+
+STEPS = st.sampled_from(
+    [
+        Fault(cut_after=0),
+        Fault(cut_after=1),
+        Fault(cut_after=40_000),
+        Fault(cut_after=150_000),
+        Fault(Answer(b"", 503)),
+        Fault(ignore_range=True, cut_after=90_000),
+        Fault(claimed_length=100_000),
+        Fault(HTML),
+        Fault(Answer(b"", 404)),
+        Fault(Answer(b"no such range", 416, {"Content-Range": "bytes */5"})),
+    ]
+)
+
+
+@hypothesis_settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(faults=st.lists(STEPS, max_size=6), digest=st.booleans(), validators=st.booleans())
+def test_any_order_of_faults_ends_in_the_right_bytes_or_in_an_error(
+    faults: list[Fault],
+    digest: bool,
+    validators: bool,
+    content: bytes,
+    tmp_path_factory: pytest.TempPathFactory,
+    fetch: Fetch,
+) -> None:
+    settings = Settings(root=tmp_path_factory.mktemp("any"))
+    told = published(content, "all" if digest else "size")
+    with FileServer({PATH: content}, validators=validators) as server:
+        server.script(PATH, *faults)
+        file = RemoteFile("door.hdf5", (server.at(PATH),), *told)
+        try:
+            found = fetch(file, settings)
+        except (NetworkError, NotFoundError, IntegrityError):
+            assert sorted((settings.downloads / "sha256").glob("*/*")) == []
+            server.clear_script()
+            found = fetch(file, settings)
+        assert found.path.read_bytes() == content
+
+
+def test_a_web_page_is_refused_even_where_nothing_is_published(
+    server: FileServer, online: Settings, named: Names, fetch: Fetch
+) -> None:
+    server.script(PATH, Fault(HTML))
+    with pytest.raises(IntegrityError, match="web page"):
+        fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
+    assert named() == []
+
+
+def test_a_git_lfs_pointer_is_called_one(online: Settings, fetch: Fetch) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
+    with FileServer({PATH: pointer}) as server, pytest.raises(IntegrityError, match="LFS pointer"):
+        fetch(RemoteFile("door.hdf5", (server.at(PATH),), magic=MAGIC), online)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import huggingface_hub.constants
+import pytest
+from huggingface_hub import hf_hub_download
+
+from offline_data.errors import (
+    AuthError,
+    IntegrityError,
+    NetworkError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.hub import hub_api, hub_errors, parse_hub_url
+from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.run import run_fetch
+from offline_data.testing.hub_server import HubServer
+from offline_data.testing.servers import Answer, Fault, FileServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offline_data.config import Settings
+
+REPO = "farama/D4RL"
+BIG = "door/human-v2/data/main_data.hdf5"
+SMALL = "door/human-v2/data/metadata.json"
+MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, content: bytes) -> Path:
+    data = tmp_path / "repo" / "door/human-v2/data"
+    data.mkdir(parents=True)
+    (data / "main_data.hdf5").write_bytes(content)
+    (data / "metadata.json").write_bytes(b'{"total_episodes": 25}')
+    return tmp_path / "repo"
+
+
+@pytest.fixture(autouse=True)
+def users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Hugging Face cache of a user who has nothing, and does not sleep between tries."""
+    cache = tmp_path / "users-cache"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
+    return cache
+
+
+@pytest.fixture
+def hub(folder: Path) -> Iterator[HubServer]:
+    with HubServer({REPO: folder}) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(online: Settings, hub: HubServer) -> Settings:
+    return replace(online, hub_endpoint=hub.url)
+
+
+@pytest.fixture
+def commit(hub: HubServer, settings: Settings) -> str:
+    return str(hub_api(settings).dataset_info(REPO).sha)
+
+
+def at(commit: str, path: str = BIG) -> str:
+    return f"hf://datasets/{REPO}@{commit}/{path}"
+
+
+def fetch(settings: Settings, *files: RemoteFile, **rest: Any) -> tuple[FetchedFile, ...]:
+    return run_fetch(plan_fetch(files, settings), settings, **rest)
+
+
+def test_files_arrive_and_nothing_else_stays(
+    settings: Settings, commit: str, content: bytes, tally: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sha256 = hashlib.sha256(content).hexdigest()
+    big = RemoteFile("a/main_data.hdf5", (at(commit),), len(content), f"sha256:{sha256}", MAGIC)
+    small = RemoteFile("a/metadata.json", (at(commit, SMALL),), 22)
+    found = fetch(settings, big, small, progress=tally)
+    assert [file.path.read_bytes() for file in found] == [content, b'{"total_episodes": 25}']
+    assert found[0].path == settings.downloads / "sha256" / sha256[:2] / sha256
+    assert not list((settings.downloads / "partial").iterdir())
+    assert (tally.seen, tally.total) == (len(content) + 22, len(content) + 22)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_here_needs_no_hub(settings: Settings, commit: str, hub: HubServer) -> None:
+    file = RemoteFile("x", (at(commit),))
+    first = fetch(settings, file)
+    asked = len(hub.requests)
+    assert fetch(replace(settings, offline=True), file) == first
+    assert len(hub.requests) == asked
+
+
+def test_the_users_own_cache_is_used_and_left_alone(
+    settings: Settings, commit: str, hub: HubServer, users_cache: Path, content: bytes
+) -> None:
+    own = hf_hub_download(REPO, BIG, repo_type="dataset", revision=commit, endpoint=hub.url)
+    asked = len(hub.requests)
+    offline = replace(settings, offline=True)
+    file = RemoteFile("x", (at(commit),), len(content), magic=MAGIC)
+    assert "Hugging Face cache" in str(plan_fetch([file], offline))
+    (found,) = fetch(offline, file)
+    assert (found.path.read_bytes(), len(hub.requests)) == (content, asked)
+    assert users_cache in found.path.parents
+    assert found.path.samefile(own)
+    assert found.path.stat().st_mode & 0o200
+    assert not (settings.downloads / "sha256").exists()
+    assert plan_fetch([file], offline).steps[0].action == "keep"
+
+
+def test_a_damaged_file_in_the_users_cache_is_passed_over(
+    settings: Settings, commit: str, hub: HubServer, content: bytes, tally: Any
+) -> None:
+    own = hf_hub_download(REPO, BIG, repo_type="dataset", revision=commit, endpoint=hub.url)
+    damaged = content[:-1] + b"!"
+    with open(own, "wb") as file:  # noqa: PTH123 - huggingface_hub gives a string
+        file.write(damaged)
+    wanted = RemoteFile("x", (at(commit),), digest=f"sha256:{hashlib.sha256(content).hexdigest()}")
+    with pytest.raises(IntegrityError, match="sha256"):
+        fetch(replace(settings, offline=True), wanted)
+    (found,) = fetch(settings, wanted, progress=tally)
+    assert found.path.read_bytes() == content
+    assert len(tally.notes) == 1
+
+
+def test_offline_names_the_file_and_what_to_do(settings: Settings, commit: str) -> None:
+    with pytest.raises(OfflineError, match=r"door\.hdf5 is not on this disk") as caught:
+        fetch(replace(settings, offline=True), RemoteFile("door.hdf5", (at(commit),)))
+    assert "--offline" in str(caught.value.hint)
+    with pytest.raises(OfflineError, match="offline mode"):
+        hub_api(replace(settings, offline=True))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hf://datasets/farama/D4RL@main/missing.hdf5",
+        "hf://datasets/farama/D4RL@nobranch/x",
+        "hf://datasets/farama/missing@main/x",
+    ],
+)
+def test_what_the_hub_does_not_have(url: str, settings: Settings) -> None:
+    with pytest.raises(NotFoundError, match=url.partition("@")[0]):
+        fetch(settings, RemoteFile("x", (url,)))
+    assert not (settings.downloads / "sha256").exists()
+
+
+@pytest.mark.parametrize(
+    ("token", "kind"), [("right", None), ("wrong", AuthError), (None, NotFoundError)]
+)
+def test_a_private_dataset_needs_its_token(
+    token: str | None,
+    kind: type[Exception] | None,
+    folder: Path,
+    online: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+    with HubServer({REPO: folder}, token="right") as hub:  # noqa: S106 - of this test only
+        settings = replace(online, hub_endpoint=hub.url, hub_token=token)
+        if kind is None:
+            assert fetch(settings, RemoteFile("x", (at("main", SMALL),)))[0].size == 22
+            return
+        with pytest.raises(kind) as caught:
+            fetch(settings, RemoteFile("x", (at("main", SMALL),)))
+        assert "HF_TOKEN" in str(getattr(caught.value, "hint", ""))
+
+
+def test_a_refusal_is_an_auth_error(settings: Settings, commit: str, hub: HubServer) -> None:
+    path = f"/datasets/{REPO}/resolve/{commit}/{BIG}"
+    hub.always(path, Fault(Answer(b"", 403, {"X-Error-Message": "no"})))
+    with pytest.raises(AuthError, match="403"):
+        fetch(settings, RemoteFile("x", (at(commit),)))
+    hub.always(path, Fault(Answer(b"", 403, {"X-Error-Code": "GatedRepo"})))
+    with pytest.raises(AuthError, match="gated"):
+        fetch(settings, RemoteFile("x", (at(commit),)))
+
+
+def test_a_hub_that_is_down_is_a_network_error_and_a_mirror_helps(
+    settings: Settings, commit: str, content: bytes
+) -> None:
+    down = replace(settings, hub_endpoint="http://127.0.0.1:9")
+    with pytest.raises(NetworkError, match="hf://datasets") as caught:
+        fetch(down, RemoteFile("x", (at(commit),)))
+    assert not isinstance(caught.value, OfflineError)
+    with FileServer({f"/m/{BIG}": content}) as mirror:
+        near = replace(down, mirrors=((at(commit, ""), f"{mirror.url}/m/"),))
+        (found,) = fetch(near, RemoteFile("x", (at(commit),)))
+        assert (found.path.read_bytes(), found.url) == (content, mirror.at(f"/m/{BIG}"))
+
+
+def test_a_server_error_while_the_bytes_come(
+    settings: Settings, commit: str, hub: HubServer, content: bytes
+) -> None:
+    blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
+    hub.always(blob, Fault(Answer(b"", 500)))
+    with pytest.raises(NetworkError, match="500"):
+        fetch(settings, RemoteFile("x", (at(commit),)))
+    assert not list((settings.downloads / "partial").iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"size": 5}, {"magic": b"PAR1"}, {"digest": "md5:" + "0" * 32}])
+def test_a_file_that_is_not_as_published_gets_no_name(
+    wrong: dict[str, Any], settings: Settings, commit: str
+) -> None:
+    with pytest.raises(IntegrityError, match="hf://datasets"):
+        fetch(settings, replace(RemoteFile("x", (at(commit),)), **wrong))
+    assert not list((settings.downloads / "partial").iterdir())
+    assert not (settings.downloads / "sha256").exists()
+
+
+def test_listings_through_the_api(
+    settings: Settings, commit: str, hub: HubServer, content: bytes
+) -> None:
+    api = hub_api(settings)
+    with hub_errors(REPO):
+        rows = list(api.list_repo_tree(REPO, "door", repo_type="dataset", recursive=True))
+    files = {row.path: row for row in rows if hasattr(row, "size")}
+    assert set(files) == {BIG, SMALL}
+    assert files[BIG].lfs.sha256 == hashlib.sha256(content).hexdigest()
+    assert (files[BIG].size, files[SMALL].lfs) == (len(content), None)
+    with pytest.raises(NotFoundError, match="no/where"), hub_errors("no/where"):
+        api.dataset_info("no/where")
+    with pytest.raises(UsageError), hub_errors("a//b"):
+        api.dataset_info("a//b")
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/u/n/x", "hf://u/n@c/x", "hf://datasets/u/n@c/"])
+def test_urls_of_other_forms_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="COMMIT"):
+        parse_hub_url(url)

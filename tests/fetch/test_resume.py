@@ -1,0 +1,150 @@
+"""Ends that no error handler sees: kill -9, Ctrl-C, two processes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import offline_data.fetch
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.limits import FetchLimits
+from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.run import run_fetch
+from offline_data.testing.servers import Fault, FileServer
+
+if TYPE_CHECKING:
+    from offline_data.config import Settings
+
+PATH = "/door.hdf5"
+CODE = """
+import sys, time
+from pathlib import Path
+from offline_data.config import Settings
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.run import run_fetch
+
+root, url, gate = sys.argv[1:]
+settings = Settings(root=Path(root))
+plan = plan_fetch([RemoteFile("door.hdf5", (url,))], settings)
+print("planned", flush=True)
+while not Path(gate).exists():
+    time.sleep(0.01)
+print(run_fetch(plan, settings)[0].sha256)
+"""
+
+
+def start(settings: Settings, url: str, gate: Path) -> subprocess.Popen[str]:
+    """Start a process that plans, waits for `gate` to exist, and fetches."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, str(settings.root), url, str(gate)],
+        cwd=Path(offline_data.fetch.__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "planned\n"
+    return process
+
+
+def wait_for_bytes(settings: Settings, count: int) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        for part in (settings.downloads / "partial").glob("*.part"):
+            if part.stat().st_size >= count:
+                return
+        time.sleep(0.01)
+    pytest.fail(f"{count} bytes did not arrive")
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_an_ended_process_leaves_a_part_that_the_next_goes_on_with(
+    end: signal.Signals, online: Settings, content: bytes, tmp_path: Path
+) -> None:
+    with FileServer({PATH: content}) as server:
+        server.script(PATH, Fault(stall_after=150_000))
+        process = start(online, server.at(PATH), tmp_path)
+        wait_for_bytes(online, 150_000)
+        begun = time.monotonic()
+        process.send_signal(end)
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - begun < 5
+        assert process.returncode in {-end, 130}
+        assert "Exception in thread" not in errors
+        assert not (online.downloads / "sha256").exists()
+
+        file = RemoteFile("door.hdf5", (server.at(PATH),))
+        plan = plan_fetch([file], online)
+        assert (plan.steps[0].action, plan.steps[0].reason) == ("resume", "146.5 KiB are here")
+        (found,) = run_fetch(plan, online)
+        assert found.path.read_bytes() == content
+        asked = server.requests[-1].headers
+        assert (asked["range"], "if-range" in asked) == ("bytes=150000-", True)
+
+
+def test_a_file_that_changed_meanwhile_starts_over(
+    online: Settings, content: bytes, tmp_path: Path, tally: Any
+) -> None:
+    with FileServer({PATH: content}) as server:
+        server.script(PATH, Fault(stall_after=150_000))
+        process = start(online, server.at(PATH), tmp_path)
+        wait_for_bytes(online, 150_000)
+        process.kill()
+        process.communicate()
+        server.files[PATH] = changed = content[::-1]
+        plan = plan_fetch([RemoteFile("door.hdf5", (server.at(PATH),))], online)
+        (found,) = run_fetch(plan, online, tally)
+    assert found.path.read_bytes() == changed
+    assert tally.seen == len(changed)
+
+
+def test_without_a_validator_or_a_digest_a_part_is_not_trusted(
+    online: Settings, content: bytes, tmp_path: Path
+) -> None:
+    with FileServer({PATH: content}, validators=False) as server:
+        server.script(PATH, Fault(stall_after=150_000))
+        process = start(online, server.at(PATH), tmp_path)
+        wait_for_bytes(online, 150_000)
+        process.kill()
+        process.communicate()
+        (found,) = run_fetch(
+            plan_fetch([RemoteFile("door.hdf5", (server.at(PATH),))], online), online
+        )
+        assert "range" not in server.requests[-1].headers
+    assert found.path.read_bytes() == content
+
+
+def test_two_processes_fetch_a_file_once(online: Settings, content: bytes, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with FileServer({PATH: content}) as server:
+        server.always(PATH, Fault(pause=0.1))
+        processes = [start(online, server.at(PATH), gate) for _ in range(2)]
+        gate.touch()
+        outputs = [process.communicate(timeout=30) for process in processes]
+        assert len(server.requests) == 1
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert len({output for output, _ in outputs}) == 1
+
+
+def test_ctrl_c_ends_threads_that_wait_for_a_host(online: Settings, content: bytes) -> None:
+    with FileServer({PATH: content}) as server:
+        server.always(PATH, Fault(stall_after=100_000))
+        plan = plan_fetch([RemoteFile("door.hdf5", (server.at(PATH),))], online)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run_fetch(plan, online, limits=FetchLimits(read=20.0))
+        timer.join()
+    assert time.monotonic() - begun < 5
+    (part,) = (online.downloads / "partial").glob("*.part")
+    assert part.read_bytes() == content[:100_000]

@@ -1,0 +1,156 @@
+"""One file from one host that works, and what can be wrong on this side."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offline_data import disk
+from offline_data.config import Settings
+from offline_data.errors import (
+    AccessError,
+    IntegrityError,
+    NoSpaceError,
+)
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.limits import FetchLimits
+from offline_data.fetch.run import FetchedFile
+from offline_data.testing.servers import Answer, Fault, FileServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Fetch = Callable[..., FetchedFile]
+    Names = Callable[[], list[str]]
+    Hex = Callable[[bytes], str]
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+PATH = "/set/door.hdf5"
+
+
+def test_a_file_arrives_under_the_name_of_its_content(
+    server: FileServer, online: Settings, content: bytes, tally: Any, sha256: Hex, fetch: Fetch
+) -> None:
+    file = RemoteFile("door.hdf5", (server.at(PATH),), len(content), None, MAGIC)
+    found = fetch(file, online, progress=tally)
+    assert found.path.read_bytes() == content
+    assert found == FetchedFile(
+        "door.hdf5", found.path, sha256(content), len(content), server.at(PATH)
+    )
+    assert found.path == online.downloads / "sha256" / found.sha256[:2] / found.sha256
+    assert (tally.seen, tally.total, tally.unit) == (len(content), len(content), "B")
+    assert not list((online.downloads / "partial").iterdir())
+    assert not os.access(found.path, os.W_OK) or os.geteuid() == 0
+    assert found.path.stat().st_mode & 0o222 == 0
+
+
+def test_what_is_here_is_not_asked_for_again(
+    server: FileServer, online: Settings, content: bytes, fetch: Fetch
+) -> None:
+    file = RemoteFile("door.hdf5", (server.at(PATH),))
+    first = fetch(file, online)
+    asked = len(server.requests)
+    assert fetch(file, online) == first
+    assert len(server.requests) == asked
+    other = RemoteFile("copy.hdf5", ("http://127.0.0.1:1/x",), digest=f"sha256:{first.sha256}")
+    assert fetch(other, online).path == first.path
+
+
+def test_a_changed_file_is_refused_unless_forced(
+    server: FileServer, online: Settings, content: bytes, sha256: Hex, fetch: Fetch
+) -> None:
+    file = RemoteFile("door.hdf5", (server.at(PATH),))
+    first = fetch(file, online)
+    first.path.unlink()
+    server.files[PATH] = changed = content + b"more"
+    with pytest.raises(IntegrityError, match="changed") as caught:
+        fetch(file, online)
+    assert sha256(content) in caught.value.message
+    assert sha256(changed) in caught.value.message
+    assert fetch(file, online, force=True).path.read_bytes() == changed
+    assert fetch(file, online).path.read_bytes() == changed
+
+
+def test_force_fetches_again(
+    server: FileServer, online: Settings, content: bytes, fetch: Fetch
+) -> None:
+    file = RemoteFile("door.hdf5", (server.at(PATH),))
+    fetch(file, online)
+    assert fetch(file, online, force=True).path.read_bytes() == content
+    assert len(server.requests) == 2
+
+
+def test_too_little_space_is_found_before_anything_is_asked(
+    server: FileServer,
+    online: Settings,
+    content: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    fetch: Fetch,
+) -> None:
+    monkeypatch.setattr(disk, "free_bytes", lambda _: len(content) - 1)
+    with pytest.raises(NoSpaceError, match=r"195\.3 KiB"):
+        fetch(RemoteFile("door.hdf5", (server.at(PATH),), len(content)), online)
+    assert server.requests == []
+
+
+def test_too_little_space_is_found_when_the_host_says_the_size(
+    server: FileServer,
+    online: Settings,
+    content: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    fetch: Fetch,
+    left: Names,
+) -> None:
+    monkeypatch.setattr(disk, "free_bytes", lambda _: len(content) - 1)
+    with pytest.raises(NoSpaceError, match=r"door\.hdf5"):
+        fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
+    assert left() == []
+
+
+def test_a_disk_that_becomes_full_leaves_nothing_behind(
+    server: FileServer,
+    online: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    named: Names,
+    fetch: Fetch,
+    left: Names,
+) -> None:
+    from offline_data.fetch.partial import Partial
+
+    def full(self: Partial, block: bytes) -> None:
+        if self.size > 50_000:
+            with disk.disk_errors(self.path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        original(self, block)
+
+    original = Partial.append
+    monkeypatch.setattr(Partial, "append", full)
+    with pytest.raises(NoSpaceError, match="full"):
+        fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
+    assert left() == []
+    assert named() == []
+
+
+def test_a_root_that_is_a_file_is_named(server: FileServer, tmp_path: Path, fetch: Fetch) -> None:
+    root = tmp_path / "root"
+    root.write_text("not a folder")
+    with pytest.raises(AccessError, match="root"):
+        fetch(RemoteFile("door.hdf5", (server.at(PATH),)), Settings(root=root))
+
+
+def test_waits_grow_and_are_the_servers_own_where_it_says_so(
+    server: FileServer, online: Settings, fetch: Fetch
+) -> None:
+    waits: list[float] = []
+    limits = FetchLimits(first_wait=1.0, tries=9)
+    busy = Answer(b"", 429, {"Retry-After": "7"})
+    server.script(PATH, *[Fault(Answer(b"", 503))] * 3, Fault(busy))
+    fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online, limits=limits, sleep=waits.append)
+    *grown, told = waits
+    assert told == 7.0
+    bounds = [(0.5, 1.0), (1.0, 2.0), (2.0, 4.0)]
+    assert all(low <= wait <= high for wait, (low, high) in zip(grown, bounds, strict=True))
