@@ -86,6 +86,16 @@ def resolve_settings(
     )
 
 
+def child_environ(**changes: str) -> dict[str, str]:
+    """Return the environment for a program started by this one: this one's with `changes`.
+
+    Example:
+        >>> child_environ(OFFLINE_DATA_HOME="/data")["OFFLINE_DATA_HOME"]
+        '/data'
+    """
+    return {**os.environ, **changes}
+
+
 def _default_root() -> Path:
     from platformdirs import user_cache_path
 

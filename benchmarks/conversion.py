@@ -1,0 +1,122 @@
+"""Converting Minari and D4RL files: time beside peers and the limit, memory, right or wrong.
+
+All jobs of a case read the same file from a warm page cache and write to the same disk.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from benchmarks import converters
+from benchmarks.timing import Row, interleaved
+from offline_data.testing.minari_toy import write_minari_hdf5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file and the ways to convert it, the first of them ours."""
+
+    title: str
+    path: Path
+    jobs: dict[str, str]
+    """What each is called, and the expression in `converters` that makes it."""
+    target: str
+
+
+def cases(folder: Path, scale: float) -> Iterator[Case]:
+    episodes = int(1000 * scale)
+    yield Case(
+        f"Minari HDF5, {episodes} episodes × 1000 steps",
+        write_minari_hdf5(folder / "long-v0", episodes, 1000),
+        {
+            "offline-data": "ours('minari')",
+            "offline-data, 1 process": "ours('minari', workers=1)",
+            "offline-data, layout ted": "ours('minari', 'ted')",
+            "limit": "limit",
+            "Minari's reader + write": "minari_reader",
+            "TorchRL": "torchrl_minari",
+        },
+        "≥ 10× TorchRL, ≤ 2× limit",
+    )
+    episodes = int(20_000 * scale)
+    yield Case(
+        f"Minari HDF5, {episodes} episodes × 25 steps, dict",
+        write_minari_hdf5(folder / "short-v0", episodes, 25, dict_observations=True),
+        {
+            "offline-data": "ours('minari')",
+            "offline-data, 1 process": "ours('minari', workers=1)",
+            "Minari's reader + write": "minari_reader",
+        },
+        "≥ 5× Minari's reader",
+    )
+    rows = int(1_000_000 * scale)
+    yield Case(
+        f"D4RL gzip HDF5, {rows:,} steps",
+        converters.write_d4rl(folder / "hopper_medium-v2.hdf5", rows),
+        {
+            "offline-data": "ours('d4rl')",
+            "offline-data, 1 process": "ours('d4rl', workers=1)",
+            "limit": "limit",
+            "TorchRL": "torchrl_d4rl",
+        },
+        "≥ 3× TorchRL",
+    )
+
+
+def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
+    """Measure every case; `scale` shrinks the data for a quick look."""
+    for case in cases(folder, scale):
+        out = folder / "out"
+        made = {name: eval(job, vars(converters)) for name, job in case.jobs.items()}  # noqa: S307
+        said = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
+        jobs = {name: lambda job=job: job(case.path, out) for name, job in made.items()}  # type: ignore[misc]
+        seconds = interleaved(jobs, repeats=repeats)
+        mine = seconds["offline-data"]
+        for name in jobs:
+            memory = peak_memory(case.jobs[name], case.path, out)
+            note = f"{seconds[name]:.2f} s, peak +{memory} MiB" + said[name]
+            target = case.target if name == "offline-data" else ""
+            yield Row(case.title, name, f"{seconds[name] / mine:.2f}×", note, target)
+
+
+def verdict(path: Path, made: Any) -> str:
+    """Compare the first observations of what was made with the source."""
+    if made is None:
+        return ""
+    expected = first_observations(path)
+    key = ("observation",) if ("observation",) in made else ("observation", "observation")
+    found = np.asarray(made[key])[: len(expected)]
+    return "" if np.array_equal(found, expected) else ", WRONG VALUES"
+
+
+def first_observations(path: Path) -> Any:
+    with h5py.File(converters.hdf5_of(path)) as file:
+        if "observations" in file:
+            return file["observations"][:2000]
+        group = file["episode_0"]
+        seen = group["observations"]
+        leaf = seen if isinstance(seen, h5py.Dataset) else seen["observation"]
+        return leaf[: len(group["rewards"])]
+
+
+def peak_memory(job: str, path: Path, out: Path) -> int:
+    """MiB that a job adds to a process of its own that has imported what the job needs."""
+    code = (
+        "import resource, sys; from pathlib import Path; from benchmarks import converters\n"
+        f"job = eval({job!r}, vars(converters)); path, out = map(Path, sys.argv[1:])\n"
+        + ("import torchrl.data.datasets\n" if "torchrl" in job else "")
+        + "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "job(path, out)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, str(path), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1])

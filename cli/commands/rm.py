@@ -1,0 +1,50 @@
+"""`rm`: delete datasets, after showing which."""
+
+from typing import TYPE_CHECKING
+
+from offline_data.disk import human_bytes
+from offline_data_cli.call import Call
+from offline_data_cli.options import Datasets, DryRun
+from offline_data_cli.output import confirm
+from offline_data_cli.result import Column, Result, Table
+
+if TYPE_CHECKING:
+    from offline_data.store.library import Entry
+
+_COLUMNS = (Column("ID"), Column("SIZE", "bytes"), Column("PATH"))
+
+
+def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
+    """Delete datasets, after showing them and asking."""
+    from offline_data.store.library import locate, remove, total_bytes
+
+    by_path = {entry.path: entry for entry in (locate(text, call.settings) for text in datasets)}
+    entries = list(by_path.values())
+    total = total_bytes(entries)
+    if dry_run:
+        return _result(entries, total, dry_run=True)
+    question = f"Delete {_counted(entries)}, {human_bytes(total)}?"
+    if not confirm((_table(entries),), question, yes=call.yes, mode=call.mode):
+        return Result({"removed": [], "bytes": 0}, (), notes=("nothing was deleted",), code=1)
+    freed = sum(remove(entry) for entry in entries)
+    return _result(entries, freed, dry_run=False)
+
+
+def _result(entries: "list[Entry]", freed: int, *, dry_run: bool) -> Result:
+    verb = "would delete" if dry_run else "deleted"
+    data = {
+        "removed": [{"id": str(e.id), "path": e.path, "bytes": e.bytes} for e in entries],
+        "bytes": freed,
+        "dry_run": dry_run,
+    }
+    line = f"{verb} {_counted(entries)}, {human_bytes(freed)}"
+    blocks = (_table(entries), line) if dry_run else (line,)
+    return Result(data, blocks, tuple(str(entry.id) for entry in entries))
+
+
+def _table(entries: "list[Entry]") -> Table:
+    return Table(_COLUMNS, tuple((str(e.id), e.bytes, e.path) for e in entries))
+
+
+def _counted(entries: "list[Entry]") -> str:
+    return f"{len(entries)} dataset" + ("" if len(entries) == 1 else "s")

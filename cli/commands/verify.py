@@ -1,0 +1,43 @@
+"""`verify`: what is on disk against the manifest."""
+
+from typing import TYPE_CHECKING
+
+from offline_data.errors import IntegrityError
+from offline_data_cli.call import Call
+from offline_data_cli.options import Dataset
+from offline_data_cli.result import Column, Result, Table
+
+if TYPE_CHECKING:
+    from offline_data.store.integrity import Problem
+    from offline_data.store.library import Entry
+
+_PROBLEMS = (Column("FILE"), Column("PROBLEM"))
+
+
+def verify(call: Call, dataset: Dataset) -> Result:
+    """Compare the files on disk with the manifest's digests."""
+    from offline_data.store import integrity
+    from offline_data.store.library import locate
+
+    entry = locate(dataset, call.settings)
+    problems = integrity.verify(entry.path, call.progress)
+    return verify_result(entry, problems)
+
+
+def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
+    """Lay out what verifying a dataset found."""
+    text = str(entry.id)
+    data = {"id": text, "path": entry.path, "ok": not problems, "problems": problems}
+    if not problems:
+        done = f"{text} is what was written: {len(entry.manifest.digests)} files"
+        return Result(data, (done,), (text,))
+    table = Table(_PROBLEMS, tuple((problem.file, problem.problem) for problem in problems))
+    return Result(data, (table,), failures=(_error(entry, len(problems)),))
+
+
+def _error(entry: "Entry", count: int) -> IntegrityError:
+    files = "1 file is" if count == 1 else f"{count} files are"
+    return IntegrityError(
+        f"{files} not what was written in {entry.path}",
+        hint=f"fetch it again: offline-data download {entry.id} --force",
+    )

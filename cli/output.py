@@ -1,0 +1,221 @@
+"""The only file that prints: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from offline_data.errors import UsageError
+from offline_data_cli.cells import clean, human, piped
+from offline_data_cli.encode import to_json
+from offline_data_cli.result import Fields, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from offline_data_cli.result import Block, Column, Field, Result
+
+
+class Mode(enum.Enum):
+    """What stdout is for."""
+
+    HUMAN = "human"
+    """Tables in a terminal, tab-separated lines in a pipe."""
+    JSON = "json"
+    """One JSON value."""
+    QUIET = "quiet"
+    """Ids only, and no notes."""
+
+
+class ReaderGone(Exception):  # noqa: N818 - nothing is wrong
+    """Whoever read what is printed has read enough (`| head`)."""
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Print and flush; tells a broken pipe of ours from one inside the library."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+def show(result: Result, mode: Mode) -> None:
+    """Print a result, its failures excepted; raises `ReaderGone`."""
+    with _printing():
+        for note in result.notes:
+            say(note, mode)
+        if mode is Mode.JSON:
+            print(to_json(result.data))
+        elif mode is Mode.QUIET:
+            _print_lines(sys.stdout, [clean(text) for text in result.ids])
+        else:
+            _print_blocks(result.blocks, sys.stdout)
+
+
+def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
+    """Print a failure, as JSON on stdout or as one line and a hint on stderr; see `show`."""
+    message = " ".join(message.split())
+    with _printing():
+        if as_json:
+            print(to_json({"error": {"code": code, "message": message, "hint": hint}}))
+            return
+        console = error_console()
+        for style, word, text in (("bold red", "error", message), ("cyan", "hint", hint)):
+            if text:
+                console.print(f"{word}:", style=style, end=" ", markup=False, highlight=False)
+                console.print(clean(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print where an error comes from, for `-v`."""
+    import traceback
+
+    traceback.print_exception(error, file=sys.stderr)
+
+
+def say(note: str, mode: Mode = Mode.HUMAN) -> None:
+    """Print a sentence on stderr, unless quiet."""
+    if mode is not Mode.QUIET:
+        print(clean(note), file=sys.stderr)
+
+
+def show_version() -> None:
+    """Print name and version."""
+    from offline_data.reports.environment import DISTRIBUTION, installed_version
+
+    print(f"offline-data {installed_version(DISTRIBUTION) or 'not installed'}")
+
+
+def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
+    """Show on stderr what is about to happen and ask; `yes` answers it.
+
+    Raises:
+        UsageError: There is no terminal to ask in.
+    """
+    if mode is Mode.HUMAN or not yes:
+        _print_blocks(blocks, sys.stderr)
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            f"{question} There is no terminal to ask in", hint="answer beforehand with --yes"
+        )
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def error_console() -> Console:
+    """Return a console on stderr, without colour where that is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True, no_color=not stderr_is_terminal() or None)
+
+
+def leave_pipes() -> None:
+    """Point both streams nowhere after `ReaderGone`, so that the interpreter ends in silence."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+
+
+def stderr_is_terminal() -> bool:
+    """Tell whether somebody watches."""
+    return sys.stderr.isatty()
+
+
+def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
+    if stream.isatty():
+        _print_rich(blocks, stream)
+        return
+    for place, block in enumerate(blocks):
+        if place:
+            print(file=stream)
+        _print_lines(stream, _plain_lines(block))
+
+
+def _print_lines(stream: Any, lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, file=stream)
+
+
+def _plain_lines(block: Block) -> list[str]:
+    """Lay a block out for a pipe: a heading, then cells separated by tabs."""
+    if isinstance(block, str):
+        return [clean(block)]
+    heading = [block.title] if block.title else []
+    if isinstance(block, Table):
+        titles = "\t".join(column.title for column in block.columns)
+        return [*heading, titles, *("\t".join(map(piped, row)) for row in block.rows)]
+    return heading + [f"{f.label}\t{piped(v)}" for f in block.fields for v in _values(f)]
+
+
+def _values(field: Field) -> list[Any]:
+    """Return the lines a field takes: none where there is nothing to say."""
+    values = field.value if isinstance(field.value, (list, tuple)) else [field.value]
+    return [value for value in values if value is not None and value != ""]
+
+
+def _print_rich(blocks: Sequence[Block], stream: Any) -> None:
+    from rich.console import Console
+
+    console = Console(file=stream, highlight=False, markup=False)
+    for place, block in enumerate(blocks):
+        if place:
+            console.print()
+        if isinstance(block, str):
+            console.print(clean(block))
+            continue
+        if block.title:
+            console.print(block.title, style="bold")
+        rich = (
+            _rich_table(block, console.width) if isinstance(block, Table) else _rich_fields(block)
+        )
+        console.print(rich)
+
+
+def _rich_table(block: Table, width: int) -> Any:
+    """Lay a table out: numbers right, unknown columns left out, short first cells unbroken."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    cells = _known_columns(block)
+    for place, (column, values) in enumerate(cells):
+        text = column.kind == "text"
+        whole = not text or (place == 0 and max(map(len, values), default=0) <= width // 2)
+        justify: Literal["left", "right"] = "left" if text else "right"
+        table.add_column(column.title, justify=justify, overflow="fold", no_wrap=whole)
+    for row in zip(*(values for _, values in cells), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _known_columns(block: Table) -> list[tuple[Column, list[str]]]:
+    """Return the columns that know anything, with their cells as text."""
+    columns = zip(block.columns, zip(*block.rows, strict=True), strict=True)
+    return [
+        (column, [human(value, column.kind) for value in values])
+        for column, values in columns
+        if any(value not in {None, ""} for value in values)
+    ]
+
+
+def _rich_fields(block: Fields) -> Any:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for field in block.fields:
+        for place, value in enumerate(_values(field)):
+            label = "" if place else field.label
+            table.add_row(label, Text(human(value, field.kind)))
+    return table

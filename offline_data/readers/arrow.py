@@ -1,0 +1,184 @@
+"""Arrow and Parquet files as numpy leaves; the only file that imports pyarrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import FormatError, MissingDependencyError
+from offline_data.readers.hdf5 import check_magic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+_STREAM = b"\xff\xff\xff\xff"
+
+
+@dataclass(frozen=True)
+class ArrowLeaf:
+    """One column of a table, or one field of a struct column."""
+
+    path: tuple[str, ...]
+    """Name of the column, then of the fields below it."""
+    values: NDArray[Any] | None
+    """`[rows, …]`: numbers, or objects (`str`, `bytes`, None); None where numpy cannot hold it."""
+    nulls: NDArray[np.bool_] | None
+    """`[rows]` where the source has nothing; numbers are NaN, 0 or False there. None: nowhere."""
+    row_shape: tuple[int, ...] | None
+    """Shape of one row as the field's own metadata states it, where it does."""
+    kind: str
+    """The Arrow type in words."""
+
+
+def read_table(paths: Sequence[Path]) -> Any:
+    """Read the files of one table one after the other.
+
+    Args:
+        paths: Arrow (`.arrow`) or Parquet (`.parquet`) files with the same columns.
+
+    Returns:
+        A `pyarrow.Table`, validated.
+
+    Raises:
+        FormatError: A file is not what its name says, or is damaged.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    tables = []
+    for path in paths:
+        check = _check_parquet if path.suffix == ".parquet" else _check_arrow
+        check(path)
+        read = _read_parquet if path.suffix == ".parquet" else _read_arrow
+        try:
+            table = read(path)
+            table.validate(full=True)
+            tables.append(table)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise FormatError(
+                f"{path} is damaged or cut short: {str(error).splitlines()[0]}",
+                hint="fetch or copy the file again",
+            ) from error
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        raise FormatError(f"{paths[0].parent} has files of different columns: {error}") from error
+
+
+def _check_parquet(path: Path) -> None:
+    check_magic(path, b"PAR1", "a Parquet file")
+
+
+def _check_arrow(path: Path) -> None:
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(_STREAM)) == _STREAM:
+                return
+    check_magic(path, b"ARROW1", "an Arrow file")
+
+
+def _read_parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.read()
+
+
+def _read_arrow(path: Path) -> Any:
+    pa = _pyarrow()
+    with pa.memory_map(str(path)) as source:
+        if source.read(len(_STREAM)) == _STREAM:
+            source.seek(0)
+            return pa.ipc.open_stream(source).read_all()
+        return pa.ipc.open_file(source).read_all()
+
+
+def table_leaves(table: Any) -> Iterator[ArrowLeaf]:
+    """Yield every leaf of a `pyarrow.Table`; struct fields become leaves of their own."""
+    for number, field in enumerate(table.schema):
+        yield from _leaves(_whole(table.column(number)), field, (field.name,))
+
+
+def _whole(column: Any) -> Any:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    pa = _pyarrow()
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _leaves(array: Any, field: Any, path: tuple[str, ...]) -> Iterator[ArrowLeaf]:
+    types = _pyarrow().types
+    if types.is_struct(array.type):
+        # flatten(), not field(): it carries the nulls of the struct into its fields.
+        for number, child in enumerate(array.flatten()):
+            inner = array.type.field(number)
+            yield from _leaves(child, inner, (*path, inner.name))
+        return
+    values = _to_numpy(array)
+    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    yield ArrowLeaf(path, values, nulls, _stated_shape(field), str(array.type))
+
+
+def _to_numpy(array: Any) -> NDArray[Any] | None:
+    types = _pyarrow().types
+    kind = array.type
+    if types.is_dictionary(kind):
+        return _to_numpy(array.dictionary_decode())
+    if types.is_fixed_size_list(kind):
+        return _fixed_lists(array)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _lists(array)
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return _numbers(array)
+    text = types.is_string(kind) or types.is_large_string(kind)
+    if text or types.is_binary(kind) or types.is_large_binary(kind):
+        objects: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return objects
+    return None
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    if array.null_count:
+        nothing: Any = float("nan") if _pyarrow().types.is_floating(array.type) else 0
+        fill = _pyarrow().scalar(nothing).cast(array.type)
+        array = array.fill_null(fill)
+    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _fixed_lists(array: Any) -> NDArray[Any] | None:
+    size = array.type.list_size
+    inner = _to_numpy(array.values.slice(array.offset * size, len(array) * size))
+    return None if inner is None else inner.reshape(len(array), size, *inner.shape[1:])
+
+
+def _lists(array: Any) -> NDArray[Any] | None:
+    lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+    if array.null_count or len(set(lengths.tolist())) > 1:
+        return None
+    inner = _to_numpy(array.flatten())
+    size = int(lengths[0]) if len(lengths) else 0
+    return None if inner is None else inner.reshape(len(array), size, *inner.shape[1:])
+
+
+def _stated_shape(field: Any) -> tuple[int, ...] | None:
+    stated = (field.metadata or {}).get(b"shape")
+    if stated is None:
+        return None
+    try:
+        return tuple(int(length) for length in stated.split(b",") if length)
+    except ValueError as error:
+        raise FormatError(f"Field {field.name!r} states the shape {stated!r}: no shape") from error
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Arrow and Parquet files need pyarrow", hint="pip install 'offline-data[arrow]'"
+        ) from error
+    return pa

@@ -1,0 +1,1 @@
+"""Summaries of datasets, catalogues and this machine, as frozen values; nothing here prints."""

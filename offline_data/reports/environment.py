@@ -1,0 +1,128 @@
+"""Versions, settings and sources of this installation, for people and for bug reports."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from offline_data.disk import free_bytes
+from offline_data.errors import MissingDependencyError
+from offline_data.sources.registry import get_source, source_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offline_data.config import Settings
+
+DISTRIBUTION = "offline-data"
+"""Name of this package where it is installed from."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a bug report needs to say; no secret is in it."""
+
+    version: str | None
+    """Version of this package, None where it runs without being installed."""
+    python: str
+    """Version and implementation."""
+    platform: str
+    """System, release and machine."""
+    packages: Mapping[str, str | None]
+    """Version of each package this one may use; None where it is not installed."""
+    settings: Mapping[str, Any]
+    """Resolved settings; of the token only whether there is one."""
+    free_bytes: int
+    """Bytes this user may still write on the disk of the root."""
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """One adapter and what it takes to use it."""
+
+    name: str
+    """The word before the colon of an id."""
+    title: str
+    """What it is, in half a line; the reason where it cannot be imported."""
+    needs: tuple[str, ...]
+    """Import names of packages that some of its datasets need."""
+    missing: tuple[str, ...]
+    """Those of them that are not installed."""
+    install: str | None
+    """The command that installs what is missing, None where nothing is."""
+    datasets: int
+    """Datasets in the catalogue that comes with the package."""
+
+
+def environment(settings: Settings) -> Environment:
+    """Collect versions and settings; imports none of the packages it names."""
+    return Environment(
+        version=installed_version(DISTRIBUTION),
+        python=f"{platform.python_version()} ({platform.python_implementation()})",
+        platform=platform.platform(),
+        packages={name: installed_version(name) for name in _requirements()},
+        settings=_shown(settings),
+        free_bytes=free_bytes(settings.root),
+    )
+
+
+def source_reports() -> tuple[SourceReport, ...]:
+    """Describe every source, in order of name; one that cannot be imported says why."""
+    return tuple(map(_source_report, source_names()))
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of an installed distribution, None where it is not installed.
+
+    Example:
+        >>> installed_version("no-such-package-anywhere") is None
+        True
+    """
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements() -> list[str]:
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return []
+    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines}
+    return sorted(names - {DISTRIBUTION})
+
+
+def _shown(settings: Settings) -> dict[str, Any]:
+    mirrors = [tuple(map(_public, pair)) for pair in settings.mirrors]
+    return {
+        **vars(settings),
+        "mirrors": [f"{prefix}={replacement}" for prefix, replacement in mirrors],
+        "hub_endpoint": settings.hub_endpoint and _public(settings.hub_endpoint),
+        "hub_token": "set" if settings.hub_token else None,
+    }
+
+
+def _public(url: str) -> str:
+    """Take user name and password out of a URL."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
+
+
+def _source_report(name: str) -> SourceReport:
+    try:
+        source = get_source(name)
+    except MissingDependencyError as error:
+        return SourceReport(name, str(error), (), (), error.hint, 0)
+    missing = tuple(
+        need for need in source.needs if need not in sys.modules and not find_spec(need)
+    )
+    extra = f"{DISTRIBUTION}[{source.extra}]" if source.extra else " ".join(missing)
+    install = f"pip install '{extra}'" if missing else None
+    return SourceReport(
+        name, source.title, tuple(source.needs), missing, install, len(source.catalog())
+    )

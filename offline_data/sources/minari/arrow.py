@@ -1,0 +1,229 @@
+"""The Arrow and Parquet storages: a folder per episode, a table in it, one row more than actions.
+
+```
+row of the table                       0    1    2    3
+observations, infos                    s0   s1   s2   s3
+actions, rewards, flags                a0   a1   a2   (padding, dropped here)
+```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import AccessError, FormatError
+from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
+from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
+from offline_data.sources.minari.leaves import EpisodeFacts, FoundLeaf, fill, nothing
+from offline_data.sources.minari.metadata import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.sources.minari.leaves import EpisodeView, PlannedLeaf
+
+_PART = re.compile(r"part-(\d+)\.(arrow|parquet)\Z")
+_PADDED = frozenset({"actions", "rewards", "terminations", "truncations"})
+_COUNTED = re.compile(r"id|seed|options|total_steps|total_timesteps|rewards_\w+")
+
+
+class ArrowStorage:
+    """A folder with a numbered folder per episode.
+
+    Args:
+        folder: The folder.
+        shapes: Row shapes that the spaces declare, by section and names: arrays are stored flat.
+    """
+
+    def __init__(self, folder: Path, shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> None:
+        self.folder = folder
+        self.where = str(folder)
+        self._shapes = shapes
+
+    def numbers(self) -> Sequence[int]:
+        """List the episodes by the names of their folders, in increasing order."""
+        try:
+            names = [entry.name for entry in self.folder.iterdir() if entry.is_dir()]
+        except OSError as error:
+            raise AccessError(f"{self.folder} cannot be read: {error.strerror}") from error
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    @contextmanager
+    def views(self, numbers: Sequence[int]) -> Iterator[Iterator[EpisodeView]]:
+        """Read, one after the other, the tables of episodes."""
+        yield (self._read(number) for number in numbers)
+
+    def _read(self, number: int) -> ArrowEpisode:
+        folder = self.folder / str(number)
+        metadata = folder / "metadata.json"
+        values = read_json(metadata) if metadata.is_file() else {}
+        leaves = list(table_leaves(read_table(_parts(folder))))
+        rows = _table_rows(leaves, folder)
+        steps = _steps(values, rows, folder)
+        cut = (_cut(leaf, steps) for leaf in leaves)
+        shaped = {leaf.path: self._shaped(leaf, folder) for leaf in cut}
+        return ArrowEpisode(number, str(folder), shaped, values)
+
+    def _shaped(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
+        """Give the rows of a flat leaf the shape that its space or its own metadata state."""
+        shape = self._shapes.get(_names(leaf.path), leaf.row_shape)
+        values = leaf.values
+        if shape is None or values is None or values.dtype == object or values.shape[1:] == shape:
+            return leaf
+        if int(np.prod(shape)) != int(np.prod(values.shape[1:])):
+            raise FormatError(
+                f"{folder} {'/'.join(leaf.path)} has {int(np.prod(values.shape[1:]))} numbers "
+                f"a row; expected {list(shape)}"
+            )
+        reshaped = values.reshape(len(values), *shape)
+        return ArrowLeaf(leaf.path, reshaped, leaf.nulls, leaf.row_shape, leaf.kind)
+
+
+def _parts(folder: Path) -> list[Path]:
+    found = [(match, entry) for entry in folder.iterdir() if (match := _PART.match(entry.name))]
+    if not found:
+        raise FormatError(f"{folder} has no part-0.arrow or part-0.parquet")
+    return [entry for _, entry in sorted(found, key=lambda pair: int(pair[0][1]))]
+
+
+def _table_rows(leaves: Sequence[ArrowLeaf], folder: Path) -> int:
+    for leaf in leaves:
+        if leaf.values is not None:
+            return len(leaf.values)
+    raise FormatError(f"{folder} has a table without any column that can be read")
+
+
+def _steps(values: Mapping[str, Any], rows: int, folder: Path) -> int:
+    """Return the number of actions; the metadata tell whether there is a row of padding."""
+    stated = values.get("total_steps", rows - 1)
+    if stated not in {rows - 1, rows}:
+        raise FormatError(
+            f"{folder} has {rows} rows, but its metadata say total_steps is {stated}; "
+            f"expected {rows - 1}"
+        )
+    return int(stated)
+
+
+def _cut(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
+    if leaf.path[0] not in _PADDED or leaf.values is None:
+        return leaf
+    nulls = None if leaf.nulls is None else leaf.nulls[:steps]
+    nulls = None if nulls is None or not nulls.any() else nulls
+    return ArrowLeaf(leaf.path, leaf.values[:steps], nulls, leaf.row_shape, leaf.kind)
+
+
+def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part for name in path for part in name.split("/"))
+
+
+@dataclass(frozen=True)
+class ArrowEpisode:
+    """The table of one episode, read."""
+
+    number: int
+    where: str
+    leaves: Mapping[tuple[str, ...], ArrowLeaf]
+    values: Mapping[str, Any]
+    """Metadata of the episode."""
+
+    def describe(self) -> list[FoundLeaf]:
+        """List the leaves of the table, decoding the first image of each leaf of images."""
+        found = (_found(leaf, self.where) for leaf in self.leaves.values())
+        return [leaf for leaf in found if leaf.section != "episode_id"]
+
+    def info_count(self) -> int:
+        """Count the fields of the column `infos`."""
+        return len({path[:2] for path in self.leaves if path[0] == "infos"})
+
+    def open(self, leaf: PlannedLeaf) -> ArrowHandle | None:
+        """Return the column of a leaf; None where this episode does not have it."""
+        column = self.leaves.get(leaf.place)
+        if column is None or column.kind == "null":
+            return None
+        where = f"{self.where} {'/'.join(leaf.place)}"
+        if column.values is None or (leaf.form == "text") != ("string" in column.kind):
+            raise FormatError(f"{where} is {column.kind}; expected {leaf.form} {leaf.dtype}")
+        return ArrowHandle(column.values, column.nulls, leaf, where)
+
+    def facts(self) -> EpisodeFacts:
+        """Sort the metadata of the episode."""
+        noted = {name: value for name, value in self.values.items() if not _COUNTED.match(name)}
+        options = self.values.get("options")
+        return EpisodeFacts(
+            id=self._integer("id", self.number),
+            seed=self._integer("seed", -1),
+            options=None if options is None else json.dumps(options, sort_keys=True),
+            metadata=json.dumps(noted, sort_keys=True) if noted else None,
+        )
+
+    def _integer(self, name: str, default: int) -> int:
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int):
+            raise FormatError(f"{self.where}/metadata.json has no integer in {name!r}: {value!r}")
+        return value
+
+
+def _found(leaf: ArrowLeaf, where: str) -> FoundLeaf:
+    names = _names(leaf.path[1:])
+    values = leaf.values
+    if values is None:
+        reason = f"Its Arrow type {leaf.kind} has no array of equal rows."
+        return FoundLeaf(leaf.path, names, 0, "array", np.dtype(object), (), reason)
+    if values.dtype != object:
+        return FoundLeaf(leaf.path, names, len(values), "array", values.dtype, values.shape[1:])
+    first = next((value for value in values.flat if value is not None), "")
+    if isinstance(first, str):
+        return FoundLeaf(leaf.path, names, len(values), "text", values.dtype, values.shape[1:])
+    if is_jpeg(first):
+        image = decode_jpeg(first, f"{where} {'/'.join(leaf.path)}")
+        return FoundLeaf(leaf.path, names, len(values), "jpeg", image.dtype, image.shape)
+    reason = "Its rows are bytes that are not JPEG images."
+    return FoundLeaf(leaf.path, names, len(values), "array", values.dtype, (), reason)
+
+
+@dataclass(frozen=True)
+class ArrowHandle:
+    """One column of one episode."""
+
+    values: NDArray[Any]
+    nulls: NDArray[np.bool_] | None
+    leaf: PlannedLeaf
+    where: str
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.values)
+
+    @property
+    def has_nulls(self) -> bool:
+        """Whether the source has nothing in some rows."""
+        return self.nulls is not None
+
+    def read_if_fits(self, out: NDArray[Any]) -> bool:
+        """Fill `out` if this has its dtype and shape; return whether it was filled."""
+        fits = self.values.dtype == out.dtype and self.values.shape == out.shape
+        if fits and self.nulls is None:
+            out[...] = self.values
+            return True
+        return False
+
+    def read(self, out: NDArray[Any]) -> None:
+        """Fill `out`, `[rows, *shape]` of the plan."""
+        if self.leaf.form == "jpeg" and self.values.dtype == object:
+            decode_jpegs(self.values.tolist(), out, self.where)
+        else:
+            fill(out, self.values, self.where)
+        if self.nulls is not None:
+            out[self.nulls] = nothing(out.dtype)

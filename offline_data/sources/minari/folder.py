@@ -1,0 +1,126 @@
+"""Where the files of a Minari dataset lie on this machine, and the fingerprint of their state."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offline_data.errors import AccessError, FormatError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+METADATA = "metadata.json"
+MAIN_FILE = "main_data.hdf5"
+
+_DEPTH = 8  # of namespaces below a root
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """The folder that Minari calls `data`."""
+
+    path: Path
+    """The folder itself."""
+    main_file: Path
+    """Its HDF5 file, which need not exist: the other storages have a folder per episode."""
+
+    @property
+    def metadata(self) -> Path:
+        """Its metadata file, which need not exist: until version 0.4 the HDF5 file has them."""
+        return self.path / METADATA
+
+
+def find_data(path: Path) -> DataFolder | None:
+    """Find the data of a dataset, given its folder, the `data` folder in it, or its HDF5 file.
+
+    Returns None where nothing there looks like Minari. Reads no file.
+    """
+    if path.is_file():
+        return DataFolder(path.parent, path) if path.name == MAIN_FILE else None
+    for folder in (path / "data", path):
+        main_file = folder / MAIN_FILE
+        if main_file.is_file() or _has_episode_folders(folder):
+            return DataFolder(folder, main_file)
+    return None
+
+
+def _has_episode_folders(folder: Path) -> bool:
+    if not (folder / METADATA).is_file():
+        return False
+    return folder.name == "data" or (folder / "0").is_dir()
+
+
+def need_data(path: Path) -> DataFolder:
+    """Find the data of a dataset as `find_data` does, but take any HDF5 file by its name.
+
+    Raises:
+        NotFoundError: There is nothing at `path`.
+        FormatError: What is there is no Minari dataset.
+    """
+    found = find_data(path)
+    if found is not None:
+        return found
+    if path.is_file() and path.suffix in {".hdf5", ".h5"}:
+        return DataFolder(path.parent, path)
+    if not path.exists():
+        raise NotFoundError(f"There is no Minari dataset at {path}: nothing is there")
+    raise FormatError(
+        f"{path} is not a Minari dataset: expected data/{METADATA} or data/{MAIN_FILE} in it",
+        hint="name the folder that contains `data`, or the HDF5 file",
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """Return `local-<12 hex>` for the present state of a dataset folder or file.
+
+    It changes with the names, sizes and times of its files and the text of its metadata; the
+    data themselves are not read.
+
+    Raises:
+        AccessError: A file cannot be looked at.
+    """
+    digest = hashlib.sha256()
+    try:
+        for file in sorted(_files(path)):
+            state = file.stat()
+            name = file.relative_to(path).as_posix() if file != path else file.name
+            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        metadata = need_data(path).metadata
+        digest.update(metadata.read_bytes() if metadata.is_file() else b"")
+    except OSError as error:
+        raise AccessError(f"{error.filename or path} cannot be read: {error.strerror}") from error
+    return f"local-{digest.hexdigest()[:12]}"
+
+
+def _files(path: Path) -> Iterator[Path]:
+    return (p for p in path.rglob("*") if p.is_file()) if path.is_dir() else iter((path,))
+
+
+def datasets_below(root: Path) -> Iterator[tuple[str, DataFolder]]:
+    """Yield the name and data of every dataset below a folder of Minari datasets, in order.
+
+    Episode folders are not looked into. A folder that may not be read is passed over.
+    """
+    for folder in _walk(root, _DEPTH):
+        found = find_data(folder)
+        if found is not None and found.path == folder / "data":
+            yield folder.relative_to(root).as_posix(), found
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        children = sorted(child for child in folder.iterdir() if child.is_dir())
+    except OSError:
+        return
+    for child in children:
+        if (child / "data").is_dir():
+            yield child
+        elif depth and not child.name.startswith(".") and not _leads_back(child):
+            yield from _walk(child, depth - 1)
+
+
+def _leads_back(folder: Path) -> bool:
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())

@@ -1,0 +1,200 @@
+"""The HDF5 storage: one file, a group per episode, a dataset per leaf."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import FormatError
+from offline_data.readers import hdf5_tree
+from offline_data.readers.hdf5 import open_hdf5
+from offline_data.readers.images import decode_jpeg, decode_jpegs
+from offline_data.sources.minari.leaves import EpisodeFacts, FoundLeaf, fill
+from offline_data.sources.minari.metadata import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.sources.minari.leaves import EpisodeView, Form, PlannedLeaf
+
+_EPISODE = re.compile(r"episode_(\d+)\Z")
+_TUPLE_PART = re.compile(r"_index_(\d+)\Z")
+_COUNTED = frozenset(
+    {b"id", b"seed", b"total_steps", b"total_timesteps"}
+    | {b"rewards_sum", b"rewards_mean", b"rewards_std", b"rewards_max", b"rewards_min"}
+)
+
+
+class Hdf5Storage:
+    """One HDF5 file.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.where = str(path)
+
+    def numbers(self) -> Sequence[int]:
+        """List the episodes by their numbers, in increasing order."""
+        with open_hdf5(self.path) as file:
+            links = hdf5_tree.members(file.id)
+        for name, target in links:
+            if target is not None and Path(target).name != target:
+                # A downloaded file does not choose which other files of this machine are read.
+                raise FormatError(f"{self.where} {name} is a link to {target!r}, in another folder")
+        named = (_EPISODE.match(name) for name, _ in links)
+        return sorted(int(match[1]) for match in named if match)
+
+    @contextmanager
+    def views(self, numbers: Sequence[int]) -> Iterator[Iterator[EpisodeView]]:
+        """Open the file and, one after the other, the groups of episodes."""
+        with open_hdf5(self.path) as file:
+            yield (_open_episode(file.id, number, self.where) for number in numbers)
+
+
+def _open_episode(file: Any, number: int, path: str) -> Hdf5Episode:
+    where = f"{path} episode_{number}"
+    group = hdf5_tree.open_group(file, (f"episode_{number}",))
+    if group is None:
+        raise FormatError(f"{where} cannot be opened: it is missing, or no group")
+    return Hdf5Episode(group, number, where)
+
+
+class Hdf5Episode:
+    """The group of one episode.
+
+    Args:
+        group: Its low-level identifier.
+        number: Of the episode.
+        where: File and episode, for messages.
+    """
+
+    def __init__(self, group: Any, number: int, where: str) -> None:
+        self._number = number
+        self._group = group
+        self.where = where
+
+    def describe(self) -> list[FoundLeaf]:
+        """List the leaves of the group, decoding the first image of each leaf of images."""
+        import h5py
+
+        leaves = hdf5_tree.walk(h5py.Group(self._group))
+        return [_found(leaf, self._dataset(leaf), self.where) for leaf in leaves]
+
+    def _dataset(self, leaf: hdf5_tree.TreeLeaf) -> Any:
+        return None if leaf.rows is None else hdf5_tree.open_dataset(self._group, leaf.path)
+
+    def info_count(self) -> int:
+        """Count what lies directly in the group `infos`."""
+        infos = hdf5_tree.open_group(self._group, ("infos",))
+        return 0 if infos is None else int(infos.get_num_objs())
+
+    def open(self, leaf: PlannedLeaf) -> Hdf5Leaf | None:
+        """Open the dataset of a leaf; None where this episode does not have it."""
+        dataset = hdf5_tree.open_dataset(self._group, leaf.place)
+        return None if dataset is None else Hdf5Leaf(dataset, leaf, self.where)
+
+    def facts(self) -> EpisodeFacts:
+        """Read the attributes of the group."""
+        names = hdf5_tree.attribute_names(self._group)
+        others = sorted(name.decode() for name in names if name not in _COUNTED)
+        options = [name for name in others if name.startswith("options/")]
+        noted = [name for name in others if not name.startswith("options/")]
+        return EpisodeFacts(
+            id=self._number,
+            seed=self._seed() if b"seed" in names else -1,
+            options=self._json(options, "options/") if options else None,
+            metadata=self._json(noted, "") if noted else None,
+        )
+
+    def _seed(self) -> int:
+        try:
+            return hdf5_tree.integer_attribute(self._group, "seed")
+        except (TypeError, OSError) as error:
+            raise FormatError(f"{self.where} has a seed that is no integer: {error}") from error
+
+    def _json(self, names: list[str], prefix: str) -> str:
+        import h5py
+
+        attributes = h5py.Group(self._group).attrs
+        tree: dict[str, Any] = {}
+        for name in names:
+            *parents, last = name[len(prefix) :].split("/")
+            branch = tree
+            for parent in parents:
+                branch = branch.setdefault(parent, {})
+            branch[last] = plain(attributes[name])
+        return json.dumps(tree, sort_keys=True)
+
+
+def _found(leaf: hdf5_tree.TreeLeaf, dataset: Any, where: str) -> FoundLeaf:
+    names = tuple(_plain_name(name) for name in leaf.path[1:])
+    place = f"{where}/{'/'.join(leaf.path)}"
+    if leaf.rows is None:
+        reason = "It is one value an episode, or lies in another file, instead of one a step."
+        return FoundLeaf(leaf.path, names, 0, "array", leaf.dtype, leaf.shape, reason)
+    pieces = leaf.form == "bytes" or (leaf.dtype == np.uint8 and len(leaf.shape) == 1)
+    frame = hdf5_tree.first_frame(dataset) if pieces else None
+    if frame is not None:
+        image = decode_jpeg(frame, place)
+        return FoundLeaf(leaf.path, names, leaf.rows, "jpeg", image.dtype, image.shape)
+    if leaf.form in {"bytes", "other"}:
+        reason = f"Its HDF5 type {dataset.dtype} is neither a number, text nor JPEG images."
+        return FoundLeaf(leaf.path, names, leaf.rows, "array", leaf.dtype, leaf.shape, reason)
+    form: Form = "text" if leaf.form == "text" else "array"
+    return FoundLeaf(leaf.path, names, leaf.rows, form, leaf.dtype, leaf.shape)
+
+
+def _plain_name(name: str) -> str:
+    part = _TUPLE_PART.match(name)
+    return part[1] if part else name
+
+
+@dataclass(slots=True)
+class Hdf5Leaf:
+    """One dataset of one episode, opened."""
+
+    dataset: Any
+    leaf: PlannedLeaf
+    episode: str
+    has_nulls: bool = False
+
+    @property
+    def where(self) -> str:
+        """File, episode and leaf, for messages."""
+        return f"{self.episode}/{'/'.join(self.leaf.place)}"
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        shape = self.dataset.shape
+        return shape[0] if shape else 0
+
+    def read_if_fits(self, out: NDArray[Any]) -> bool:
+        """Fill `out` if this has its dtype and number of values; return whether it was filled."""
+        return self.leaf.form == "array" and hdf5_tree.read_if_fits(self.dataset, out)
+
+    def read(self, out: NDArray[Any]) -> None:
+        """Fill `out`, `[rows, *shape]` of the plan."""
+        found = hdf5_tree.look(self.dataset, ())
+        if self.leaf.form == "jpeg" and found.shape != self.leaf.shape:
+            decode_jpegs(hdf5_tree.read_frames(self.dataset), out, self.where)
+            return
+        if found.form != ("text" if self.leaf.form == "text" else "array"):
+            raise FormatError(f"{self.where} is {self.dataset.dtype}; expected {self.leaf.form}")
+        if found.form == "text":
+            values = hdf5_tree.read_text(self.dataset, self.where)
+        else:
+            values = np.empty(self.dataset.shape, found.dtype)
+            hdf5_tree.read_into(self.dataset, values)
+        fill(out, values, self.where)

@@ -1,0 +1,112 @@
+"""Running one command line inside the test process, and a small dataset to run it on."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from offline_data.testing.toy import toy_batch, write_toy
+from offline_data_cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command line ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON value on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Lines of stdout, cut at tabs."""
+        return [line.split("\t") for line in self.out.splitlines()]
+
+
+class Cli(Protocol):
+    """Runs `offline-data` with some arguments."""
+
+    def __call__(self, *arguments: str) -> Ran: ...
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE", "OFFLINE_DATA_MIRRORS", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run a command line as if in a pipe, without input."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    def run(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = main(arguments)
+        printed = capsys.readouterr()
+        return Ran(code, printed.out, printed.err)
+
+    return run
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def text(self) -> str:
+        """What was printed, without escape sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """A terminal of 80 columns."""
+
+    out: Screen
+    err: Screen
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Terminal]:
+    """Sit down at a terminal, to be called in the test, with the line that will be typed."""
+
+    def sit_down(typed: str = "") -> Terminal:
+        for name in ("FORCE_COLOR", "NO_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("TERM", "xterm-256color")
+        streams = Screen(typed), Screen(), Screen()
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            monkeypatch.setattr(sys, name, stream)
+        return Terminal(*streams[1:])
+
+    return sit_down
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """The dataset `local:toy@1` of 5 transitions in 2 episodes, under the root; its directory."""
+    path = tmp_path / "root" / "local" / "toy" / "1"
+    path.mkdir(parents=True)
+    write_toy(path, [toy_batch([3, 2], text=True)])
+    return path

@@ -1,0 +1,92 @@
+"""A dataset in layout `ted` inside TorchRL's own buffer gives what this package's buffer gives."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from offline_data import RandomSampler, SamplerWithoutReplacement, open_dataset
+from offline_data.testing.toy import toy_batch, write_toy
+
+with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    import torchrl.data as theirs
+    from torchrl.envs.transforms import Compose, RewardScaling
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTHS = [30, 1, 44, 25]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A dataset of numbers and images in layout `ted`."""
+    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, images=True)], layout="ted")
+    return tmp_path / "toy"
+
+
+@pytest.fixture
+def torchrl(folder: Path) -> Any:
+    """TorchRL's buffer over the same files."""
+    storage = theirs.TensorStorage(TensorDict.load_memmap(folder / "ted"))
+    writer = theirs.ImmutableDatasetWriter()
+    return theirs.TensorDictReplayBuffer(storage=storage, writer=writer, batch_size=16)
+
+
+def assert_same(mine: Any, other: Any) -> None:
+    keys = set(mine.keys(include_nested=True, leaves_only=True))
+    assert keys == set(other.keys(include_nested=True, leaves_only=True))
+    for key in keys - {"index"}:
+        assert mine[key].dtype == other[key].dtype, key
+        np.testing.assert_array_equal(mine[key].numpy(), other[key].numpy(), str(key))
+    assert mine["index"].tolist() == other["index"].tolist()
+
+
+def test_samples_of_torchrl_are_ours_at_the_same_rows(folder: Path, torchrl: Any) -> None:
+    torch.manual_seed(0)
+    ds = open_dataset(folder)
+    for _ in range(5):
+        other = torchrl.sample()
+        mine = ds[other["index"]]
+        assert mine.batch_size == other.batch_size
+        assert mine.device == other.device
+        assert_same(mine, other)
+
+
+def test_the_same_torch_seed_draws_the_same_rows(folder: Path, torchrl: Any) -> None:
+    ds = open_dataset(folder, 16)
+    torch.manual_seed(3)
+    other = [torchrl.sample() for _ in range(3)]
+    torch.manual_seed(3)
+    for batch in other:
+        assert_same(ds.sample(), batch)
+
+
+def test_epochs_have_the_same_shape(folder: Path, torchrl: Any) -> None:
+    for drop_last in (False, True):
+        sampler = theirs.SamplerWithoutReplacement(drop_last=drop_last)
+        theirs_in_epochs = theirs.TensorDictReplayBuffer(
+            storage=torchrl.storage, sampler=sampler, batch_size=16
+        )
+        ours = open_dataset(folder, 16, sampler=SamplerWithoutReplacement(drop_last=drop_last))
+        for _ in range(2):
+            sizes = [len(batch) for batch in ours]
+            assert sizes == [len(batch) for batch in theirs_in_epochs]
+
+
+def test_transforms_of_torchrl_run_here(folder: Path, torchrl: Any) -> None:
+    def scaling() -> Any:
+        return Compose(RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")]))
+
+    torchrl.append_transform(scaling())
+    ds = open_dataset(folder, 16, transform=scaling(), sampler=RandomSampler(seed=0))
+    batch = ds.sample()
+    plain = open_dataset(folder)[batch["index"]]["next", "reward"]
+    torch.testing.assert_close(batch["next", "reward"], plain * 2 + 1)
+    assert_same(ds[:8], torchrl[:8].set("index", torch.arange(8)))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def leaves(**columns: pa.Array) -> dict[tuple[str, ...], ArrowLeaf]:
+    table = pa.table(columns)
+    return {leaf.path: leaf for leaf in table_leaves(table.slice(1, 3))}
+
+
+def values(array: pa.Array) -> Any:
+    return leaves(x=array)["x",].values
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "int8", "uint16", "int64", "bool"])
+def test_numbers_of_a_slice(kind: str) -> None:
+    numbers = np.arange(5).astype(kind)
+    found = values(pa.array(numbers))
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found, numbers[1:4])
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64(), 2), pa.list_(pa.int64())])
+def test_lists_of_equal_length(kind: pa.DataType) -> None:
+    rows = [[10 * n, 10 * n + 1] for n in range(5)]
+    assert values(pa.array(rows, type=kind)).tolist() == rows[1:4]
+
+
+def test_lists_of_lists() -> None:
+    rows = [[[n, n + 1], [n + 2, n + 3], [0, 1]] for n in range(5)]
+    kind = pa.list_(pa.list_(pa.int32(), 2), 3)
+    assert values(pa.array(rows, type=kind)).tolist() == rows[1:4]
+
+
+def test_lists_of_unequal_length_have_no_values() -> None:
+    leaf = leaves(x=pa.array([[1], [1], [1, 2], [], [1]]))["x",]
+    assert leaf.values is None
+    assert leaf.kind.startswith("list<")
+
+
+def test_structs_become_leaves_with_the_nulls_of_the_struct() -> None:
+    rows = [{"a": n, "b": {"c": str(n)}} for n in range(5)]
+    rows[2] = None  # type: ignore[call-overload]
+    found = leaves(x=pa.array(rows))
+    assert set(found) == {("x", "a"), ("x", "b", "c")}
+    assert found["x", "b", "c"].values is not None
+    assert found["x", "b", "c"].values.tolist() == ["1", None, "3"]
+    a = found["x", "a"]
+    assert a.values is not None
+    assert a.nulls is not None
+    assert (a.values.tolist(), a.nulls.tolist()) == ([1, 0, 3], [False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([1.5, None, 2.5, 3.5, None], [np.nan, 2.5, 3.5]),
+        ([True, None, True, True, True], [0, 1, 1]),
+    ],
+)
+def test_nulls_are_filled_and_marked(rows: list[Any], expected: list[Any]) -> None:
+    leaf = leaves(x=pa.array(rows))["x",]
+    assert leaf.values is not None
+    np.testing.assert_array_equal(leaf.values, expected)
+    assert leaf.nulls is not None
+    assert leaf.nulls.tolist() == [True, False, False]
+
+
+def test_text_bytes_and_dictionaries() -> None:
+    assert values(pa.array(["a", "b", "ü", "d"])).tolist() == ["b", "ü", "d"]
+    assert values(pa.array([b"a", b"\xff", b"c", b"d"])).tolist() == [b"\xff", b"c", b"d"]
+    assert values(pa.array(["a", "b", "b", "d"]).dictionary_encode()).tolist() == ["b", "b", "d"]
+
+
+def test_the_stated_shape() -> None:
+    field = pa.field("x", pa.list_(pa.int64(), 6), metadata={"shape": "2,3"})
+    table = pa.Table.from_arrays(
+        [pa.array([list(range(6))], type=field.type)], schema=pa.schema([field])
+    )
+    assert [leaf.row_shape for leaf in table_leaves(table)] == [(2, 3)]
+
+
+def test_files_of_one_table_follow_each_other(tmp_path: Path) -> None:
+    paths = [tmp_path / f"part-{n}.parquet" for n in range(2)]
+    for n, path in enumerate(paths):
+        parquet.write_table(pa.table({"x": [10 * n, 10 * n + 1]}), path)
+    (leaf,) = table_leaves(read_table(paths))
+    assert leaf.values is not None
+    assert leaf.values.tolist() == [0, 1, 10, 11]
+
+
+def test_files_of_different_columns(tmp_path: Path) -> None:
+    paths = [tmp_path / f"part-{n}.parquet" for n in range(2)]
+    for n, path in enumerate(paths):
+        parquet.write_table(pa.table({f"x{n}": [1]}), path)
+    with pytest.raises(FormatError, match="different columns"):
+        read_table(paths)
+
+
+def test_an_arrow_stream(tmp_path: Path) -> None:
+    table = pa.table({"x": [1, 2]})
+    with pa.ipc.new_stream(str(tmp_path / "part-0.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    assert read_table([tmp_path / "part-0.arrow"]).equals(table)
+
+
+def test_an_arrow_file_whose_offsets_lead_astray(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.arrow"
+    table = pa.table({"x": ["a", "bc", "def"]})
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+    right, wrong = (np.array([0, 1, 3, end], np.int32).tobytes() for end in (6, 1_000_000))
+    content = path.read_bytes()
+    assert content.count(right) == 1
+    path.write_bytes(content.replace(right, wrong))
+    with pytest.raises(FormatError, match=r"part-0\.arrow is damaged"):
+        read_table([path])
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for name in ("part-0.arrow", "part-0.parquet"):
+        with pytest.raises(NotFoundError):
+            read_table([tmp_path / name])

@@ -1,0 +1,166 @@
+"""Catalogues of sources: listed, found, searched, with and without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offline_data.errors import NetworkError, NotFoundError
+from offline_data.ids import DatasetId
+from offline_data.reports import catalog
+from offline_data.sources.base import CatalogEntry
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offline_data.config import Settings
+
+
+@dataclass
+class Shelf:
+    """As much of a source as has to do with lists."""
+
+    name: str
+    packaged: Sequence[CatalogEntry] = ()
+    published: Sequence[CatalogEntry] = ()
+    own: Sequence[CatalogEntry] = ()
+    reachable: bool = True
+    asked: list[str] = field(default_factory=list)
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        return self.packaged
+
+    def local(self, settings: Settings) -> Sequence[CatalogEntry]:
+        assert settings.minari_path
+        return self.own
+
+    def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
+        assert not settings.offline
+        self.asked.append("remote")
+        if not self.reachable:
+            raise NetworkError("no answer")
+        return self.published
+
+
+HOPPER = CatalogEntry("hopper-medium-v2", 1000, 10, 5000, "Gym MuJoCo, medium policy", ("odd",))
+ANT = CatalogEntry("ant-medium-v2", summary="Gym MuJoCo")
+NEW = CatalogEntry("brand-new-v0")
+OWN = CatalogEntry("mine/own-v0")
+
+
+@pytest.fixture
+def shelves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Shelf]:
+    made = {
+        "d4rl": Shelf("d4rl", [HOPPER, ANT], [HOPPER, ANT, NEW]),
+        "minari": Shelf("minari", [], [], [OWN]),
+    }
+
+    def get_source(name: str) -> Shelf:
+        if name not in made:
+            raise NotFoundError(f"No source is called {name!r}")
+        return made[name]
+
+    monkeypatch.setattr(catalog, "get_source", get_source)
+    monkeypatch.setattr(catalog, "source_names", lambda: sorted(made))
+    return made
+
+
+@pytest.fixture
+def online(settings: Settings) -> Settings:
+    return replace(settings, offline=False)
+
+
+def _put_here(settings: Settings, source: str, name: str) -> None:
+    path = settings.root / source / name / "1"
+    path.mkdir(parents=True)
+    write_toy(path, [toy_batch([2])], dataset=f"{source}:{name}@1")
+
+
+def _ids(datasets: Sequence[catalog.CatalogDataset]) -> list[str]:
+    return [dataset.id for dataset in datasets]
+
+
+def test_a_remote_is_asked_for_its_list(shelves: dict[str, Shelf], online: Settings) -> None:
+    listing = catalog.list_remote("d4rl", online)
+    assert _ids(listing.datasets) == [
+        "d4rl:hopper-medium-v2",
+        "d4rl:ant-medium-v2",
+        "d4rl:brand-new-v0",
+    ]
+    assert listing.notes == ()
+    first = listing.datasets[0]
+    assert (first.transitions, first.episodes, first.bytes, first.notes) == (
+        1000,
+        10,
+        5000,
+        ("odd",),
+    )
+
+
+def test_offline_no_remote_is_asked(shelves: dict[str, Shelf], settings: Settings) -> None:
+    listing = catalog.list_remote(None, settings)
+    assert _ids(listing.datasets) == ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"]
+    assert all(shelf.asked == [] for shelf in shelves.values())
+
+
+def test_the_packaged_list_stands_in_and_says_so(
+    shelves: dict[str, Shelf], online: Settings
+) -> None:
+    shelves["d4rl"].reachable = False
+    listing = catalog.list_remote("d4rl", online)
+    assert len(listing.datasets) == 2
+    assert listing.notes == ("d4rl: no answer; this is the catalogue that comes with the package",)
+
+
+def test_no_list_at_all_is_an_error(shelves: dict[str, Shelf], online: Settings) -> None:
+    shelves["minari"].reachable = False
+    with pytest.raises(NetworkError):
+        catalog.list_remote("minari", online)
+
+
+def test_what_is_here_is_marked(shelves: dict[str, Shelf], settings: Settings) -> None:
+    _put_here(settings, "d4rl", "ant-medium-v2")
+    here = [dataset.here for dataset in catalog.list_remote("d4rl", settings).datasets]
+    assert here == [False, True]
+
+
+def test_the_cheapest_list_that_knows_is_the_last_asked(
+    shelves: dict[str, Shelf], online: Settings
+) -> None:
+    for name, asked in (("ant-medium-v2", []), ("brand-new-v0", ["remote"])):
+        found = catalog.find_in_catalog(DatasetId("d4rl", name), online)
+        assert found is not None
+        assert (found.id, shelves["d4rl"].asked) == (f"d4rl:{name}", asked)
+    own = catalog.find_in_catalog(DatasetId("minari", "mine/own-v0"), online)
+    assert own is not None
+    assert shelves["minari"].asked == []
+
+
+def test_unknown_offline_is_none(shelves: dict[str, Shelf], settings: Settings) -> None:
+    assert catalog.find_in_catalog(DatasetId("d4rl", "brand-new-v0"), settings) is None
+    assert shelves["d4rl"].asked == []
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("MEDIUM hopper", ["d4rl:hopper-medium-v2"]),
+        ("gym mujoco", ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"]),
+        ("own", ["minari:mine/own-v0"]),
+        ("kept", ["local:kept"]),
+    ],
+)
+def test_search_wants_every_word(
+    shelves: dict[str, Shelf], settings: Settings, query: str, ids: list[str]
+) -> None:
+    _put_here(settings, "local", "kept")
+    assert _ids(catalog.search(query, settings).datasets) == ids
+    assert all(shelf.asked == [] for shelf in shelves.values())
+
+
+def test_nothing_found_offers_the_nearest(shelves: dict[str, Shelf], settings: Settings) -> None:
+    matches = catalog.search("hoper-medium-v2", settings)
+    assert (matches.datasets, matches.near[0]) == ((), "d4rl:hopper-medium-v2")

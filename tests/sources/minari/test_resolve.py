@@ -1,0 +1,280 @@
+"""Finding a dataset: on this machine, at a hub, in a bucket, or nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from offline_data.config import Settings
+from offline_data.errors import (
+    AuthError,
+    InvalidIdError,
+    NetworkError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.sources.minari import Minari
+from offline_data.testing.gcs_server import GcsServer
+from offline_data.testing.hub_server import HubServer
+from offline_data.testing.minari_toy import write_minari
+from offline_data.testing.minari_values import toy_episode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME = "D4RL/door/human-v2"
+
+
+def write(folder: Path, storage: str = "hdf5", count: int = 3) -> Path:
+    return write_minari(folder, [toy_episode(n, 20) for n in range(count)], storage)
+
+
+@pytest.fixture
+def online(settings: Settings) -> Settings:
+    return replace(settings, offline=False)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubServer]:
+    remote = tmp_path / "remote"
+    write(remote / "door" / "human-v2")
+    write(remote / "door" / "table-v0", "parquet", 12)
+    (remote / "namespace_metadata.json").write_text(
+        json.dumps({"description": "", "datasets": ["D4RL/door/table-v0", NAME]})
+    )
+    with HubServer({"farama-minari/D4RL": remote}, page_size=5) as server:
+        yield server
+
+
+@pytest.fixture
+def at_hub(online: Settings, hub: HubServer) -> Settings:
+    return replace(online, hub_endpoint=hub.url)
+
+
+class TestLocal:
+    def test_local_comes_first(self, settings: Settings, tmp_path: Path) -> None:
+        folder = write(tmp_path / "minari" / NAME)
+        release = Minari().resolve(NAME, None, settings)
+        assert (release.name, release.local, release.files) == (NAME, folder, ())
+        assert Minari().resolve(NAME, release.revision, settings) == release
+
+    def test_revision_changes_with_the_files(self, settings: Settings, tmp_path: Path) -> None:
+        folder = write(tmp_path / "minari" / NAME)
+        seen = [Minari().resolve(NAME, None, settings).revision]
+        state = (folder / "data" / "metadata.json").stat()
+        (folder / "data" / "metadata.json").write_text("{}" + " " * (state.st_size - 2))
+        os.utime(folder / "data" / "metadata.json", ns=(state.st_atime_ns, state.st_mtime_ns))
+        seen.append(Minari().resolve(NAME, None, settings).revision)
+        os.utime(folder / "data" / "main_data.hdf5", (1, 1))
+        seen.append(Minari().resolve(NAME, None, settings).revision)
+        (folder / "data" / "more").touch()
+        seen.append(Minari().resolve(NAME, None, settings).revision)
+        assert len(set(seen)) == len(seen)
+        assert all(len(r) == len("local-") + 12 and r.startswith("local-") for r in seen)
+
+    def test_a_local_revision_that_is_gone(self, settings: Settings, tmp_path: Path) -> None:
+        write(tmp_path / "minari" / NAME)
+        with pytest.raises(NotFoundError, match="not at local-000000000000: they are at local-"):
+            Minari().resolve(NAME, "local-000000000000", settings)
+
+    def test_another_revision_is_asked_of_the_remote(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        write(tmp_path / "minari" / NAME)
+        with pytest.raises(OfflineError):
+            Minari().resolve(NAME, "abc", settings)
+
+    def test_a_name_with_a_remote_is_not_looked_for_here(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        write(tmp_path / "minari" / NAME)
+        with pytest.raises(OfflineError):
+            Minari().resolve(f"hf://user/{NAME}", None, settings)
+
+    @pytest.mark.parametrize("name", ["../x-v0", "/etc/x-v0", "a//b", "a/../../b"])
+    def test_a_name_that_leaves_its_folder(self, settings: Settings, name: str) -> None:
+        with pytest.raises(InvalidIdError):
+            Minari().resolve(name, None, settings)
+
+    def test_forms_of_a_users_path(self, tmp_path: Path) -> None:
+        folder = write(tmp_path / "a-v0")
+        source = Minari()
+        lengths = []
+        for path in (folder, folder / "data", folder / "data" / "main_data.hdf5"):
+            assert source.accepts(path)
+            release = source.release_of(path, "mine")
+            assert release.local == path
+            lengths.append(source.open(release, path).parts(1 << 40)[0].stop)
+        assert lengths == [3, 3, 3]
+
+    def test_list(self, settings: Settings, tmp_path: Path) -> None:
+        root = tmp_path / "minari"
+        write(root / NAME)
+        write(root / "cartpole-v0", "arrow")
+        (root / "empty" / "data").mkdir(parents=True)
+        (root / "link").symlink_to(root)
+        found = {entry.name: entry for entry in Minari().local(settings)}
+        assert list(found) == [NAME, "cartpole-v0"]
+        assert found[NAME].bytes == (root / NAME / "data" / "main_data.hdf5").stat().st_size
+        assert found[NAME].transitions == 6729
+
+    def test_list_of_nothing(self, settings: Settings) -> None:
+        assert Minari().local(settings) == []
+
+
+class TestHub:
+    def test_files(self, at_hub: Settings, tmp_path: Path) -> None:
+        release = Minari().resolve(NAME, None, at_hub)
+        raw = tmp_path / "remote" / "door" / "human-v2"
+        content = (raw / "data" / "main_data.hdf5").read_bytes()
+        assert release.local is None
+        assert len(release.revision) == 40
+        main, metadata = release.files
+        at = f"hf://datasets/farama-minari/D4RL@{release.revision}/door/human-v2/data"
+        assert main.path == "data/main_data.hdf5"
+        assert main.urls == (f"{at}/main_data.hdf5",)
+        assert main.size == len(content)
+        assert main.digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
+        assert content.startswith(main.magic)
+        assert main.magic
+        assert (metadata.path, metadata.digest) == ("data/metadata.json", None)
+        assert metadata.size == (raw / "data" / "metadata.json").stat().st_size
+
+    def test_every_page_of_a_listing(self, at_hub: Settings) -> None:
+        release = Minari().resolve("D4RL/door/table-v0", None, at_hub)
+        parts = [file.path for file in release.files if file.path.endswith(".parquet")]
+        assert sorted(parts) == sorted(f"data/{n}/part-0.parquet" for n in range(12))
+        assert len(release.files) == 25
+
+    def test_an_earlier_revision(self, at_hub: Settings, hub: HubServer, tmp_path: Path) -> None:
+        first = Minari().resolve(NAME, None, at_hub)
+        (tmp_path / "remote" / "door" / "human-v2" / "data" / "metadata.json").write_text("{}")
+        hub.commit("farama-minari/D4RL", tmp_path / "remote")
+        second = Minari().resolve(NAME, None, at_hub)
+        assert second.revision != first.revision
+        assert Minari().resolve(NAME, first.revision, at_hub) == first
+
+    def test_a_name_with_a_remote(self, at_hub: Settings, tmp_path: Path) -> None:
+        write(tmp_path / "minari" / NAME)
+        release = Minari().resolve(f"hf://farama-minari/{NAME}", None, at_hub)
+        assert release.local is None
+        assert release.name == f"hf://farama-minari/{NAME}"
+
+    def test_a_dataset_that_is_a_repository(
+        self, at_hub: Settings, hub: HubServer, tmp_path: Path
+    ) -> None:
+        hub.commit("user/cart-v0", write(tmp_path / "single"))
+        settings = replace(at_hub, minari_remote="hf://user")
+        release = Minari().resolve("cart-v0", None, settings)
+        assert [file.path for file in release.files] == [
+            "data/main_data.hdf5",
+            "data/metadata.json",
+        ]
+        assert [entry.name for entry in Minari().remote(settings)] == ["cart-v0"]
+
+    def test_list(self, at_hub: Settings, hub: HubServer, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "README.md").write_text("no dataset")
+        hub.commit("farama-minari/readme", tmp_path / "other")
+        found = Minari().remote(at_hub)
+        assert [entry.name for entry in found] == [NAME, "D4RL/door/table-v0"]
+        assert found[0].episodes == 25
+
+    @pytest.mark.parametrize(
+        "name", ["D4RL/door/hunan-v2", "D4RRL/door/human-v2", "D4RL/door/human-v22"]
+    )
+    def test_unknown_name(self, at_hub: Settings, name: str) -> None:
+        with pytest.raises(NotFoundError, match="hf://farama-minari") as caught:
+            Minari().resolve(name, None, at_hub)
+        assert NAME in str(caught.value.hint)
+
+    def test_unknown_revision(self, at_hub: Settings) -> None:
+        with pytest.raises(NotFoundError):
+            Minari().resolve(NAME, "0" * 40, at_hub)
+
+    def test_refused(self, online: Settings, tmp_path: Path) -> None:
+        folder = write(tmp_path / "remote" / "door")
+        right, wrong = "hf_right", "hf_wrong"
+        with HubServer({"farama-minari/D4RL": folder.parent}, token=right) as server:
+            settings = replace(online, hub_endpoint=server.url, hub_token=wrong)
+            with pytest.raises(AuthError):
+                Minari().resolve(NAME, None, settings)
+
+    def test_no_answer(self, online: Settings) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            port = closed.getsockname()[1]
+        settings = replace(online, hub_endpoint=f"http://127.0.0.1:{port}")
+        with pytest.raises(NetworkError):
+            Minari().resolve(NAME, None, settings)
+
+
+class TestBucket:
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> dict[str, bytes]:
+        folder = write(tmp_path / "bucket" / "pen" / "human-v0", "arrow", 9)
+        write(tmp_path / "bucket" / "pen" / "human-v00")
+        files = [path for path in folder.parent.parent.rglob("*") if path.is_file()]
+        return {p.relative_to(tmp_path / "bucket").as_posix(): p.read_bytes() for p in files}
+
+    @pytest.fixture
+    def at_bucket(self, online: Settings, objects: dict[str, bytes]) -> Iterator[Settings]:
+        with GcsServer({"minari-remote": objects}, page_size=4) as server:
+            yield replace(online, minari_remote="gcp://minari-remote", mirrors=(server.mirror,))
+
+    def test_files(self, at_bucket: Settings, objects: dict[str, bytes]) -> None:
+        release = Minari().resolve("pen/human-v0", None, at_bucket)
+        wanted = {n for n in objects if n.startswith("pen/human-v0/")}
+        assert {f"pen/human-v0/{file.path}" for file in release.files} == wanted
+        for file in release.files:
+            content = objects[f"pen/human-v0/{file.path}"]
+            digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            assert (file.size, file.digest) == (len(content), f"md5:{digest}")
+            url = f"https://storage.googleapis.com/minari-remote/pen/human-v0/{file.path}"
+            assert file.urls == (url,)
+
+    def test_revision(self, at_bucket: Settings, objects: dict[str, bytes]) -> None:
+        release = Minari().resolve("pen/human-v0", None, at_bucket)
+        assert Minari().resolve("pen/human-v0", release.revision, at_bucket) == release
+        objects["pen/human-v0/data/metadata.json"] += b" "
+        with pytest.raises(NotFoundError, match=f"now, not {release.revision}"):
+            Minari().resolve("pen/human-v0", release.revision, at_bucket)
+
+    def test_list(self, at_bucket: Settings) -> None:
+        names = [entry.name for entry in Minari().remote(at_bucket)]
+        assert names == ["pen/human-v0", "pen/human-v00"]
+
+    def test_unknown_name(self, at_bucket: Settings) -> None:
+        with pytest.raises(NotFoundError, match="gcp://minari-remote"):
+            Minari().resolve("pen/human", None, at_bucket)
+
+    def test_names_are_quoted(self, at_bucket: Settings, objects: dict[str, bytes]) -> None:
+        objects["a b/x-v0/data/100% $.bin"] = b"1"
+        (file,) = Minari().resolve("a b/x-v0", None, at_bucket).files
+        assert file.urls[0].endswith("/minari-remote/a%20b/x-v0/data/100%25%20%24.bin")
+
+
+def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(OfflineError) as caught:
+        Minari().resolve(NAME, None, settings)
+    assert caught.value.hint == f"online: offline-data download minari:{NAME}"
+    with pytest.raises(OfflineError):
+        Minari().remote(settings)
+
+
+@pytest.mark.parametrize("remote", ["gs://bucket", "hf://", "farama-minari", "hf://a/b"])
+def test_a_remote_that_is_none(online: Settings, remote: str) -> None:
+    with pytest.raises(UsageError, match="is not a remote of Minari"):
+        Minari().resolve(NAME, None, replace(online, minari_remote=remote))

@@ -1,0 +1,254 @@
+"""The layers hold: who may import whom, what loads when, who prints, who reads the environment."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LAYERS = (
+    {"offline_data_cli"},
+    {"ingest", "preprocess", "buffers", "checks", "reports"},
+    {"store", "sources"},
+    {"readers", "fetch", "episodes"},
+    {"errors", "ids", "config", "progress", "disk"},
+)
+"""Left may import right, never back; rooms of one layer may import each other unless said."""
+
+APART = {("buffers", "sources"), ("fetch", "sources"), ("readers", "sources")}
+"""Pairs where the first must not know the second, although the order would allow it."""
+
+OUTSIDE = {"", "testing"}
+"""`offline_data/__init__.py`, which names everything, and contract tests, which use everything."""
+
+HEAVY = {
+    "torch", "tensordict", "torchrl", "h5py", "pyarrow", "PIL", "minari", "gymnasium", "jax",
+    "httpx", "huggingface_hub", "rich", "isal", "pytest",
+}  # fmt: skip
+"""Imported on use, inside the functions that need them."""
+
+ONE_FILE = {"torchrl", "gymnasium", "isal"}
+"""Optional packages that one file at most may know."""
+
+TORCH = {"torch", "tensordict", "torchrl"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement."""
+
+    file: str
+    """Path from the root."""
+    line: int
+    module: str
+    """Full name of what is imported."""
+    on_load: bool
+    """Whether it runs when the file is imported."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def _files() -> list[Path]:
+    return sorted([*(ROOT / "offline_data").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _package(path: Path) -> str:
+    """Dotted name of the package a file's relative imports start from."""
+    return ".".join(path.parent.relative_to(ROOT).parts)
+
+
+@cache
+def _imports() -> tuple[Import, ...]:
+    return tuple(found for path in _files() for found in _imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {id(child) for node in _type_checking(tree) for child in ast.walk(node)}
+    inside = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        for module in _modules(node, path):
+            yield Import(_name(path), getattr(node, "lineno", 0), module, id(node) not in inside)
+
+
+def _type_checking(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            yield from node.body
+
+
+def _modules(node: ast.AST, path: Path) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = node.module or ""
+    if node.level:
+        parts = _package(path).split(".")
+        base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [base])])
+    return [f"{base}.{alias.name}" for alias in node.names]
+
+
+def _room(module: str) -> str | None:
+    """Name the room of a module of this project; None for others'."""
+    parts = module.replace("/", ".").removesuffix(".py").split(".")
+    if parts[0] in {"cli", "offline_data_cli"}:
+        return "offline_data_cli"
+    if parts[0] != "offline_data":
+        return None
+    known = set().union(*LAYERS, OUTSIDE)
+    return parts[1] if len(parts) > 1 and parts[1] in known else ""
+
+
+def _layer(room: str) -> int:
+    return next(place for place, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def test_every_file_has_a_layer() -> None:
+    rooms = {path.relative_to(ROOT).parts[1].removesuffix(".py") for path in _files()}
+    cli = {path.name.removesuffix(".py") for path in (ROOT / "cli").iterdir()}
+    assert rooms - cli <= set().union(*LAYERS, OUTSIDE, {"__init__"})
+
+
+def _crossings() -> Iterator[tuple[Import, str, str]]:
+    for found in _imports():
+        here, there = _room(found.file), _room(found.module)
+        if here not in OUTSIDE and here is not None and there is not None and there != here:
+            yield found, here, there
+
+
+def test_nothing_imports_to_the_left() -> None:
+    wrong = [
+        found.place
+        for found, here, there in _crossings()
+        if (there in OUTSIDE and here != "offline_data_cli")
+        or (there not in OUTSIDE and _layer(there) < _layer(here))
+    ]  # fmt: skip
+    assert wrong == []
+
+
+def test_rooms_that_must_not_know_each_other() -> None:
+    assert [f.place for f, here, there in _crossings() if (here, there) in APART] == []
+
+
+def test_nothing_heavy_is_imported_on_load() -> None:
+    wrong = [
+        found.place
+        for found in _imports()
+        if found.on_load
+        and _top(found) in HEAVY - (TORCH if _room(found.file) == "buffers" else set())
+        and _room(found.file) != "testing"
+    ]
+    assert wrong == []
+
+
+def test_torch_stays_in_the_buffers() -> None:
+    wrong = [
+        found.place
+        for found in _imports()
+        if _top(found) in TORCH and _room(found.file) not in {"buffers", "testing"}
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", sorted(ONE_FILE))
+def test_an_optional_package_is_known_to_one_file(package: str) -> None:
+    files = {found.file for found in _imports() if _top(found) == package}
+    assert len(files) <= 1, files
+
+
+def _top(found: Import) -> str:
+    return found.module.partition(".")[0]
+
+
+OWN_PIPES = {"offline_data/ingest/worker.py"}
+"""A child process's own program: its standard streams are pipes to the process that started it."""
+
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+
+
+def test_only_config_reads_the_environment() -> None:
+    users = {
+        _name(path)
+        for path in _files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Attribute) and node.attr in ENVIRONMENT)
+        or (isinstance(node, ast.ImportFrom) and {a.name for a in node.names} & ENVIRONMENT)
+    }
+    assert users == {"offline_data/config.py"}
+
+
+def test_only_output_prints() -> None:
+    """Nobody else calls `print`, or names the standard streams or typer's ways to print."""
+    printers = {
+        _name(path)
+        for path in _files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Name) and node.id in {"print", "input"})
+        or (isinstance(node, ast.Attribute) and node.attr in {"echo", "secho", "__stdout__"})
+        or (isinstance(node, ast.Attribute) and _is_stream(node))
+    }
+    assert printers - OWN_PIPES == {"cli/output.py"}
+
+
+def _is_stream(node: ast.Attribute) -> bool:
+    return (
+        node.attr in {"stdin", "stdout", "stderr"}
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "sys"
+    )
+
+
+def test_only_the_program_exits() -> None:
+    exits = {
+        _name(path)
+        for path in _files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Name) and node.id in {"SystemExit", "exit", "quit"})
+        or (isinstance(node, ast.Attribute) and node.attr in {"exit", "_exit"})
+    }
+    library = {name for name in exits - OWN_PIPES if name.startswith("offline_data/")}
+    assert {name for name in library if _room(name) != "testing"} == set()
+
+
+UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+
+
+BETWEEN_OUR_PROCESSES = {f"offline_data/ingest/{name}.py" for name in ("reading", "wire", "worker")}
+"""Batches from a child process to the one that started it: no byte of them comes from elsewhere."""
+
+
+def test_nothing_can_unpickle() -> None:
+    users = {found.file for found in _imports() if _top(found) in UNSAFE}
+    assert {name for name in users - BETWEEN_OUR_PROCESSES if _room(name) != "testing"} == set()
+    loads = [
+        f"{_name(path)}:{node.lineno}"
+        for path in _files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.keyword)
+        and node.arg == "allow_pickle"
+        and not (isinstance(node.value, ast.Constant) and node.value.value is False)
+    ]
+    assert loads == []

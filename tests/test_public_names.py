@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import offline_data
+
+
+def test_every_public_name_is_there_and_sorted() -> None:
+    for name in offline_data.__all__:
+        assert getattr(offline_data, name) is not None
+    assert offline_data.__all__ == sorted(offline_data.__all__)
+    assert {*offline_data._HOMES, "__version__"} == set(offline_data.__all__)
+    assert set(offline_data.__all__) <= set(dir(offline_data))
+
+
+def test_names_are_imported_on_use_only() -> None:
+    program = (
+        "import sys, offline_data\n"
+        "dir(offline_data), offline_data.__version__\n"
+        "heavy = {'torch', 'tensordict', 'h5py', 'minari', 'numpy', 'httpx'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "offline_data.ReplayBuffer\n"
+        "assert 'torch' in sys.modules and 'torchrl' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'load_datasets'"):
+        _ = offline_data.load_datasets
