@@ -1,1 +1,1 @@
-"""Figures of the README, each measured beside a peer in one run: `python -m benchmarks`."""
+"""Headline figures, each beside a peer in the same process: `python -m benchmarks [NAME…]`."""

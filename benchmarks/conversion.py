@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -18,6 +17,10 @@ import numpy as np
 from benchmarks import converters
 from benchmarks.timing import Row, interleaved
 from offline_data.testing.minari_toy import write_minari_hdf5
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
         out = folder / "out"
         made = {name: eval(job, vars(converters)) for name, job in case.jobs.items()}  # noqa: S307
         said = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
-        jobs = {name: lambda job=job: job(case.path, out) for name, job in made.items()}  # type: ignore[misc]
+        jobs = {name: partial(job, case.path, out) for name, job in made.items()}
         seconds = interleaved(jobs, repeats=repeats)
         mine = seconds["offline-data"]
         for name in jobs:
@@ -108,14 +111,16 @@ def first_observations(path: Path) -> Any:
 
 
 def peak_memory(job: str, path: Path, out: Path) -> int:
-    """MiB that a job adds to a process of its own that has imported what the job needs."""
+    """MiB that a job adds to a process of its own that has imported what the job needs (Linux)."""
     code = (
-        "import resource, sys; from pathlib import Path; from benchmarks import converters\n"
+        "import re, sys; from pathlib import Path; from benchmarks import converters\n"
         f"job = eval({job!r}, vars(converters)); path, out = map(Path, sys.argv[1:])\n"
         + ("import torchrl.data.datasets\n" if "torchrl" in job else "")
-        + "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        # Not ru_maxrss, which a child inherits from its parent.
+        + "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
+        "before = peak()\n"
         "job(path, out)\n"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+        "print((peak() - before) // 1024)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", code, str(path), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

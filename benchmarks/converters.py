@@ -31,7 +31,7 @@ def ours(source: str, layout: str = "compact", workers: int | None = None) -> Co
         options = Options(layout=layout, force=True)  # type: ignore[arg-type]
         reader = open_reader(convert(path, "bench", settings, options, source=source).path)
         rows = np.arange(2000)
-        return {key: values for key, values in reader.transitions_at(rows).items()}
+        return dict(reader.transitions_at(rows).items())
 
     return job
 
@@ -81,7 +81,10 @@ def write(path: Path, blocks: Iterator[memoryview]) -> None:
 
 def torchrl_minari(path: Path, out: Path) -> Any:
     """TorchRL's `MinariExperienceReplay` on a dataset of this machine."""
+    from torchrl import logger
     from torchrl.data.datasets import MinariExperienceReplay
+
+    logger.setLevel("ERROR")
 
     shutil.rmtree(out / "torchrl", ignore_errors=True)
     with _environ("MINARI_DATASETS_PATH", str(path.parent)), redirect_stderr(StringIO()):

@@ -33,8 +33,8 @@ PARTS_PER_WORKER = 6
 LEAST_BUDGET = 2 << 20
 """Bytes below which a part is not made smaller for the sake of workers."""
 
-_WORTH_WORKERS = 0.8
-"""Seconds of reading left from which worker processes pay for their start."""
+_WORTH_WORKERS = 0.5
+"""Seconds that worker processes must be expected to save, to pay for their start."""
 
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[1:]; from offline_data.ingest.worker import main; main()"
@@ -45,21 +45,26 @@ _CHILD = (
 def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
     """Yield the batch of every part, in order.
 
-    The first part is read here; where its time says that the rest is worth it, worker processes
+    The first parts are read here; where the second one's time says that it pays, worker processes
     read the others, each every `workers`-th part, at most two parts ahead.
 
     Raises:
         FormatError: What the adapter raised, also in a worker.
     """
-    if not parts:
-        return
-    begin = time.perf_counter()
-    yield raw.read(parts[0])
-    left = (time.perf_counter() - begin) * (len(parts) - 1)
-    if workers > 1 and len(parts) > 2 and left > _WORTH_WORKERS:
-        yield from _read_in_workers(raw, parts[1:], min(workers, len(parts) - 1))
+    for part in parts[:1]:  # its time is that of opening and importing, too
+        yield raw.read(part)
+    saved = 0.0
+    for part in parts[1:2]:
+        begin = time.perf_counter(), time.process_time()
+        batch = raw.read(part)
+        wall, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        # An adapter that keeps several cores busy by itself leaves less for others to save.
+        saved = (len(parts) - 2) * (wall - max(wall, cpu) / workers)
+        yield batch
+    if workers > 1 and saved > _WORTH_WORKERS:
+        yield from _read_in_workers(raw, parts[2:], min(workers, len(parts) - 2))
     else:
-        for part in parts[1:]:
+        for part in parts[2:]:
             yield raw.read(part)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offline_data.episodes import EpisodeBatch
 from offline_data.errors import FormatError, OfflineDataError
 from offline_data.ingest import reading
 from offline_data.ingest.reading import read_parts
@@ -23,7 +24,7 @@ LENGTHS = tuple(1 + i % 4 for i in range(23))
 
 @pytest.fixture
 def always_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_WORTH_WORKERS", -1.0)
+    monkeypatch.setattr(reading, "_WORTH_WORKERS", -1e9)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -40,7 +41,7 @@ def test_order_and_values_do_not_depend_on_workers(workers: int) -> None:
 @pytest.mark.usefixtures("always_workers")
 def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
     raw = ToyRaw(LENGTHS, fails_at=11)
-    read = []
+    read: list[EpisodeBatch] = []
     with pytest.raises(FormatError, match="episode 11 is broken") as caught:
         read.extend(read_parts(raw, raw.parts(1), 2))
     assert caught.value.hint == "look at it"
@@ -67,14 +68,14 @@ def test_a_script_without_a_main_guard_may_load_at_its_top_level(tmp_path: Path)
     script.write_text(
         "from offline_data.ingest import reading\n"
         "from offline_data.testing.raw import ToyRaw\n"
-        "reading._WORTH_WORKERS = -1.0\n"
-        "raw = ToyRaw((2, 3, 4, 5, 6, 7))\n"
+        "reading._WORTH_WORKERS = -1e9\n"
+        "raw = ToyRaw((2, 3, 4, 5, 6, 7, 8, 9))\n"
         "print(sum(b.transitions for b in reading.read_parts(raw, raw.parts(1), 2)))\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.stdout, done.returncode) == ("27\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("44\n", 0), done.stderr
 
 
 def test_values_on_the_wire_are_whole() -> None:
