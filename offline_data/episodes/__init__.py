@@ -1,6 +1,21 @@
 """Episodes between layers: `EpisodeBatch`, its leaves, and cutting flat arrays into them."""
 
-from offline_data.episodes.batch import Dropped, EpisodeBatch
-from offline_data.episodes.fields import Key, join_key, split_key
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offline_data.episodes.fields import Dropped, Key, join_key, split_key
+
+if TYPE_CHECKING:
+    from offline_data.episodes.batch import EpisodeBatch
 
 __all__ = ["Dropped", "EpisodeBatch", "Key", "join_key", "split_key"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the batch on use: it needs numpy, which listing datasets does not."""
+    if name != "EpisodeBatch":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from offline_data.episodes.batch import EpisodeBatch
+
+    return EpisodeBatch

@@ -21,6 +21,7 @@ from offline_data.episodes.fields import (
     REWARD,
     TERMINATED,
     TRUNCATED,
+    Dropped,
     Key,
     check_key,
     join_key,
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, order=True)
-class Dropped:
-    """A leaf that could not be kept."""
-
-    key: str
-    """The leaf as the source names it, parts joined by `/`."""
-    reason: str
-    """Why, in a sentence for the user."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from offline_data.errors import FormatError
@@ -16,6 +17,16 @@ DONE: Key = ("next", "done")
 
 RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})
 """First parts that an observation column cannot have: TED gives them a meaning of its own."""
+
+
+@dataclass(frozen=True, order=True)
+class Dropped:
+    """A leaf that could not be kept."""
+
+    key: str
+    """The leaf as the source names it, parts joined by `/`."""
+    reason: str
+    """Why, in a sentence for the user."""
 
 
 def next_of(key: Key) -> Key:

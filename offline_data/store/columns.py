@@ -9,7 +9,8 @@ import numpy as np
 
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import FormatError
-from offline_data.store.layout import TEXT_DTYPE, Column
+from offline_data.store.layout import TEXT_DTYPE
+from offline_data.store.packing import Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,7 @@ def stored(values: NDArray[np.generic], column: Column) -> NDArray[Any]:
 
 def _column(key: Key, values: NDArray[np.generic]) -> Column:
     if values.dtype == object:
-        return Column(key, TEXT_DTYPE, values.shape[1:], text=True)
+        return Column(key, np.dtype(TEXT_DTYPE), values.shape[1:], text=True)
     dtype = values.dtype.newbyteorder("<") if values.dtype.byteorder == ">" else values.dtype
     if dtype not in _STORABLE:
         raise FormatError(f"Leaf {join_key(key)!r} has dtype {values.dtype}, which no tensor has")

@@ -20,7 +20,7 @@ def lock_name(folder: str) -> str:
 
     Example:
         >>> lock_name("minari/D4RL/door/human-v2")
-        'human-v2-a48132aa3e'
+        'human-v2-36a5127c61'
     """
     digest = hashlib.sha256(folder.encode()).hexdigest()[:10]
     return f"{folder.rsplit('/', 1)[-1][:40]}-{digest}"

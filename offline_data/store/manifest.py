@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offline_data.episodes import Dropped
+from offline_data.episodes.fields import Dropped
 from offline_data.errors import AccessError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.store.layout import FORMAT_VERSION, LAYOUTS, MANIFEST, LayoutName, TableSpec
 

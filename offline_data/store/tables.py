@@ -13,12 +13,11 @@ from offline_data.store.layout import (
     OBSERVATIONS,
     STEPS,
     TED,
-    Column,
     LayoutName,
     LeafSpec,
     TableSpec,
-    pack,
 )
+from offline_data.store.packing import Column, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

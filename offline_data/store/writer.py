@@ -14,9 +14,10 @@ from offline_data.errors import FormatError
 from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode, check_episodes
 from offline_data.store.census import Census
 from offline_data.store.columns import Schema, schema_of
-from offline_data.store.layout import EPISODES, MANIFEST, TEXT, Column, TableSpec, pack
+from offline_data.store.layout import EPISODES, MANIFEST, TEXT, TableSpec
 from offline_data.store.manifest import Manifest, dump_manifest
 from offline_data.store.meta import meta_files
+from offline_data.store.packing import Column, pack
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.sink import Sink
 from offline_data.store.tables import LayoutWriter, TableWriter, encoded, layout_writer
