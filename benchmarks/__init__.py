@@ -1,1 +1,1 @@
-"""Headline figures, each beside a peer in the same process: `python -m benchmarks [NAME…]`."""
+"""Figures of the README, each measured beside a peer in one run: `python -m benchmarks`."""

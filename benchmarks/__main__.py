@@ -1,4 +1,4 @@
-"""Run benchmarks by name: `python -m benchmarks sampling --threads 1`."""
+"""Run benchmarks by name and print their tables: `python -m benchmarks sampling --threads 1`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
+from benchmarks.timing import table
+
+NAMES = ("conversion", "sampling")
+
 
 def main() -> None:
-    here = Path(__file__).parent
-    names = sorted(path.stem for path in here.glob("[a-z]*.py") if path.stem != "timing")
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", default=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--threads", type=int, help="torch threads; default: torch's own choice")
-    parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats, at least 5")
-    parser.add_argument("--small", action="store_true", help="a tenth of the rows, to try it")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all if none")
+    parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the data (1.0)")
+    parser.add_argument("--threads", type=int, help="torch threads; torch's own choice if absent")
     options = parser.parse_args()
-    for name in options.names:
-        if name not in names:
-            parser.error(f"there is no benchmark {name!r}; there are {', '.join(names)}")
+    if unknown := set(options.names) - set(NAMES):
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if options.threads:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    for name in options.names or NAMES:
         with tempfile.TemporaryDirectory(prefix="offline-data-bench-") as folder:
-            import_module(f"benchmarks.{name}").run(Path(folder), options)
+            run = import_module(f"benchmarks.{name}").run
+            print(table(run(Path(folder), repeats=options.repeats, scale=options.scale)))
 
 
 if __name__ == "__main__":

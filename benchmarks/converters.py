@@ -39,9 +39,15 @@ def ours(source: str, layout: str = "compact", workers: int | None = None) -> Co
 def limit(path: Path, out: Path) -> None:
     """Read every array whole with h5py; write the bytes that `ours` left, once, and sync."""
     with h5py.File(hdf5_of(path)) as file:
-        file.visititems(lambda _, node: node[()] if isinstance(node, h5py.Dataset) else None)
+        file.visititems(_read)
     size = sum(p.stat().st_size for p in (out / "ours").rglob("*") if p.is_file())
     write(out / "limit", iter([memoryview(bytes(size))]))
+
+
+def _read(_: str, node: Any) -> None:
+    """Read an array whole; returns None, as anything else would end the visit."""
+    if isinstance(node, h5py.Dataset):
+        node[()]
 
 
 def minari_reader(path: Path, out: Path) -> None:

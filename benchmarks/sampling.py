@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from benchmarks.timing import interleaved
+from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
 from offline_data.buffers import native
 from offline_data.episodes import EpisodeBatch
@@ -27,12 +28,12 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     from torchrl.data import ImmutableDatasetWriter, TensorDictReplayBuffer, TensorStorage
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offline_data.episodes import Key
 
+OURS = "offline-data"
 STEPS = 1000
 """Transitions of an episode."""
 
@@ -87,24 +88,33 @@ CASES = (
 )
 
 
-def run(folder: Path, options: argparse.Namespace) -> None:
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    how = "compiled gather" if native.compiled else "torch alone: the extension was not built"
-    print(f"sampling, page cache warm, {torch.get_num_threads()} torch threads, {how}")
-    print(f"torch {torch.__version__}; µs a batch, medians of {max(options.repeats, 5)} repeats")
-    line = "{:<48}{:>6}{:>11}{:>9}{:>9}{:>8}{:>8}{:>8}"
-    heads = ("data", "batch", "torchrl", "in RAM", "ours", "ratio", "target", "in RAM")
-    print(line.format(*heads))
+def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
+    """Measure every case; `scale` shrinks the data for a quick look."""
+    gather = "compiled" if native.compiled else "by torch alone: the extension was not built"
+    print(
+        f"sampling: torch {torch.__version__}, {torch.get_num_threads()} threads, gather {gather}"
+    )
     for number, case in enumerate(CASES):
-        rows = case.rows // (10 if options.small else 1)
+        rows = max(int(case.rows * scale) // STEPS, 1) * STEPS
         buffers = _open(folder / str(number), case, rows)
         _assert_same(buffers, rows)
         for size, target in case.targets.items():
-            times = interleaved(_candidates(buffers, size), options.repeats)
-            memmap, ram, ours = times["memmap"], times["ram"], times["ours"]
-            cells = (f"{memmap:.0f}", f"{ram:.0f}", f"{ours:.1f}", f"{memmap / ours:.1f}x")
-            print(line.format(case.title, size, *cells, f"{target}x", f"{ram / ours:.1f}x"))
+            jobs = {name: partial(buffer.sample, size) for name, buffer in buffers.items()}
+            seconds = interleaved(jobs, repeats=repeats, calls=_calls(jobs["TorchRL"]))
+            for name, each in seconds.items():
+                yield Row(
+                    f"{case.title}, batch {size}",
+                    name,
+                    f"{each / seconds[OURS]:.1f}×",
+                    f"{each * 1e6:.1f} µs",
+                    f"≥ {target:g}× TorchRL" if name == OURS else "",
+                )
+
+
+def _calls(job: Callable[[], object]) -> int:
+    """Choose calls that take about a fifth of a second, after a warm-up."""
+    interleaved({"": job}, repeats=1, calls=20)
+    return max(5, int(0.2 / interleaved({"": job}, repeats=1, calls=20)[""]))
 
 
 def _open(folder: Path, case: Case, rows: int) -> dict[str, Any]:
@@ -113,10 +123,10 @@ def _open(folder: Path, case: Case, rows: int) -> dict[str, Any]:
     for layout in ("compact", "ted"):
         write_toy(folder / layout, [batch], layout=layout, audit="none")  # type: ignore[arg-type]
     ted = TensorDict.load_memmap(folder / "ted" / "ted")
-    peers = {"memmap": ted, "ram": ted.clone()}
     return {
-        "ours": open_dataset(folder / "compact"),
-        **{name: _torchrl(data) for name, data in peers.items()},
+        OURS: open_dataset(folder / "compact"),
+        "TorchRL": _torchrl(ted),
+        "TorchRL, all in RAM": _torchrl(ted.clone()),
     }
 
 
@@ -124,15 +134,11 @@ def _torchrl(data: Any) -> Any:
     return TensorDictReplayBuffer(storage=TensorStorage(data), writer=ImmutableDatasetWriter())
 
 
-def _candidates(buffers: dict[str, Any], size: int) -> dict[str, Callable[[], Any]]:
-    return {name: lambda buffer=buffer: buffer.sample(size) for name, buffer in buffers.items()}
-
-
 def _assert_same(buffers: dict[str, Any], rows: int) -> None:
     index = torch.randint(rows, (500,))
-    mine = buffers["ours"][index]
-    sampled = buffers["ours"].sample(500)
-    for name in ("memmap", "ram"):
+    mine = buffers[OURS][index]
+    sampled = buffers[OURS].sample(500)
+    for name in set(buffers) - {OURS}:
         for batch, want in ((mine, index), (sampled, sampled["index"])):
             other = buffers[name][want]
             keys = set(other.keys(include_nested=True, leaves_only=True))

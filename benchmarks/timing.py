@@ -1,36 +1,57 @@
-"""Times of several ways to do the same, measured in turns so that all meet the same machine."""
+"""Interleaved timing: every job once a round, round after round, medians; and a table of rows."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-SLICE = 0.15
-"""Seconds that one candidate runs in one repeat."""
 
 
-def interleaved(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Measure each candidate in every repeat; returns the median of a call's time, in µs."""
-    counts = {name: _calibrate(call) for name, call in candidates.items()}
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(max(repeats, 5)):
-        for name, call in candidates.items():
-            times[name].append(_time(call, counts[name]))
-    return {name: median(values) * 1e6 for name, values in times.items()}
+@dataclass(frozen=True)
+class Row:
+    """One line of a result."""
+
+    case: str
+    """What was measured."""
+    job: str
+    """Who did it."""
+    ratio: str
+    """Time over ours: `10.0×` says that it took ten times as long."""
+    note: str
+    """Absolute figures, and what else was seen."""
+    target: str = ""
+    """What we aim at, on our own line."""
 
 
-def _calibrate(call: Callable[[], Any]) -> int:
-    """Warm up, and find how many calls fill a slice."""
-    _time(call, 10)
-    return max(3, int(SLICE / _time(call, 20)))
+def interleaved(
+    jobs: Mapping[str, Callable[[], object]], *, repeats: int = 5, calls: int = 1, warmup: int = 1
+) -> dict[str, float]:
+    """Return the median seconds a call of each job takes.
+
+    Args:
+        jobs: What to time; all run in every round, so that a slow moment of the machine hits all.
+        repeats: Rounds that count.
+        calls: Calls of a job in a round, timed together.
+        warmup: Rounds before, not counted.
+    """
+    seen: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(warmup + repeats):
+        for name, job in jobs.items():
+            begin = time.perf_counter()
+            for _ in range(calls):
+                job()
+            if turn >= warmup:
+                seen[name].append((time.perf_counter() - begin) / calls)
+    return {name: median(times) for name, times in seen.items()}
 
 
-def _time(call: Callable[[], Any], count: int) -> float:
-    begin = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - begin) / count
+def table(rows: Iterable[Row]) -> str:
+    """Write rows as a table in Markdown."""
+    lines = ["| work | who | time over ours | measured | target |", "|---|---|---|---|---|"]
+    before = ""
+    for row in rows:
+        case = row.case if row.case != before else ""
+        before = row.case
+        lines.append(f"| {case} | {row.job} | {row.ratio} | {row.note} | {row.target} |")
+    return "\n".join(lines)

@@ -10,6 +10,8 @@ import pickle
 import subprocess
 import sys
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -64,8 +66,19 @@ def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator
     if workers > 1 and saved > _WORTH_WORKERS:
         yield from _read_in_workers(raw, parts[2:], min(workers, len(parts) - 2))
     else:
-        for part in parts[2:]:
-            yield raw.read(part)
+        yield from _read_ahead(raw, parts[2:])
+
+
+def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch]:
+    """Read each part while the one before it is being packed and written."""
+    with ThreadPoolExecutor(1, thread_name_prefix="offline-data-read") as pool:
+        pending = deque(pool.submit(raw.read, part) for part in parts[:1])
+        for part in parts[1:]:
+            batch = pending.popleft().result()
+            pending.append(pool.submit(raw.read, part))
+            yield batch
+        for last in pending:
+            yield last.result()
 
 
 def _read_in_workers(

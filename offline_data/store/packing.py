@@ -49,6 +49,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
     where `packed` is false, has a file of its own.
 
     Example:
+        >>> import numpy as np
         >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
         >>> spec.leaves[0].file, spec.leaves[0].stride
         ('steps/rows.memmap', 16)

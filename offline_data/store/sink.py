@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _IN_FLIGHT = 3
 
+_SYNC = 32 << 20
+"""Bytes of a file after which they are forced to the disk."""
+
 
 @dataclass(frozen=True)
 class FileDigest:
@@ -43,6 +46,9 @@ class _File:
         while len(rest):
             rest = rest[self.handle.write(rest) :]
         self.hash.update(data)
+        # Forcing bytes out as they come costs nothing beside reading; at the end it would be waited for.
+        if (self.size + len(data)) // _SYNC > self.size // _SYNC:
+            os.fsync(self.handle.fileno())
         self.size += len(data)
 
 
