@@ -1,5 +1,6 @@
 """The program: its verbs, and the exit code of every way it can end."""
 
+import logging
 import re
 import signal
 import sys
@@ -111,6 +112,8 @@ app = build_app()
 def run() -> NoReturn:
     """Run the command line of this process; what the installed program calls."""
     signal.signal(signal.SIGTERM, _terminate)
+    # Its retries are told by our own errors, once; a line for each would hide them.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     sys.exit(main(sys.argv[1:]))
 
 

@@ -189,9 +189,16 @@ def _rich_table(block: Table, width: int) -> Any:
     cells = _known_columns(block)
     for place, (column, values) in enumerate(cells):
         text = column.kind == "text"
-        whole = not text or (place == 0 and max(map(len, values), default=0) <= width // 2)
+        whole = not text or (place == 0 and max(map(len, values), default=0) <= 3 * width // 4)
         justify: Literal["left", "right"] = "left" if text else "right"
-        table.add_column(column.title, justify=justify, overflow="fold", no_wrap=whole)
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if column.clip else "fold"
+        table.add_column(
+            column.title,
+            justify=justify,
+            overflow=overflow,
+            no_wrap=whole or column.clip,
+            min_width=max(map(len, (column.title, *values))) if whole else None,
+        )
     for row in zip(*(values for _, values in cells), strict=True):
         table.add_row(*map(Text, row))
     return table

@@ -18,6 +18,8 @@ class Column:
 
     title: str
     kind: Kind = "text"
+    clip: bool = False
+    """Whether a terminal cuts it at the edge, so that a row stays one line."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _HERE = (
     Column("SIZE", "bytes"),
     Column("LAYOUT"),
 )
-_REMOTE = (*_HERE[:-1], Column("HERE"), Column("SUMMARY"))
+_REMOTE = (*_HERE[:-1], Column("HERE"), Column("SUMMARY", clip=True))
 
 
 class Sort(str, Enum):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offline_data.errors import NetworkError
+from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId, nearest, parse_id
 from offline_data.sources.registry import get_source, source_names
 from offline_data.store.library import list_datasets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from offline_data.config import Settings
     from offline_data.sources.base import CatalogEntry, Source
@@ -87,19 +87,29 @@ def list_remote(source: str | None, settings: Settings) -> Listing:
 def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
     """Find one dataset in its source's catalogue, its files on this machine, or its remote.
 
-    The remote is asked last, and not where `settings.offline`; None where nobody knows it.
+    The remote is asked only about a name that is not like any known one, and not where
+    `settings.offline`; None where nobody knows it.
 
     Raises:
-        NotFoundError: No such source.
+        NotFoundError: No such source, or names like it are known: the hint has them.
         NetworkError: The remote had to be asked and does not answer.
     """
     source = get_source(dataset.source)
     here = _ids_here(settings)
-    for entries in _lists(source, settings):
-        for entry in entries():
-            if entry.name == dataset.name:
-                return _dataset(source, entry, here)
-    return None
+    at_hand = (*source.catalog(), *source.local(settings))
+    near = nearest(dataset.name, [entry.name for entry in at_hand if entry.name != dataset.name])
+    for entry in at_hand:
+        if entry.name == dataset.name:
+            return _dataset(source, entry, here)
+    if near:
+        names = " or ".join(f"{source.name}:{name}" for name in near)
+        raise NotFoundError(
+            f"There is no {dataset} on this disk or in the catalogue of {source.name}",
+            hint=f"did you mean {names}? `offline-data list {source.name} --remote` asks the remote",
+        )
+    entries = () if settings.offline else source.remote(settings)
+    found = (entry for entry in entries if entry.name == dataset.name)
+    return next((_dataset(source, entry, here) for entry in found), None)
 
 
 def search(query: str, settings: Settings) -> Matches:
@@ -113,12 +123,6 @@ def search(query: str, settings: Settings) -> Matches:
     found = tuple(dataset for dataset in known if _matches(dataset, words))
     near = () if found else _near(query, [dataset.id for dataset in known])
     return Matches(found, tuple(near))
-
-
-def _lists(source: Source, settings: Settings) -> list[Callable[[], Sequence[CatalogEntry]]]:
-    """Give a source's lists, the cheapest first; none is made before it is called."""
-    at_hand = [source.catalog, lambda: source.local(settings)]
-    return at_hand if settings.offline else [*at_hand, lambda: source.remote(settings)]
 
 
 def _listing(source: Source, settings: Settings) -> Listing:
