@@ -31,6 +31,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
     try:
         with h5py.File(path, "r") as file:
+            _forget_metadata(file)
             yield file
     except OfflineDataError:
         raise
@@ -39,6 +40,18 @@ def open_hdf5(path: Path) -> Iterator[Any]:
             f"{path} is damaged or cut short: {_first_line(error)}",
             hint="fetch or copy the file again; `h5dump -H FILE` shows what is left of it",
         ) from error
+
+
+def _forget_metadata(file: Any) -> None:
+    """Keep HDF5's cache of object headers at 2 MiB instead of up to 32.
+
+    Files with many small objects (an episode is ten) are read once, from first to last: with the
+    default, 20,000 episodes cost 0.4 GB of memory, and a seventh more time.
+    """
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size, config.min_size, config.max_size = 1 << 20, 1 << 20, 2 << 20
+    file.id.set_mdc_config(config)
 
 
 def check_magic(path: Path, magic: bytes, what: str) -> None:
