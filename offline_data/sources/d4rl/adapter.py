@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from offline_data.errors import (
-    AccessError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
@@ -18,6 +16,7 @@ from offline_data.sources.d4rl.catalog import Listed, listed
 from offline_data.sources.d4rl.ends import EndRule
 from offline_data.sources.d4rl.look import has_columns, look
 from offline_data.sources.d4rl.opening import open_file
+from offline_data.sources.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +100,7 @@ class D4RL:
         """
         with open_hdf5(path) as file:
             look(file, path)
-        return Release(name, _fingerprint(path), local=path)
+        return Release(name, fingerprint(path, [path]), local=path)
 
     def open(self, release: Release, raw: Path) -> D4RLEpisodes:
         """Open the file.
@@ -130,13 +129,3 @@ def _entry(one: Listed) -> CatalogEntry:
 def _remote_file(one: Listed) -> RemoteFile:
     urls = (one.url, one.url.replace("http://", "https://", 1))
     return RemoteFile(one.file, urls, magic=MAGIC)
-
-
-def _fingerprint(path: Path) -> str:
-    """Return `local-<12 hex>`, which changes with the name, size and time of a file."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
-    text = f"{path.name}\0{state.st_size}\0{state.st_mtime_ns}"
-    return f"local-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -16,8 +16,8 @@ from offline_data.sources.minari.folder import (
     DataFolder,
     datasets_below,
     find_data,
-    fingerprint,
     need_data,
+    revision_of,
 )
 from offline_data.sources.minari.hdf5 import Hdf5Storage
 from offline_data.sources.minari.metadata import Metadata, read_metadata, source_info
@@ -98,7 +98,7 @@ class Minari:
     def release_of(self, path: Path, name: str) -> Release:
         """Describe such a folder or file; its revision is a fingerprint of the files."""
         need_data(path)
-        return Release(name, fingerprint(path), local=path)
+        return Release(name, revision_of(path), local=path)
 
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open it; the metadata are read, the data not yet."""

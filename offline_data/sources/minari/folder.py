@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offline_data.errors import AccessError, FormatError, NotFoundError
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.sources.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def need_data(path: Path) -> DataFolder:
     )
 
 
-def fingerprint(path: Path) -> str:
+def revision_of(path: Path) -> str:
     """Return `local-<12 hex>` for the present state of a dataset folder or file.
 
     It changes with the names, sizes and times of its files and the text of its metadata; the
@@ -82,17 +82,8 @@ def fingerprint(path: Path) -> str:
     Raises:
         AccessError: A file cannot be looked at.
     """
-    digest = hashlib.sha256()
-    try:
-        for file in sorted(_files(path)):
-            state = file.stat()
-            name = file.relative_to(path).as_posix() if file != path else file.name
-            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-        metadata = need_data(path).metadata
-        digest.update(metadata.read_bytes() if metadata.is_file() else b"")
-    except OSError as error:
-        raise AccessError(f"{error.filename or path} cannot be read: {error.strerror}") from error
-    return f"local-{digest.hexdigest()[:12]}"
+    metadata = need_data(path).metadata
+    return fingerprint(path, _files(path), [metadata] if metadata.is_file() else [])
 
 
 def _files(path: Path) -> Iterator[Path]:
