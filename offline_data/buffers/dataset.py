@@ -1,0 +1,142 @@
+"""A dataset directory as an immutable replay buffer, with all that is known of the dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
+from offline_data.buffers.episodes import EpisodeTable
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.text import TextDecoder, decode_codes, vocabularies_of
+from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.store.library import entry_at, remove
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    import torch
+
+    from offline_data.buffers.samplers import Sampler
+    from offline_data.buffers.writers import ImmutableDatasetWriter
+    from offline_data.store.manifest import Manifest
+
+
+class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
+    """A dataset directory as an immutable replay buffer of transitions in TED.
+
+    `batch["observation"]` and `batch["next", "observation"]` are before and after
+    `batch["action"]`, which gave `batch["next", "reward"]`, `["next", "terminated"]`,
+    `["next", "truncated"]` and `["next", "done"]` (their or); root `done`, `terminated` and
+    `truncated` are False. `batch["index"]` has the rows and `batch["episode"]` the episodes,
+    int64 `[B]`. Text leaves have int32 codes. Flags and rewards are `[B, 1]`.
+
+    Batches are in memory of their own, each leaf contiguous and apart from the others.
+
+    A pickled buffer carries its path, not its data. In a `DataLoader` give it lists of rows as
+    `sampler`, `batch_size=None` and `collate_fn=torch.nn.Identity()`.
+
+    Args:
+        path: The dataset directory.
+        batch_size: Rows of a batch where `sample` is not told.
+        sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or one of your own.
+        writer: None, or an `ImmutableDatasetWriter`.
+        collate_fn: Called with every batch, before `transform`.
+        pin_memory: Whether batches lie in (or go through) page-locked memory.
+        prefetch: Batches made ahead by threads; rows and their order stay the same.
+        transform: Called with every batch.
+        split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
+            `mask` and `traj_ids`.
+        device: Where batches go.
+        keys: Leaves that batches have, a parent standing for all below it; None: all.
+        decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
+
+    Raises:
+        NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
+        UsageError: An argument that cannot be meant.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        batch_size: int | None = None,
+        *,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        device: torch.device | str | int | None = None,
+        keys: Iterable[KeyLike] | None = None,
+        decode_text: bool = False,
+    ) -> None:
+        steps = DatasetStorage(
+            Path(path).expanduser().absolute(), keys=keys, device=device, pin_memory=pin_memory
+        )
+        self._steps_storage = steps
+        self._words = vocabularies_of(steps.reader, steps.keys)
+        self.episodes = EpisodeTable(steps.reader)
+        if decode_text and self._words:
+            self._first = (TextDecoder(self._words), *self._first)
+        super().__init__(
+            TrajectoryStorage(steps, self._words) if split_trajs else steps,
+            sampler=sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            transform=transform,
+        )
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is known of the dataset: schema, counts, spaces, provenance, licence and so on."""
+        return self._steps_storage.reader.manifest
+
+    @property
+    def data_path(self) -> Path:
+        """The dataset directory."""
+        return self._steps_storage.reader.path
+
+    @property
+    def data_path_root(self) -> Path:
+        """The dataset directory (TorchRL's name for it)."""
+        return self.data_path
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Spaces, environment and everything else the source says, as JSON values."""
+        manifest = self.manifest
+        spaces = {f"{name}_space": space for name, space in manifest.spaces.items()}
+        return {**manifest.about, **spaces, "environment": manifest.environment}
+
+    def decode(self, key: KeyLike, codes: Any) -> Any:
+        """Turn codes of a text leaf into strings.
+
+        Args:
+            key: The leaf, under `next` or not.
+            codes: An int, or a tensor, array or sequence of ints of any shape.
+
+        Returns:
+            One `str` (None where the source has nothing), or lists nested as `codes` is.
+
+        Raises:
+            UsageError: The leaf is not text, or a number is no code of it.
+        """
+        return decode_codes(as_key(key), self._words, codes)
+
+    def delete(self) -> None:
+        """Delete the dataset directory, and nothing else; batches already drawn stay.
+
+        Anything later that needs its files raises `NotFoundError`.
+
+        Raises:
+            NotFoundError: It is gone already.
+            AccessError: A file may not be deleted.
+        """
+        remove(entry_at(self.data_path))
+        self._steps_storage.close()

@@ -1,0 +1,190 @@
+"""TorchRL's class per source, so that a program changes its import and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.load import Download, bring
+from offline_data.buffers.samplers import RandomSampler, Sampler
+from offline_data.config import resolve_settings
+from offline_data.errors import UsageError
+from offline_data.ids import parse_id
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offline_data.buffers.buffer import Transform
+    from offline_data.buffers.writers import ImmutableDatasetWriter
+
+
+class _NamesOfSource:
+    """The class attribute `available_datasets`: names of a source's catalogue, without a network."""
+
+    def __get__(self, instance: object, owner: type[_OfSource]) -> list[str]:
+        from offline_data.ingest import known_names
+
+        return known_names(owner.source)
+
+
+class _OfSource(BaseDatasetExperienceReplay):
+    """A dataset of one source, by the source's own name."""
+
+    source: ClassVar[str]
+    """Name of the source."""
+    available_datasets: ClassVar[_NamesOfSource] = _NamesOfSource()
+    """Names of the datasets known without a network."""
+    dataset_id: str
+    """The name it was asked for by."""
+    root: Path
+    """Folder of all datasets."""
+
+    def _bring(
+        self,
+        dataset_id: str,
+        root: str | os.PathLike[str] | None,
+        *,
+        download: Download,
+        offline: bool | None = None,
+    ) -> Path:
+        dataset = parse_id(dataset_id, default_source=self.source)
+        if dataset.source != self.source:
+            raise UsageError(
+                f"{type(self).__name__} is for datasets of {self.source}, not {dataset}",
+                hint=f"offline_data.load_dataset({str(dataset)!r}) loads any source's",
+            )
+        settings = resolve_settings(root=root, offline=offline)
+        self.dataset_id, self.root = dataset_id, settings.root
+        return bring(str(dataset), settings, download=download)
+
+
+class MinariExperienceReplay(_OfSource):
+    """A Minari dataset; TorchRL's signature.
+
+    Unlike TorchRL's, values are those of the source (there every leaf on disk is zero), text is
+    kept, images and Arrow storage are read, `root` is this package's own and holds datasets of
+    all sources, and `available_datasets` asks no network.
+
+    Args:
+        dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
+        batch_size: Rows of a batch where `sample` is not told.
+        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
+        download: True, False, or `"force"` to fetch and convert again.
+        load_from_local_minari: Take it from `MINARI_DATASETS_PATH` (or what was converted
+            before), and from no network.
+        sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs: See
+            `BaseDatasetExperienceReplay`. Text leaves are strings; `load_dataset` gives codes,
+            which are faster.
+
+    Raises:
+        OfflineDataError: See `load_dataset`.
+    """
+
+    source = "minari"
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        download: Download = True,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        load_from_local_minari: bool = False,
+    ) -> None:
+        offline = True if load_from_local_minari else None
+        super().__init__(
+            self._bring(dataset_id, root, download=download, offline=offline),
+            batch_size,
+            sampler=sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            split_trajs=split_trajs,
+            decode_text=True,
+        )
+
+
+class D4RLExperienceReplay(_OfSource):
+    """A D4RL dataset; TorchRL's signature, without the d4rl package.
+
+    Unlike TorchRL's, the next observation of a truncated transition is not zeroed: where it is
+    not known, samplers leave the transition out. No row is dropped; episodes are stored.
+
+    Args:
+        dataset_id: D4RL's name, with or without `d4rl:`.
+        batch_size: Rows of a batch where `sample` is not told.
+        from_env: Either way the published file is read whole, infos included.
+        use_truncated_as_done: False: `batch["next", "done"]` is `terminated` alone.
+        direct_download: None or True: files are read directly. False (through the d4rl package)
+            is refused.
+        terminate_on_end: None or False: transitions without a next observation are left out.
+            True: they are sampled too; like the last one of every episode, they are `done`.
+        download: True, False, or `"force"` to fetch and convert again.
+        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
+        sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs: See
+            `BaseDatasetExperienceReplay`. `split_trajs` cuts where episodes end, whatever
+            `use_truncated_as_done`.
+        **env_kwargs: Arguments of d4rl's functions: refused.
+
+    Raises:
+        UsageError: An argument that only the d4rl package could honour.
+        OfflineDataError: See `load_dataset`.
+    """
+
+    source = "d4rl"
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        from_env: bool = False,  # noqa: ARG002
+        use_truncated_as_done: bool = True,
+        direct_download: bool | None = None,
+        terminate_on_end: bool | None = None,
+        download: Download = True,
+        root: str | os.PathLike[str] | None = None,
+        **env_kwargs: Any,
+    ) -> None:
+        if direct_download is False or env_kwargs:
+            asked = ", ".join(env_kwargs) or "direct_download=False"
+            raise UsageError(
+                f"{asked} is for the d4rl package, which is not used here",
+                hint="leave it out: the published files are read directly",
+            )
+        if not use_truncated_as_done:
+            self._first = (_done_where_terminated,)
+        if terminate_on_end and sampler is None:
+            sampler = RandomSampler(valid_only=False)
+        super().__init__(
+            self._bring(dataset_id, root, download=download),
+            batch_size,
+            sampler=sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            split_trajs=split_trajs,
+        )
+
+
+def _done_where_terminated(batch: Any) -> Any:
+    return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())

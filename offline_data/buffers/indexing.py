@@ -1,0 +1,79 @@
+"""What stands between the brackets of `buffer[…]`, as row numbers."""
+
+from __future__ import annotations
+
+import operator
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Index: TypeAlias = "int | slice | EllipsisType | Sequence[Any] | NDArray[Any] | Tensor"
+
+
+def rows_of(index: Index, length: int) -> Tensor:
+    """Turn an index into row numbers in `[0, length)`, int64 of any shape.
+
+    Args:
+        index: An int, a slice, `...`, a sequence, array or tensor of ints of any shape, or a bool
+            mask of `length` items. Negative numbers count from the end.
+        length: Number of rows.
+
+    Raises:
+        IndexError: A row that is not there, or a mask of another length.
+        UsageError: Something that is no index.
+
+    Example:
+        >>> rows_of([0, -1], 5), rows_of(slice(1, 3), 5), rows_of(-2, 5)
+        (tensor([0, 4]), tensor([1, 2]), tensor(3))
+    """
+    if isinstance(index, EllipsisType):
+        index = slice(None)
+    if isinstance(index, slice):
+        run = range(length)[index]
+        return torch.arange(len(run)) * run.step + run.start
+    rows = _as_tensor(index)
+    if rows.dtype == torch.bool:
+        return _from_mask(rows, length)
+    if rows.dtype.is_floating_point or rows.dtype.is_complex:
+        raise UsageError(f"Row numbers must be integers, not {rows.dtype}")
+    return _in_range(rows.to(dtype=torch.int64, device="cpu"), length)
+
+
+def _as_tensor(index: Any) -> Tensor:
+    if isinstance(index, torch.Tensor):
+        return index
+    try:
+        return torch.tensor(operator.index(index))
+    except TypeError:
+        pass
+    try:
+        values = np.asarray(index)
+        return torch.from_numpy(values.astype(np.int64) if not values.size else values.copy())
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{index!r} is no index of transitions; expected an int, a slice, a list, an array, "
+            "a tensor or a bool mask",
+            hint='for one leaf of all transitions: buffer[:]["observation"]',
+        ) from error
+
+
+def _from_mask(mask: Tensor, length: int) -> Tensor:
+    if mask.shape != (length,):
+        raise IndexError(f"A mask of shape {list(mask.shape)} does not fit {length} rows")
+    return mask.cpu().nonzero()[:, 0]
+
+
+def _in_range(rows: Tensor, length: int) -> Tensor:
+    if rows.numel() and not -length <= int(rows.min()) <= int(rows.max()) < length:
+        raise IndexError(f"Rows {int(rows.min())} to {int(rows.max())} asked for, of {length}")
+    return torch.where(rows < 0, rows + length, rows)

@@ -1,0 +1,51 @@
+"""Leaves by the names that users give them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from offline_data.episodes import Key, join_key, split_key
+from offline_data.errors import UsageError
+from offline_data.ids import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+KeyLike: TypeAlias = str | tuple[str, ...]
+"""A key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""
+
+
+def as_key(key: KeyLike) -> Key:
+    """Read a key in any of its forms.
+
+    Example:
+        >>> as_key("next.reward") == as_key("next/reward") == as_key(("next", "reward"))
+        True
+    """
+    return split_key(key) if isinstance(key, str) else tuple(key)
+
+
+def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
+    """Return the known keys that are wanted, in their own order; a parent stands for all below it.
+
+    Raises:
+        UsageError: A key that is neither a leaf nor a parent of leaves.
+
+    Example:
+        >>> select_keys([("action",), ("next", "reward"), ("next", "done")], ["next"])
+        [('next', 'reward'), ('next', 'done')]
+    """
+    heads = [as_key(key) for key in wanted]
+    for head in heads:
+        if not any(key[: len(head)] == head for key in known):
+            raise _unknown(head, known)
+    return [key for key in known if any(key[: len(head)] == head for head in heads)]
+
+
+def _unknown(key: Key, known: Sequence[Key]) -> UsageError:
+    names = [join_key(leaf) for leaf in known]
+    near = nearest(join_key(key), names)
+    return UsageError(
+        f"There is no leaf {join_key(key)!r}; there are {', '.join(names)}",
+        hint=f"did you mean {' or '.join(near)}?" if near else None,
+    )

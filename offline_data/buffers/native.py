@@ -1,0 +1,130 @@
+"""The leaves of a batch by the compiled gather, where it was built: all of them in one call."""
+
+from __future__ import annotations
+
+import struct
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import dlpack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from offline_data.buffers.cuts import Place
+    from offline_data.buffers.plan import Gather, Plan
+
+_ROWS, _ZEROS, _EITHER = -1, -2, -3
+_MAX_DIMS = 8
+_INT, _UINT, _FLOAT, _COMPLEX, _BOOL = 0, 1, 2, 5, 6
+
+# The public function looks for a protocol first; a capsule is what the private one takes.
+_from_capsule = getattr(torch._C, "_from_dlpack", dlpack.from_dlpack)
+
+
+def _compiled() -> Any:
+    try:
+        return import_module("offline_data.buffers._gather")
+    except ImportError:  # no C compiler where this was installed: `gathering.py` does it
+        return None
+
+
+compiled = _compiled()
+"""The extension module, or None."""
+
+
+class NativeGather:
+    """Gathers into CPU memory, one allocation per leaf.
+
+    Args:
+        plan: What to gather.
+        maps: The file of each of the plan's gathers, as words `[rows, words]`.
+    """
+
+    def __init__(self, plan: Plan, maps: Sequence[Tensor]) -> None:
+        leaves = {0: _leaf(_ROWS, 0, 0, torch.int64, ())}
+        sources, self._views = [], []
+        episode_source, episode_offset = -1, 0
+        for number, (gather, words) in enumerate(zip(plan.gathers, maps, strict=True)):
+            sources.append(_source(gather, words))
+            if gather.episode is not None:
+                episode_source, episode_offset = number, gather.episode * words.itemsize
+            for place in gather.places:
+                leaves[place.slot] = _leaf_at(number, place)
+                if _is_wide_unsigned(place.dtype):
+                    self._views.append((place.slot, place.dtype))
+        for slot in plan.flags:
+            leaves[slot] = _leaf(_ZEROS, 0, 0, torch.bool, (1,))
+        if plan.done is not None:
+            done, terminated, truncated = plan.done
+            leaves[done] = _leaf(_EITHER, terminated, truncated, torch.bool, (1,))
+        table = b"".join(leaves[slot] for slot in range(plan.count))
+        self._gather = compiled.gather
+        self._plan = compiled.plan(
+            b"".join(sources), table, episode_source, episode_offset, list(maps)
+        )
+
+    def __call__(self, rows: Tensor) -> list[Tensor]:
+        """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`."""
+        if rows.dtype is not torch.int64 or not rows.is_contiguous():
+            rows = rows.to(dtype=torch.int64).contiguous()
+        threads = torch.get_num_threads()
+        capsules = self._gather(self._plan, rows.data_ptr(), rows.shape[0], threads)
+        leaves = [_from_capsule(capsule) for capsule in capsules]
+        for slot, dtype in self._views:
+            leaves[slot] = leaves[slot].view(dtype)
+        return leaves
+
+
+def fits(plan: Plan) -> bool:
+    """Tell whether the compiled gather is there and has room for the plan's shapes."""
+    places = [place for gather in plan.gathers for place in gather.places]
+    return compiled is not None and all(len(place.shape) <= _MAX_DIMS for place in places)
+
+
+def _source(gather: Gather, words: Tensor) -> bytes:
+    """Pack a `Source` of `_gather.c`; the row after an action is a map that begins a row later."""
+    later = int(gather.at == "next")
+    return struct.pack(
+        "=5q",
+        words.data_ptr() + later * gather.stride,
+        gather.rows - later,
+        gather.stride,
+        gather.width * words.itemsize,
+        int(gather.at != "step"),
+    )
+
+
+def _leaf_at(source: int, place: Place) -> bytes:
+    return _leaf(source, place.offset, 0, place.dtype, place.shape)
+
+
+def _leaf(source: int, offset: int, other: int, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """Pack a `Leaf` of `_gather.c`."""
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    padded = [*shape, *[0] * (_MAX_DIMS - len(shape))]
+    return struct.pack(
+        f"={7 + _MAX_DIMS}q",
+        *(source, offset, other, size, _code(dtype), dtype.itemsize * 8, len(shape)),
+        *padded,
+    )
+
+
+def _code(dtype: torch.dtype) -> int:
+    if dtype == torch.bool:
+        return _BOOL
+    if dtype.is_complex:
+        return _COMPLEX
+    if dtype.is_floating_point:
+        return _FLOAT
+    return _UINT if dtype == torch.uint8 else _INT
+
+
+def _is_wide_unsigned(dtype: torch.dtype) -> bool:
+    """Tell whether older torch does not take the type by DLPack: it goes as signed, then back."""
+    return dtype in {torch.uint16, torch.uint32, torch.uint64}

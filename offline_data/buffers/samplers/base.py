@@ -1,0 +1,102 @@
+"""The contract of a sampler, and the rows that it may draw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+
+class RowSet:
+    """All rows of a storage but a few, numbered without gaps.
+
+    Args:
+        total: Rows of the storage.
+        left_out: `[k]` rows that are left out, ascending.
+
+    Attributes:
+        count: How many rows there are.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = RowSet(6, np.array([2, 3]))
+        >>> rows.count, rows.at(torch.arange(4)).tolist()
+        (4, [0, 1, 4, 5])
+    """
+
+    def __init__(self, total: int, left_out: NDArray[np.int64]) -> None:
+        self.count = total - len(left_out)
+        # Row = number + rows left out at or before it; row x is left out at number x - (those
+        # left out before x), and from that number on counts.
+        skips = torch.as_tensor(left_out, dtype=torch.int64)
+        self._from = (skips - torch.arange(len(skips))) if len(skips) else None
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Turn numbers in `[0, len)` into rows, int64 of the same shape."""
+        if self._from is None:
+            return numbers
+        return numbers + torch.searchsorted(self._from, numbers, right=True)
+
+
+class Sampleable(Protocol):
+    """What a sampler needs to know of a storage."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def rows(self, *, valid_only: bool) -> RowSet:
+        """Return the rows that may be drawn.
+
+        Args:
+            valid_only: Whether to leave out transitions whose next observation is unknown and
+                that are not terminated.
+        """
+
+
+class Sampler(ABC):
+    """Draws the rows of batches; one instance belongs to one buffer.
+
+    A subclass writes `sample`. It is called by one thread at a time for a buffer, in the order of
+    the batches, also where batches are prefetched.
+    """
+
+    ran_out: bool = False
+    """Whether the batch drawn last ended an epoch: then iteration over the buffer stops."""
+
+    @abstractmethod
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Draw a batch.
+
+        Returns:
+            Rows, int64 `[B]` with `B <= batch_size`, a tensor that the sampler does not keep; and
+            whatever there is to tell of them, for `buffer.sample(return_info=True)`.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs to go on from here; nothing by default."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state that `state_dict` gave; raises `UsageError` where it is none."""
+        if state:
+            raise UsageError(f"{type(self).__name__} has no state; found {sorted(state)}")
+
+
+def drawable(storage: Sampleable, *, valid_only: bool) -> RowSet:
+    """Return the rows to draw from; raises `UsageError` where there are none."""
+    rows = storage.rows(valid_only=valid_only)
+    if not rows.count:
+        raise UsageError(
+            f"None of the {len(storage)} transitions can be sampled: the observation after the "
+            "action is not known for any",
+            hint="valid_only=False in the sampler takes them as they are",
+        )
+    return rows

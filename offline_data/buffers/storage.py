@@ -1,0 +1,132 @@
+"""One dataset directory as rows of TED: a batch is a gather or two over memory maps."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from offline_data.buffers.assemble import assemble, tree_of
+from offline_data.buffers.gathering import TorchGather
+from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.maps import map_rows
+from offline_data.buffers.native import NativeGather, fits
+from offline_data.buffers.plan import all_keys, plan_batch
+from offline_data.buffers.samplers.base import RowSet, Sampleable
+from offline_data.errors import NotFoundError, UsageError
+from offline_data.store.reader import open_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+
+class Storage(Sampleable, Protocol):
+    """What a buffer needs of a storage: a length, the rows a sampler may draw, and batches."""
+
+    def gather(self, rows: Tensor) -> TensorDict:
+        """Return a batch, in memory of its own.
+
+        Args:
+            rows: Int64 `[B]` in `[0, len)`; given away: it may become the leaf `index`.
+        """
+
+
+class DatasetStorage:
+    """The transitions of a dataset directory, of either layout.
+
+    Files are mapped on first use. A pickled storage carries its path and opens the files again;
+    a forked one shares the maps. Nothing ever writes to the files.
+
+    Args:
+        path: The dataset directory.
+        keys: Leaves that batches have (a parent stands for all below it); None: all of them.
+        device: Where batches go, each table's rows moved as one block.
+        pin_memory: Whether batches lie in page-locked memory (where they stay on the CPU), or
+            go through it (where `device` is an accelerator).
+
+    Raises:
+        NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
+        UsageError: A key that is not there; page-locked memory without an accelerator.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keys: Iterable[KeyLike] | None = None,
+        device: torch.device | str | int | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        if pin_memory and not _accelerator():
+            raise UsageError(
+                "pin_memory=True speeds up copies to an accelerator, and there is none here",
+                hint="leave it out, or write pin_memory=torch.cuda.is_available()",
+            )
+        self.reader = open_reader(path)
+        known = all_keys(self.reader)
+        self.keys = known if keys is None else select_keys(known, keys)
+        self.device = torch.device("cpu" if device is None else device)
+        self._pin = pin_memory
+        self._plan = plan_batch(self.reader, self.keys)
+        self._tree = tree_of(self._plan.slots)
+        self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
+        self._closed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave maps behind: the other process opens its own."""
+        return {**vars(self), "_leaves_of": None}
+
+    def __len__(self) -> int:
+        """Return `N`, all stored transitions, those without a known next observation included."""
+        return self.reader.transitions
+
+    def rows(self, *, valid_only: bool) -> RowSet:
+        """Return the rows that a sampler may draw; see `Sampleable`."""
+        if self._closed:
+            raise self._deleted()
+        return self._valid if valid_only else self._every
+
+    @cached_property
+    def _every(self) -> RowSet:
+        return RowSet(len(self), np.zeros(0, np.int64))
+
+    @cached_property
+    def _valid(self) -> RowSet:
+        return RowSet(len(self), self.reader.invalid_rows)
+
+    def gather(self, rows: Tensor) -> TensorDict:
+        """Return the batch of `rows`; see `Storage`."""
+        leaves = (self._leaves_of or self._open())(rows)
+        return assemble(self._tree, leaves, rows.shape, self.device)
+
+    def close(self) -> None:
+        """Let go of the maps for good: the files are about to be deleted."""
+        self._leaves_of = None
+        self._closed = True
+
+    def _open(self) -> Callable[[Tensor], list[Tensor]]:
+        if self._closed:
+            raise self._deleted()
+        plan, path = self._plan, self.reader.path
+        maps = [map_rows(path / one.file, one.rows, one.stride) for one in plan.gathers]
+        if self.device.type == "cpu" and not self._pin and fits(plan):
+            self._leaves_of = NativeGather(plan, maps)
+        else:
+            self._leaves_of = TorchGather(plan, maps, self.device, pin_memory=self._pin)
+        return self._leaves_of
+
+    def _deleted(self) -> NotFoundError:
+        return NotFoundError(
+            f"The dataset in {self.reader.path} was deleted",
+            hint="load_dataset(ID) brings it here again",
+        )
+
+
+def _accelerator() -> bool:
+    return bool(getattr(torch, "accelerator", torch.cuda).is_available())

@@ -1,0 +1,69 @@
+"""Whole episodes as rows: padded to the longest one, made for every batch and not stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from offline_data.buffers.samplers.base import RowSet
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import DatasetStorage
+    from offline_data.episodes import Key
+
+MASK = "mask"
+TRAJ_IDS = "traj_ids"
+
+
+class TrajectoryStorage:
+    """The episodes of a dataset, each a row `[T]`, where `T` is the length of the longest.
+
+    What TorchRL's `split_trajectories` makes: `mask` says which steps are there, `traj_ids` which
+    episode they are of, and everything else is zero where the mask is False (text: -1). The
+    transition whose next observation is unknown is in; `index` has rows of the dataset.
+
+    Args:
+        steps: The dataset's transitions.
+        texts: Text leaves.
+    """
+
+    def __init__(self, steps: DatasetStorage, texts: Collection[Key] = ()) -> None:
+        if (MASK,) in steps.keys or (TRAJ_IDS,) in steps.keys:
+            raise UsageError(f"split_trajs=True would overwrite the leaf {MASK} or {TRAJ_IDS}")
+        self._steps = steps
+        self._texts = tuple(texts)
+        self._starts = torch.from_numpy(steps.reader.starts)
+        self._lengths = torch.from_numpy(steps.reader.lengths)
+
+    def __len__(self) -> int:
+        """Return `E`."""
+        return len(self._lengths)
+
+    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - whole episodes are whole
+        """Return all episodes."""
+        return RowSet(len(self), np.zeros(0, np.int64))
+
+    def gather(self, rows: Tensor) -> TensorDict:
+        """Return the episodes `rows`, `[B, T]`."""
+        lengths = self._lengths[rows][:, None]
+        time = torch.arange(int(self._lengths.max()))
+        mask = (time < lengths).to(self._steps.device)
+        steps = self._starts[rows][:, None] + torch.minimum(time, lengths - 1)
+        batch = self._steps.gather(steps.reshape(-1)).reshape(mask.shape)
+        for key in batch.keys(include_nested=True, leaves_only=True):
+            _fill(batch.get(key), mask, -1 if key in self._texts else 0)
+        batch.set(MASK, mask)
+        batch.set(TRAJ_IDS, torch.where(mask, rows.to(mask.device)[:, None], 0))
+        return batch
+
+
+def _fill(leaf: Tensor, mask: Tensor, value: int) -> None:
+    leaf.masked_fill_(~mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim)), value)

@@ -1,0 +1,35 @@
+"""Writers: datasets are immutable, so the only one refuses and says what to do instead."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from offline_data.errors import ImmutableError
+
+
+class ImmutableDatasetWriter:
+    """Refuses every change of a dataset.
+
+    Example:
+        >>> ImmutableDatasetWriter().add(1)
+        Traceback (most recent call last):
+            ...
+        offline_data.errors.ImmutableError: A dataset is immutable: add would change it
+    """
+
+    def add(self, data: object) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
+        """Raise `ImmutableError`."""
+        raise immutable("add")
+
+    def extend(self, data: object) -> NoReturn:  # noqa: ARG002
+        """Raise `ImmutableError`."""
+        raise immutable("extend")
+
+
+def immutable(what: str) -> ImmutableError:
+    """Make the error for an attempt to change a dataset by `what`."""
+    return ImmutableError(
+        f"A dataset is immutable: {what} would change it",
+        hint="change batches on the way out with transform=…, or copy rows into memory that is "
+        "yours: buffer[:1000].clone()",
+    )

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
+from offline_data.buffers.writers import ImmutableDatasetWriter
+from offline_data.errors import ImmutableError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
+
+INVALID = 9
+
+
+def rows(batch: Any) -> list[int]:
+    found: list[int] = batch["index"].tolist()
+    return found
+
+
+def test_sample_has_the_size_asked_for(ds: BaseDatasetExperienceReplay) -> None:
+    assert ds.sample().batch_size == (4,)
+    assert ds.sample(7).batch_size == (7,)
+    assert ds.batch_size == 4
+    assert len(ds) == 11
+
+
+def test_sampled_rows_are_the_sources(
+    ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]]
+) -> None:
+    for _ in range(20):
+        batch = ds.sample(8)
+        for key in (("action",), ("next", "reward"), ("next", "observation", "state")):
+            np.testing.assert_array_equal(batch[key].numpy(), truth[key][batch["index"].numpy()])
+
+
+def test_transitions_without_a_known_next_are_not_drawn(folder: Path) -> None:
+    one_epoch = SamplerWithoutReplacement(seed=0)
+    ds = BaseDatasetExperienceReplay(folder, 4, sampler=one_epoch)
+    assert sorted(row for batch in ds for row in rows(batch)) == [*range(9), 10]
+    every = SamplerWithoutReplacement(seed=0, valid_only=False)
+    ds = BaseDatasetExperienceReplay(folder, 4, sampler=every)
+    assert sorted(row for batch in ds for row in rows(batch)) == list(range(11))
+
+
+def test_return_info_has_the_rows(ds: BaseDatasetExperienceReplay) -> None:
+    batch, info = ds.sample(3, return_info=True)
+    assert info["index"].tolist() == rows(batch)
+
+
+def test_iteration_ends_with_the_epoch_and_begins_the_next(folder: Path) -> None:
+    sampler = SamplerWithoutReplacement(seed=1)
+    ds = BaseDatasetExperienceReplay(folder, 4, sampler=sampler)
+    first, second = ([rows(batch) for batch in ds] for _ in range(2))
+    assert [len(batch) for batch in first] == [len(batch) for batch in second] == [4, 4, 2]
+    assert first != second
+    assert sampler.epoch == 2
+
+
+def test_an_iteration_left_early_goes_on(folder: Path) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 4, sampler=SamplerWithoutReplacement(seed=1))
+    head = [rows(batch) for batch in itertools.islice(ds, 1)]
+    rest = [rows(batch) for batch in ds]
+    assert sorted(itertools.chain(*head, *rest)) == [*range(9), 10]
+
+
+def test_random_iteration_does_not_end(ds: BaseDatasetExperienceReplay) -> None:
+    assert sum(1 for _ in itertools.islice(ds, 50)) == 50
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_prefetching_changes_no_row_and_no_end(folder: Path, depth: int) -> None:
+    def epochs(prefetch: int | None) -> list[list[list[int]]]:
+        sampler = SamplerWithoutReplacement(seed=5)
+        ds = BaseDatasetExperienceReplay(folder, 3, sampler=sampler, prefetch=prefetch)
+        return [[rows(batch) for batch in ds] for _ in range(3)]
+
+    assert epochs(depth) == epochs(None)
+
+
+def test_prefetching_needs_one_batch_size(folder: Path) -> None:
+    with pytest.raises(UsageError, match="prefetch needs a batch_size"):
+        BaseDatasetExperienceReplay(folder, prefetch=2)
+    ds = BaseDatasetExperienceReplay(folder, 3, prefetch=2)
+    assert ds.sample().batch_size == ds.sample(3).batch_size == (3,)
+    with pytest.raises(UsageError, match="batches of 3 are prefetched"):
+        ds.sample(4)
+
+
+@pytest.mark.parametrize(
+    ("index", "want"),
+    [
+        (3, 3),
+        (-1, 10),
+        (slice(8, None), [8, 9, 10]),
+        ([0, -2], [0, 9]),
+        (torch.tensor([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (torch.arange(11) % 5 == 0, [0, 5, 10]),
+        (np.array([2, 2]), [2, 2]),
+        (..., list(range(11))),
+        ([], []),
+    ],
+)
+def test_indexing(
+    ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], index: Any, want: Any
+) -> None:
+    batch = ds[index]
+    assert batch["index"].tolist() == want
+    shape = np.shape(want)
+    assert batch.batch_size == shape
+    assert batch["next", "bonus"].shape == (*shape, 2, 3)
+    reward = truth["next", "reward"][np.array(want, dtype=int)]
+    np.testing.assert_array_equal(batch["next", "reward"].numpy(), reward)
+
+
+def test_indexing_out_of_range(ds: BaseDatasetExperienceReplay) -> None:
+    with pytest.raises(IndexError):
+        ds[11]
+    with pytest.raises(UsageError, match="no index of transitions"):
+        ds["observation"]
+
+
+def test_collate_then_transforms_in_order(folder: Path) -> None:
+    calls: list[str] = []
+
+    def step(name: str) -> Any:
+        def called(batch: Any) -> Any:
+            calls.append(name)
+            return batch
+
+        return called
+
+    ds = BaseDatasetExperienceReplay(folder, 2, collate_fn=step("collate"), transform=step("first"))
+    assert ds.append_transform(step("last")) is ds
+    ds.insert_transform(0, step("front"))
+    ds.sample()
+    assert calls == ["collate", "front", "first", "last"]
+    calls.clear()
+    ds[0]
+    assert calls == ["collate", "front", "first", "last"]
+
+
+def test_a_transform_decides_what_comes_out(folder: Path) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 2, transform=lambda batch: batch["action"].sum())
+    assert ds.sample().shape == ()
+
+
+def test_transforms_that_cannot_be(ds: BaseDatasetExperienceReplay) -> None:
+    with pytest.raises(UsageError, match="immutable"):
+        ds.append_transform(len, invert=True)
+    with pytest.raises(UsageError, match="cannot be called"):
+        ds.append_transform("scale")  # type: ignore[arg-type]
+
+
+def test_samplers_and_writers_in_every_form(folder: Path) -> None:
+    for given in (RandomSampler, RandomSampler(), lambda: SamplerWithoutReplacement(seed=1)):
+        ds = BaseDatasetExperienceReplay(folder, 2, sampler=given)
+        assert isinstance(ds.sampler, Sampler)
+        ds.sample()
+    writer = ImmutableDatasetWriter()
+    assert BaseDatasetExperienceReplay(folder, writer=writer).writer is writer
+    for wrong in ("random", 3, dict):
+        with pytest.raises(UsageError, match="no sampler of this package"):
+            BaseDatasetExperienceReplay(folder, sampler=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="would write"):
+        BaseDatasetExperienceReplay(folder, writer=object())  # type: ignore[arg-type]
+
+
+def test_a_sampler_of_ones_own(folder: Path) -> None:
+    class Evens(Sampler):
+        def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+            self.ran_out = True
+            return torch.arange(0, len(storage), 2)[:batch_size], {"kind": "even"}
+
+    ds = BaseDatasetExperienceReplay(folder, 3, sampler=Evens())
+    assert [rows(batch) for batch in ds] == [[0, 2, 4]]
+    assert ds.sample(return_info=True)[1]["kind"] == "even"
+
+
+def test_sizes_that_cannot_be(folder: Path) -> None:
+    with pytest.raises(UsageError, match="No batch size"):
+        BaseDatasetExperienceReplay(folder).sample()
+    with pytest.raises(UsageError, match="No batch size"):
+        next(iter(BaseDatasetExperienceReplay(folder)))
+    for size in (0, -1):
+        with pytest.raises(UsageError, match="at least 1"):
+            BaseDatasetExperienceReplay(folder, size)
+        with pytest.raises(UsageError, match="at least 1"):
+            BaseDatasetExperienceReplay(folder).sample(size)
+    with pytest.raises(UsageError, match="prefetch"):
+        BaseDatasetExperienceReplay(folder, 2, prefetch=-1)
+
+
+def test_nothing_can_be_written(ds: BaseDatasetExperienceReplay) -> None:
+    batch = ds[:2]
+    attempts: list[Callable[[], Any]] = [
+        lambda: ds.add(batch[0]),
+        lambda: ds.extend(batch),
+        lambda: ds.__setitem__(0, batch[0]),
+        lambda: ds.writer.add(batch),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ImmutableError) as caught:
+            attempt()
+        assert "transform=" in str(caught.value.hint)
+
+
+def test_pickles_and_goes_on_alike(folder: Path) -> None:
+    for prefetch in (None, 2):
+        sampler = SamplerWithoutReplacement(seed=3)
+        ds = BaseDatasetExperienceReplay(folder, 3, sampler=sampler, prefetch=prefetch)
+        copy = pickle.loads(pickle.dumps(ds))  # noqa: S301
+        assert [rows(batch) for batch in copy] == [rows(batch) for batch in ds]
+
+
+def test_repr_tells_what_it_is(ds: BaseDatasetExperienceReplay) -> None:
+    assert "11 rows" in repr(ds)
+    assert "RandomSampler" in repr(ds)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader_workers(folder: Path, truth: dict[Key, NDArray[Any]], method: str) -> None:
+    ds = BaseDatasetExperienceReplay(folder)
+    ds[0]
+    loader: Any = torch.utils.data.DataLoader(
+        ds,  # type: ignore[arg-type]
+        sampler=[[0, 5, 10], [9, 1, 1]],
+        batch_size=None,
+        collate_fn=torch.nn.Identity(),
+        num_workers=1,
+        multiprocessing_context=method,
+    )
+    found = list(loader)
+    assert [rows(batch) for batch in found] == [[0, 5, 10], [9, 1, 1]]
+    for batch in found:
+        want = truth["observation", "state"][batch["index"].numpy()]
+        np.testing.assert_array_equal(batch["observation", "state"].numpy(), want)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import NonTensorData, NonTensorStack
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import EpisodeBatch, Key
+
+pytestmark = pytest.mark.usefixtures("gathering")
+
+MISSION = ("observation", "mission")
+
+
+def test_text_is_codes_that_decode(
+    ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]]
+) -> None:
+    batch = ds[[0, 9, 4]]
+    for key in (MISSION, ("next", *MISSION)):
+        assert batch[key].dtype == torch.int32
+        assert ds.decode(key, batch[key]) == truth[key][[0, 9, 4]].tolist()
+    assert ds.decode("observation.mission", int(batch[MISSION][0])) == truth[MISSION][0]
+    assert ds.decode(MISSION, [[-1, 0]]) == [[None, ds.decode(MISSION, 0)]]
+
+
+def test_decoding_what_is_no_text_or_no_code(ds: BaseDatasetExperienceReplay) -> None:
+    with pytest.raises(UsageError, match="text leaves: observation/mission"):
+        ds.decode("action", 0)
+    for code in (-2, 10_000):
+        with pytest.raises(UsageError, match="codes from -1"):
+            ds.decode(MISSION, torch.tensor([0, code]))
+
+
+def test_text_as_strings(folder: Path, truth: dict[Key, NDArray[Any]]) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 3, decode_text=True)
+    batch = ds[[0, 9, 4]]
+    for key in (MISSION, ("next", *MISSION)):
+        assert isinstance(batch.get(key), NonTensorStack)
+        assert list(batch[key]) == truth[key][[0, 9, 4]].tolist()
+    assert isinstance(ds[4].get(MISSION), NonTensorData)
+    assert ds[4][MISSION] == truth[MISSION][4]
+    grid = ds[[[0, 1], [2, 3]]]
+    assert [list(row) for row in grid[MISSION]] == truth[MISSION][:4].reshape(2, 2).tolist()
+    assert len(ds.sample()[MISSION]) == 3
+    first = ds[:6][:2]
+    assert list(first[MISSION]) == truth[MISSION][:2].tolist()
+
+
+def test_only_wanted_text_is_decoded(folder: Path) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 3, decode_text=True, keys=["action"])
+    assert MISSION not in ds.sample().keys(include_nested=True)
+
+
+def test_episodes_are_columns(ds: BaseDatasetExperienceReplay, batch: EpisodeBatch) -> None:
+    table = ds.episodes
+    assert len(table) == 5
+    assert table.start.tolist() == [0, 3, 4, 8, 10]
+    assert table["length"].tolist() == [3, 1, 4, 2, 1]
+    np.testing.assert_allclose(table["return"], batch.returns)
+    assert torch.equal(table.return_, table["return"])
+    assert table.terminated.tolist() == [True, False, True, False, True]
+    assert table.final_observation.tolist() == [True, True, True, False, False]
+    assert table[("seed",)].tolist() == [1, 8, 15, 22, 29]
+    assert table.name == [f"episode {e}" for e in range(5)]
+    assert "length" in table
+    assert "size" not in table
+    assert "name" in dir(table)
+    assert table.length[ds[[0, 9]]["episode"]].tolist() == [3, 2]
+    assert "5 episodes: start" in repr(table)
+
+
+def test_episode_columns_are_copies(ds: BaseDatasetExperienceReplay, folder: Path) -> None:
+    ds.episodes.length.fill_(0)
+    assert BaseDatasetExperienceReplay(folder).episodes.length.tolist() == [3, 1, 4, 2, 1]
+
+
+def test_an_episode_column_that_is_not_there(ds: BaseDatasetExperienceReplay) -> None:
+    with pytest.raises(NotFoundError, match="no column 'size'; there are start"):
+        ds.episodes["size"]
+    with pytest.raises(AttributeError, match="size"):
+        _ = ds.episodes.size
+
+
+def test_manifest_and_path(ds: BaseDatasetExperienceReplay, folder: Path) -> None:
+    assert ds.manifest.id == "local:toy@1"
+    assert ds.data_path == ds.data_path_root == folder
+    assert ds.metadata["environment"] == {}
+
+
+def test_a_path_may_be_text(folder: Path) -> None:
+    assert len(BaseDatasetExperienceReplay(str(folder))) == 11
+
+
+def test_keys_and_device_reach_the_batches(folder: Path) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 2, keys=["action", "next.reward"], device="meta")
+    batch = ds.sample()
+    found = set(batch.keys(include_nested=True, leaves_only=True))
+    assert found == {"index", "action", ("next", "reward")}
+    assert batch["action"].device.type == "meta"
+
+
+def test_delete_removes_the_directory_and_nothing_else(
+    ds: BaseDatasetExperienceReplay, folder: Path
+) -> None:
+    kept = ds[:3]
+    beside = folder.parent / "beside"
+    beside.mkdir()
+    ds.delete()
+    assert not folder.exists()
+    assert beside.exists()
+    assert kept["action"].shape == (3, 1)
+    copy = pickle.loads(pickle.dumps(ds))  # noqa: S301
+    uses: list[Callable[[], Any]] = [ds.sample, lambda: ds[0], lambda: copy.sample()]
+    for use in uses:
+        with pytest.raises(NotFoundError, match="deleted"):
+            use()
+    with pytest.raises(NotFoundError):
+        ds.delete()
+    with pytest.raises(NotFoundError):
+        BaseDatasetExperienceReplay(folder)
+
+
+def test_a_deleted_dataset_stays_open_elsewhere(folder: Path) -> None:
+    one, other = (BaseDatasetExperienceReplay(folder, 2) for _ in range(2))
+    want = other[:].clone()
+    one.delete()
+    assert torch.equal(other[:]["next", "reward"], want["next", "reward"])
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_saved_and_sent_batches_carry_their_values_once(folder: Path, rows: int) -> None:
+    ds = BaseDatasetExperienceReplay(folder, keys=["info", "next.info", "next.reward", "action"])
+    batch = ds[torch.arange(rows) % 11]
+    values = sum(leaf.nbytes for leaf in batch.values(include_nested=True, leaves_only=True))
+    file = io.BytesIO()
+    torch.save(batch, file)
+    assert len(file.getvalue()) < 1.1 * values + 20_000
+    packed = pickle.dumps(batch)
+    assert len(packed) < 1.1 * values + 20_000
+    assert (pickle.loads(packed) == batch).all()  # noqa: S301

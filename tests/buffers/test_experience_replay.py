@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import offline_data
+from offline_data import D4RLExperienceReplay, MinariExperienceReplay
+from offline_data.errors import NotFoundError, UsageError
+from offline_data.testing.toy import toy_batch, write_toy
+
+with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    import torchrl.data.datasets as theirs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTHS = [3, 1, 4, 2]
+UNKNOWN = 9
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with a dataset of each source; row 9 has no known next observation."""
+    batch = toy_batch(LENGTHS, text=True, unknown_final=[3])
+    for source, name in (("minari", "D4RL/toy/human-v0"), ("d4rl", "toy-medium-v2")):
+        write_toy(tmp_path / source / name / "r1", [batch], dataset=f"{source}:{name}@r1")
+    return tmp_path
+
+
+def minari(root: Path, **options: Any) -> MinariExperienceReplay:
+    return MinariExperienceReplay("D4RL/toy/human-v0", 4, root=root, download=False, **options)
+
+
+def d4rl(root: Path, **options: Any) -> D4RLExperienceReplay:
+    return D4RLExperienceReplay("toy-medium-v2", 4, root=root, download=False, **options)
+
+
+@pytest.mark.parametrize("name", ["MinariExperienceReplay", "D4RLExperienceReplay"])
+def test_torchrl_calls_work_here(name: str) -> None:
+    mine = inspect.signature(getattr(offline_data, name).__init__).parameters
+    other = inspect.signature(getattr(theirs, name).__init__).parameters
+    assert list(mine) == list(other)
+    for parameter in other.values():
+        assert mine[parameter.name].kind == parameter.kind
+        if parameter.default is not parameter.empty:
+            assert mine[parameter.name].default == parameter.default
+
+
+def test_the_family_is_torchrls() -> None:
+    for kind in (MinariExperienceReplay, D4RLExperienceReplay):
+        assert issubclass(kind, offline_data.BaseDatasetExperienceReplay)
+        assert issubclass(kind, offline_data.TensorDictReplayBuffer)
+        assert issubclass(kind, offline_data.ReplayBuffer)
+
+
+def test_minari_gives_text_as_strings(root: Path) -> None:
+    ds = minari(root)
+    assert ds.sample()["observation", "mission"][0].startswith("go to")
+    assert (ds.dataset_id, ds.root) == ("D4RL/toy/human-v0", root)
+    assert len(MinariExperienceReplay("minari:D4RL/toy/human-v0@r1", 2, root=root)) == 10
+
+
+def test_minari_from_local_files_opens_no_socket(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "nothing"))
+    assert len(minari(root, load_from_local_minari=True)) == 10
+
+
+def test_d4rl_options_that_mean_something(root: Path) -> None:
+    ds = d4rl(root, from_env=True, direct_download=True, terminate_on_end=False)
+    assert UNKNOWN not in ds.sample(2000)["index"]
+    assert ds[:]["next", "done"].sum() == 4
+    ds = d4rl(root, terminate_on_end=True)
+    assert UNKNOWN in ds.sample(2000)["index"]
+    ds = d4rl(root, use_truncated_as_done=False)
+    batch = ds[:]
+    assert batch["next", "done"].equal(batch["next", "terminated"])
+    batch["next", "done"].fill_(True)
+    assert batch["next", "terminated"].sum() == 2
+    assert d4rl(root, split_trajs=True)[:].batch_size == (4, 4)
+
+
+@pytest.mark.parametrize("options", [{"direct_download": False}, {"h5path": "x.hdf5"}])
+def test_d4rl_options_of_the_d4rl_package(root: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        d4rl(root, **options)
+
+
+def test_a_dataset_of_another_source(root: Path) -> None:
+    with pytest.raises(UsageError, match="for datasets of minari") as caught:
+        MinariExperienceReplay("d4rl:toy-medium-v2", root=root)
+    assert "load_dataset('d4rl:toy-medium-v2')" in str(caught.value.hint)
+
+
+def test_what_is_not_here(root: Path) -> None:
+    with pytest.raises(NotFoundError):
+        D4RLExperienceReplay("hopper-medium-v2", 4, root=root, download=False)
+
+
+def test_available_datasets_without_a_network() -> None:
+    assert "hopper-medium-v2" in D4RLExperienceReplay.available_datasets
+    assert "D4RL/door/human-v2" in MinariExperienceReplay.available_datasets

@@ -1,0 +1,147 @@
+"""What only the compiled gather can get wrong: memory it reuses, threads, plans, bounds."""
+
+from __future__ import annotations
+
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from offline_data.buffers import native
+from offline_data.buffers.gathering import TorchGather
+from offline_data.buffers.native import NativeGather
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(native.compiled is None, reason="the extension was not built")
+
+ROWS = 500
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> DatasetStorage:
+    """500 transitions of 14 KB each."""
+    write_toy(tmp_path / "toy", [toy_batch([100] * 5, images=True)], audit="none")
+    storage = DatasetStorage(tmp_path / "toy")
+    storage.gather(torch.arange(1))
+    assert isinstance(storage._leaves_of, NativeGather)
+    return storage
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let large batches be gathered by two threads."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+def draw(storage: DatasetStorage, seed: int) -> Any:
+    rows = torch.randint(ROWS, (300,), generator=torch.Generator().manual_seed(seed))
+    return storage.gather(rows)
+
+
+def assert_right(batch: Any) -> None:
+    """The action is the negative of the observation before; pixels are that modulo 251."""
+    code = -batch["action"][:, 0]
+    assert (batch["observation", "state"] == code[:, None]).all()
+    after = batch["next", "observation", "state"][:, 0]
+    assert (after == code + 1).all()
+    for number, image in (
+        (code, batch["observation", "image"]),
+        (after, batch["next", "observation", "image"]),
+    ):
+        assert (image == (number % 251).to(torch.uint8)[:, None, None, None]).all()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_large_batches_by_threads(storage: DatasetStorage) -> None:
+    for seed in range(3):
+        assert_right(draw(storage, seed))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_row_that_is_not_there_in_any_thread(storage: DatasetStorage) -> None:
+    for place in (0, 299):
+        rows = torch.arange(300)
+        rows[place] = ROWS
+        with pytest.raises(IndexError, match="out of range"):
+            storage.gather(rows)
+    assert_right(draw(storage, 0))
+
+
+def test_memory_is_reused_only_when_nobody_sees_it(storage: DatasetStorage) -> None:
+    first = draw(storage, 0)
+    kept, view = first["observation", "image"], first["next", "observation", "image"][7, 3:5]
+    want, want_view = kept.clone(), view.clone()
+    places = {leaf.data_ptr() for leaf in (kept, view)}
+    del first
+    seen = set()
+    for seed in range(1, 40):
+        batch = draw(storage, seed)
+        seen.add(batch["observation", "image"].data_ptr())
+        assert_right(batch)
+    assert torch.equal(kept, want)
+    assert torch.equal(view, want_view)
+    assert not places & seen
+    assert len(seen) < 39  # it is reused
+
+
+def test_many_threads_at_once(storage: DatasetStorage) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for batch in threads.map(lambda seed: draw(storage, seed), range(60)):
+            assert_right(batch)
+
+
+def test_a_dataset_that_is_let_go_leaves_its_batches(storage: DatasetStorage) -> None:
+    batch = draw(storage, 0)
+    storage.close()
+    assert_right(batch)
+
+
+def test_a_damaged_episode_number_is_an_error_not_a_crash(storage: DatasetStorage) -> None:
+    assert isinstance(storage._leaves_of, NativeGather)
+    steps = storage.reader.path / "steps" / "rows.memmap"
+    leaf = storage.reader.step_leaves["episode",]
+    with steps.open("r+b") as file:
+        file.seek(leaf.offset + 3 * leaf.stride)
+        file.write(struct.pack("<q", 1 << 60))
+    with pytest.raises(IndexError, match="damaged"):
+        storage.gather(torch.tensor([3]))
+
+
+@pytest.mark.parametrize("damage", ["reach", "source", "other"])
+def test_a_plan_that_does_not_fit_itself_is_refused(damage: str) -> None:
+    source = struct.pack("=5q", 0, 1, 8, 8, 0)
+    fine = [0, 0, 0, 8, 0, 64, 0, *[0] * 8]
+    broken = {
+        "reach": [0, 1, *fine[2:]],
+        "source": [1, *fine[1:]],
+        "other": [-3, 0, 5, *fine[3:]],
+    }[damage]
+    native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [])
+    with pytest.raises(ValueError, match="does not fit"):
+        native.compiled.plan(source, struct.pack("=15q", *broken), -1, 0, [])
+
+
+def test_shapes_it_has_no_room_for_are_gathered_by_torch(
+    storage: DatasetStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_MAX_DIMS", 2)
+    other = DatasetStorage(storage.reader.path)
+    assert_right(draw(other, 0))
+    assert isinstance(other._leaves_of, TorchGather)
+
+
+def test_rows_of_other_types_and_strides(storage: DatasetStorage) -> None:
+    for rows in (torch.tensor([5, 400], dtype=torch.int32), torch.arange(10)[::5] * 80 + 5):
+        batch = storage.gather(rows)
+        assert_right(batch)
+        assert batch["index"].dtype == torch.int64
+        assert batch["index"].tolist()[0] == 5

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.samplers import SamplerWithoutReplacement
+
+with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    from torchrl.collectors.utils import split_trajectories
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("gathering")
+
+LENGTHS = [3, 1, 4, 2, 1]
+
+
+def same_leaves(found: Any, want: Any) -> None:
+    keys = set(found.keys(include_nested=True, leaves_only=True))
+    assert keys == set(want.keys(include_nested=True, leaves_only=True))
+    for key in keys:
+        np.testing.assert_array_equal(found[key].numpy(), want[key].numpy(), str(key))
+
+
+def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
+    flat = BaseDatasetExperienceReplay(folder)[:].contiguous()
+    split = BaseDatasetExperienceReplay(folder, split_trajs=True)
+    assert len(split) == 5
+    found, want = split[:], split_trajectories(flat)
+    assert found.batch_size == want.batch_size == (5, 4)
+    texts = [("observation", "mission"), ("next", "observation", "mission")]
+    for key in texts:  # padding: code 0 there, which is a word; -1 here, which is none
+        assert (found[key][~found["mask"]] == -1).all()
+        found[key].masked_fill_(~found["mask"], 0)
+    same_leaves(found, want)
+
+
+def test_samples_are_whole_episodes(folder: Path) -> None:
+    sampler = SamplerWithoutReplacement(seed=0)
+    ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, sampler=sampler)
+    batches = list(ds)
+    assert [tuple(batch.batch_size) for batch in batches] == [(2, 4), (2, 4), (1, 4)]
+    seen = {}
+    for batch in batches:
+        for row in range(len(batch)):
+            mask = batch["mask"][row]
+            episode = int(batch["traj_ids"][row, 0])
+            assert mask.sum() == LENGTHS[episode]
+            assert (batch["episode"][row][mask] == episode).all()
+            assert batch["next", "done"][row][mask][-1].all()
+            seen[episode] = batch["index"][row][mask].tolist()
+    assert sorted(seen) == list(range(5))
+    assert [row for episode in range(5) for row in seen[episode]] == list(range(11))
+
+
+def test_padding_is_zero_and_text_is_none(folder: Path) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, decode_text=True)
+    episode = ds[3]
+    assert episode.batch_size == (4,)
+    assert episode["mask"].tolist() == [True, True, False, False]
+    assert (episode["observation", "state"][2:] == 0).all()
+    assert (episode["action"][:2] != 0).all()
+    words = list(episode["observation", "mission"])
+    assert words[2:] == [None, None]
+    assert all(word.startswith("go to") for word in words[:2])
+
+
+def test_keys_and_device(folder: Path) -> None:
+    ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, keys=["action"], device="meta")
+    batch = ds.sample()
+    assert set(batch.keys()) == {"action", "index", "mask", "traj_ids"}
+    assert {leaf.device.type for leaf in batch.values()} == {"meta"}
+    assert isinstance(batch["mask"], torch.Tensor)
