@@ -42,10 +42,13 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	$(PIP) "$$(grep '^torch==' constraints.txt)"
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml $(VENV)/.torch
+# An editable install compiles the extension, so a change of its source installs again.
+BUILT_FROM = pyproject.toml setup.py offline_data/buffers/_gather.c
+
+$(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
 	$(PIP) --editable ".[demo]"
 	@touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.torch
+$(VENV)/.test: $(BUILT_FROM) $(VENV)/.torch
 	$(PIP) --editable ".[test]"
 	@touch $@

@@ -30,7 +30,7 @@ typedef struct DLManagedTensor {
     void (*deleter)(struct DLManagedTensor *);
 } DLManagedTensor;
 
-enum { CPU = 1, ALIGN = 64, LINE = 64, TILE = 64, MAX_DIMS = 8, MAX_THREADS = 16 };
+enum { CPU = 1, ALIGN = 64, LINE = 64, TILE = 32, STAGES = 3, MAX_DIMS = 8, MAX_THREADS = 16 };
 enum { BYTES_A_THREAD = 1 << 19 }; /* of a batch, from which a thread of its own pays */
 enum { STEP = 0, ROOT = 1 };                 /* which row of a file: i, or i + e */
 enum { ROWS = -1, ZEROS = -2, EITHER = -3 }; /* leaves that come from no file */
@@ -216,36 +216,52 @@ static int locate(const Source *source, const int64_t *numbers, int count, const
     return 1;
 }
 
-/* Gather one tile of at most TILE rows into the leaves; returns 0 where a row is not there. */
-static int gather_tile(const Plan *plan, const int64_t *rows, int64_t first, int count,
-                       DLManagedTensor **out, const uint8_t **pointers)
+/* A few rows on their way: where they lie in each source. */
+typedef struct {
+    int64_t first; /* number of the first of them in the batch */
+    int count;
+    const uint8_t **pointers; /* TILE for each source */
+} Tile;
+
+/* Point at the rows of the files that have one per transition, and ask for their bytes. */
+static int locate_steps(const Plan *plan, const int64_t *rows, const Tile *tile)
+{
+    for (int64_t s = 0; s < plan->sources; s++)
+        if (plan->source[s].at == STEP && !locate(plan->source + s, rows + tile->first, tile->count,
+                                                  tile->pointers + s * TILE))
+            return 0;
+    return 1;
+}
+
+/* The same for files that have a row more per episode: the step row says which episode it is. */
+static int locate_roots(const Plan *plan, const int64_t *rows, const Tile *tile)
 {
     int64_t root[TILE];
-    for (int at = STEP; at <= ROOT; at++) {
-        for (int64_t s = 0; s < plan->sources; s++) {
-            const Source *source = plan->source + s;
-            const int64_t *numbers = at == STEP ? rows + first : root;
-            if (source->at == at && !locate(source, numbers, count, pointers + s * TILE))
-                return 0;
-        }
-        if (at == STEP && plan->episode_source >= 0) {
-            const uint8_t **steps = pointers + plan->episode_source * TILE;
-            for (int i = 0; i < count; i++) {
-                int64_t episode;
-                memcpy(&episode, steps[i] + plan->episode_offset, sizeof episode);
-                if (episode < 0 || episode > rows[first + i])
-                    return 0;
-                root[i] = rows[first + i] + episode;
-            }
-        }
+    if (plan->episode_source < 0)
+        return 1;
+    const uint8_t **steps = tile->pointers + plan->episode_source * TILE;
+    for (int i = 0; i < tile->count; i++) {
+        int64_t episode;
+        memcpy(&episode, steps[i] + plan->episode_offset, sizeof episode);
+        if (episode < 0 || episode > rows[tile->first + i])
+            return 0;
+        root[i] = rows[tile->first + i] + episode;
     }
+    for (int64_t s = 0; s < plan->sources; s++)
+        if (plan->source[s].at == ROOT &&
+            !locate(plan->source + s, root, tile->count, tile->pointers + s * TILE))
+            return 0;
+    return 1;
+}
+
+static void copy_tile(const Plan *plan, const Tile *tile, DLManagedTensor **out)
+{
     for (int64_t l = 0; l < plan->leaves; l++) {
         const Leaf *leaf = plan->leaf + l;
         if (leaf->source >= 0)
-            copy_leaf((uint8_t *)out[l]->tensor.data + first * leaf->size,
-                      pointers + leaf->source * TILE, count, leaf->offset, leaf->size);
+            copy_leaf((uint8_t *)out[l]->tensor.data + tile->first * leaf->size,
+                      tile->pointers + leaf->source * TILE, tile->count, leaf->offset, leaf->size);
     }
-    return 1;
 }
 
 /* Fill the leaves that come from no file; those they are made of come before them. */
@@ -276,15 +292,34 @@ typedef struct {
     int fine;
 } Share;
 
+/* Three tiles are under way at a time, so that memory is waited for as little as can be:
+ *
+ *     tile k + 2    asks for its step rows
+ *     tile k + 1    reads its episodes, asks for its observation rows
+ *     tile k        copies what has arrived
+ */
 static void *gather_share(void *argument)
 {
     Share *share = argument;
-    const uint8_t **pointers = malloc(sizeof *pointers * TILE * (size_t)(share->plan->sources + 1));
+    const Plan *plan = share->plan;
+    size_t size = TILE * (size_t)(plan->sources + 1);
+    const uint8_t **pointers = malloc(sizeof *pointers * size * STAGES);
+    int64_t tiles = (share->stop - share->first + TILE - 1) / TILE;
+    Tile ring[STAGES];
     share->fine = pointers != NULL;
-    for (int64_t first = share->first; share->fine && first < share->stop; first += TILE) {
-        int64_t left = share->stop - first;
-        share->fine = gather_tile(share->plan, share->rows, first, left < TILE ? (int)left : TILE,
-                                  share->out, pointers);
+    for (int64_t k = 1 - STAGES; share->fine && k < tiles; k++) {
+        int64_t asked = k + 2, read = k + 1;
+        if (asked < tiles) {
+            int64_t first = share->first + asked * TILE, left = share->stop - first;
+            Tile *tile = &ring[asked % STAGES];
+            *tile = (Tile){first, left < TILE ? (int)left : TILE,
+                           pointers + (size_t)(asked % STAGES) * size};
+            share->fine = locate_steps(plan, share->rows, tile);
+        }
+        if (share->fine && read >= 0 && read < tiles)
+            share->fine = locate_roots(plan, share->rows, &ring[read % STAGES]);
+        if (share->fine && k >= 0)
+            copy_tile(plan, &ring[k % STAGES], share->out);
     }
     free(pointers);
     return NULL;
