@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.ingest.reading import BUDGET, LEAST_BUDGET, PARTS_PER_WORKER, read_parts
+from offline_data.ingest.reading import BUDGET, read_parts
 from offline_data.sources.base import Part
 from offline_data.store.manifest import Manifest
 from offline_data.store.publish import publish
@@ -62,7 +62,7 @@ def build(
     """
     if options.strict:
         _refuse_dropped(raw.info.dropped)
-    parts = chosen_parts(_parts(raw, settings.workers), options.episodes)
+    parts = chosen_parts(raw.parts(BUDGET), options.episodes)
     writer = DatasetWriter(
         staging / "dataset",
         _header(raw, job, options),
@@ -79,15 +79,6 @@ def build(
         manifest = writer.finish()
     publish(staging / "dataset", job.destination)
     return manifest
-
-
-def _parts(raw: RawDataset, workers: int) -> Sequence[Part]:
-    """Cut into parts of the budget, or smaller ones where every worker would get too few."""
-    parts = raw.parts(BUDGET)
-    wanted = PARTS_PER_WORKER * workers
-    if workers > 1 and len(parts) < wanted:
-        return raw.parts(max(LEAST_BUDGET, BUDGET * len(parts) // wanted))
-    return parts
 
 
 def chosen_parts(

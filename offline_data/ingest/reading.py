@@ -19,21 +19,22 @@ from typing_extensions import Self
 
 from offline_data.errors import OfflineDataError
 from offline_data.ingest.wire import receive, send
+from offline_data.sources.base import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from offline_data.episodes import EpisodeBatch
-    from offline_data.sources.base import Part, RawDataset
+    from offline_data.sources.base import RawDataset
 
 BUDGET = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
 
-PARTS_PER_WORKER = 6
+_PARTS_PER_WORKER = 6
 """Parts a worker should get at least, so that none waits long for the last."""
 
-LEAST_BUDGET = 2 << 20
-"""Bytes below which a part is not made smaller for the sake of workers."""
+_PROBES = 16
+"""The first part is begun with two pieces of a sixteenth, to see how long reading takes."""
 
 _WORTH_WORKERS = 0.5
 """Seconds that worker processes must be expected to save, to pay for their start."""
@@ -47,26 +48,51 @@ _CHILD = (
 def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
     """Yield the batch of every part, in order.
 
-    The first parts are read here; where the second one's time says that it pays, worker processes
-    read the others, each every `workers`-th part, at most two parts ahead.
+    A little is read here first; where its time says that it pays, worker processes read the rest
+    in smaller parts, each every `workers`-th one, at most two parts ahead.
 
     Raises:
         FormatError: What the adapter raised, also in a worker.
     """
+    parts = _with_probes(parts)
     for part in parts[:1]:  # its time is that of opening and importing, too
         yield raw.read(part)
-    saved = 0.0
+    left = 0.0
     for part in parts[1:2]:
-        begin = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
         batch = raw.read(part)
-        wall, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
-        # An adapter that keeps several cores busy by itself leaves less for others to save.
-        saved = (len(parts) - 2) * (wall - max(wall, cpu) / workers)
+        each = (time.perf_counter() - begin) / (part.stop - part.first)
+        left = each * (parts[-1].stop - part.stop)
         yield batch
-    if workers > 1 and saved > _WORTH_WORKERS:
-        yield from _read_in_workers(raw, parts[2:], min(workers, len(parts) - 2))
+    rest = parts[2:]
+    if not raw.threaded and left * (1 - 1 / workers) > _WORTH_WORKERS:
+        smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
+        yield from _read_in_workers(raw, smaller, min(workers, len(smaller)))
     else:
-        yield from _read_ahead(raw, parts[2:])
+        yield from _read_ahead(raw, rest)
+
+
+def _with_probes(parts: Sequence[Part]) -> list[Part]:
+    """Cut two small pieces off the beginning of the first part."""
+    probes = _pieces(parts[:1], _PROBES)[:2]
+    begun = probes[-1].stop
+    rest = [Part(begun, parts[0].stop)] if begun < parts[0].stop else []
+    return [*probes, *rest, *parts[1:]]
+
+
+def _pieces(parts: Sequence[Part], count: int) -> list[Part]:
+    """Cut each part into about `count` consecutive ones of as many episodes.
+
+    Example:
+        >>> [(p.first, p.stop) for p in _pieces([Part(0, 5), Part(5, 6)], 2)]
+        [(0, 3), (3, 5), (5, 6)]
+    """
+    return [
+        Part(first, min(first + step, part.stop))
+        for part in parts
+        for step in [-(-(part.stop - part.first) // count)]
+        for first in range(part.first, part.stop, step)
+    ]
 
 
 def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch]:

@@ -108,6 +108,10 @@ class RawDataset(Protocol):
     def info(self) -> SourceInfo:
         """What the source says of the dataset."""
 
+    @property
+    def threaded(self) -> bool:
+        """Whether `read` keeps several cores busy by itself; no worker processes are started then."""
+
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into consecutive parts of about `budget` bytes (at least one each)."""
 

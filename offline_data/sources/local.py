@@ -74,6 +74,8 @@ class StoredEpisodes:
         path: The directory; raises what `open_reader` raises.
     """
 
+    threaded = False
+
     def __init__(self, path: Path) -> None:
         self.reader: DatasetReader = open_reader(path)
         self.info = _info(self.reader.manifest)

@@ -28,6 +28,8 @@ class ToyRaw:
         fails_at: Episode that cannot be read.
         dies_at: Episode at which the process that reads it ends at once, unless it is `parent`.
         parent: Process that never dies.
+        info: What it says of itself.
+        threaded: Whether it claims to keep all cores busy.
     """
 
     lengths: tuple[int, ...]
@@ -37,6 +39,7 @@ class ToyRaw:
     dies_at: int | None = None
     parent: int | None = None
     info: SourceInfo = field(default_factory=SourceInfo)
+    threaded: bool = False
 
     def parts(self, budget: int) -> Sequence[Part]:  # noqa: ARG002 - the number is what counts here
         """Cut into parts of `per_part` episodes."""

@@ -16,8 +16,9 @@ from offline_data.errors import FormatError, OfflineDataError
 from offline_data.ingest import reading
 from offline_data.ingest.reading import read_parts
 from offline_data.ingest.wire import receive, send
-from offline_data.testing.batches import assert_same_batch
+from offline_data.testing.batches import assert_same_batch, concatenate
 from offline_data.testing.raw import ToyRaw
+from offline_data.testing.toy import toy_batch
 
 LENGTHS = tuple(1 + i % 4 for i in range(23))
 
@@ -28,14 +29,13 @@ def always_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("per_part", [1, 2, 40])
 @pytest.mark.usefixtures("always_workers")
-def test_order_and_values_do_not_depend_on_workers(workers: int) -> None:
-    raw = ToyRaw(LENGTHS)
-    parts = raw.parts(1)
-    batches = list(read_parts(raw, parts, workers))
-    assert len(batches) == len(parts)
-    for part, batch in zip(parts, batches, strict=True):
-        assert_same_batch(batch, raw.read(part))
+def test_order_and_values_do_not_depend_on_workers(workers: int, per_part: int) -> None:
+    raw = ToyRaw(LENGTHS, per_part)
+    batches = list(read_parts(raw, raw.parts(1), workers))
+    assert_same_batch(concatenate(batches), toy_batch(LENGTHS, text=True))
+    assert max(len(batch.lengths) for batch in batches) <= per_part
 
 
 @pytest.mark.usefixtures("always_workers")
@@ -55,12 +55,19 @@ def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
     assert "OFFLINE_DATA_WORKERS=1" in str(caught.value.hint)
 
 
-def test_little_work_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "raw", [ToyRaw(LENGTHS), ToyRaw(LENGTHS, seconds=0.02, threaded=True)], ids=["fast", "threaded"]
+)
+def test_work_that_workers_cannot_shorten_starts_none(
+    monkeypatch: pytest.MonkeyPatch, raw: ToyRaw
+) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("a process was started")
 
     monkeypatch.setattr(reading, "_read_in_workers", refuse)
-    assert len(list(read_parts(ToyRaw(LENGTHS), ToyRaw(LENGTHS).parts(1), 8))) == 12
+    monkeypatch.setattr(reading, "_WORTH_WORKERS", 0.1)
+    batches = list(read_parts(raw, raw.parts(1), 8))
+    assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
 
 
 def test_a_script_without_a_main_guard_may_load_at_its_top_level(tmp_path: Path) -> None:

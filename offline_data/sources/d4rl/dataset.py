@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class D4RLEpisodes:
     """What the manifest says of it."""
     after: NextColumn | None = None
     """What is in `next_observations`; None where the file has none."""
+    threaded: ClassVar[bool] = True
+    """Chunks are inflated in threads."""
 
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into consecutive parts of about `budget` bytes."""

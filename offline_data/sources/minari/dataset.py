@@ -30,6 +30,8 @@ class MinariDataset:
         declared: Names of the leaves that its spaces declare, by section.
     """
 
+    threaded = False
+
     def __init__(
         self,
         info: SourceInfo,
