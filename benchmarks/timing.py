@@ -28,22 +28,32 @@ class Row:
 
 
 def interleaved(
-    jobs: Mapping[str, Callable[[], object]], *, repeats: int = 5, calls: int = 1, warmup: int = 1
+    jobs: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = 5,
+    calls: int = 1,
+    warmup: int = 1,
+    before: Callable[[], object] | None = None,
 ) -> dict[str, float]:
     """Return the median seconds a call of each job takes.
 
     Args:
-        jobs: What to time; all run in every round, so that a slow moment of the machine hits all.
+        jobs: What to time; all run in every round, so that a slow moment of the machine hits all,
+            and each round begins with another, so that none always follows the same one.
         repeats: Rounds that count.
         calls: Calls of a job in a round, timed together.
         warmup: Rounds before, not counted.
+        before: Called before each job, not timed.
     """
     seen: dict[str, list[float]] = {name: [] for name in jobs}
+    order = list(jobs)
     for turn in range(warmup + repeats):
-        for name, job in jobs.items():
+        for name in order[turn % len(order) :] + order[: turn % len(order)]:
+            if before is not None:
+                before()
             begin = time.perf_counter()
             for _ in range(calls):
-                job()
+                jobs[name]()
             if turn >= warmup:
                 seen[name].append((time.perf_counter() - begin) / calls)
     return {name: median(times) for name, times in seen.items()}
