@@ -28,7 +28,7 @@ slow: $(VENV)/.test
 	$(BIN)/pytest -m "slow and not network"
 
 benchmark: $(VENV)/.test
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -W ignore -m benchmarks --threads 1
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
