@@ -55,9 +55,9 @@ def test_the_example_reads_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixtu
     block = re.search(r"```python\n(.*?)```", section("Files"), re.DOTALL)
     assert block is not None
     code = block[1].replace('"DATASET"', repr(str(tmp_path / "d")))
-    assert len(code.strip().splitlines()) <= 25
+    assert len(code.strip().splitlines()) <= 22
     exec(compile(code, "cache_layout.md", "exec"), {})  # noqa: S102 - our own document
     reward = batch.steps["next", "reward"][4]
     codes = batch.observations["info", "code"][6:8]
-    assert capsys.readouterr().out == f"{np.array(reward)} {codes}\n"
+    assert capsys.readouterr().out == f"{np.array(reward)}\n{codes}\n"
     assert codes.tolist() == [3001, 3002]
