@@ -59,7 +59,7 @@ def _check_source(name: str) -> None:
 
 
 def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
-    from offline_data.store.library import list_datasets
+    from offline_data.store.library import list_damaged, list_datasets
 
     entries = [
         entry
@@ -73,12 +73,16 @@ def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
         (row["id"], row["transitions"], row["episodes"], row["bytes"], row["layout"])
         for row in data
     )
-    note = f"no dataset here yet in {call.settings.root}; `offline-data search WORDS` finds some"
+    damaged = list_damaged(call.settings.root)
+    empty = f"no dataset here yet in {call.settings.root}; `offline-data search WORDS` finds some"
+    notes = [f"damaged, not listed: {path}; see `offline-data verify {path}`" for path in damaged]
+    if not (rows or damaged or source or prefix):
+        notes.append(empty)
     return Result(
         data,
         (Table(_HERE, rows),) if rows else (),
         tuple(str(entry.id) for entry in entries),
-        notes=() if rows or source or prefix else (note,),
+        notes=tuple(notes),
     )
 
 

@@ -39,5 +39,13 @@ def _error(entry: "Entry", count: int) -> IntegrityError:
     files = "1 file is" if count == 1 else f"{count} files are"
     return IntegrityError(
         f"{files} not what was written in {entry.path}",
-        hint=f"fetch it again: offline-data download {entry.id} --force",
+        hint=_again(entry),
     )
+
+
+def _again(entry: "Entry") -> str:
+    """Say how to make a damaged dataset anew: what was converted here has no address to go to."""
+    name = f"{entry.id.source}:{entry.id.name}"
+    if entry.id.source == "local":
+        return f"convert it again: offline-data convert PATH {entry.id.name} --force"
+    return f"get it again: offline-data download {name} --force"

@@ -56,6 +56,12 @@ def list_datasets(root: Path) -> list[Entry]:
     return sorted(entries, key=lambda entry: str(entry.id))
 
 
+def list_damaged(root: Path) -> list[Path]:
+    """List the directories that `list_datasets` leaves out: their manifest cannot be read."""
+    readable = {entry.path for entry in list_datasets(root)}
+    return sorted(folder for folder in _dataset_folders(root) if folder not in readable)
+
+
 def entry_at(folder: Path) -> Entry:
     """Read the entry of one dataset directory; raises what `read_manifest` raises."""
     manifest = read_manifest(folder)

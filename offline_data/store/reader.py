@@ -268,6 +268,5 @@ def _inner_strides(itemsize: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _damaged(folder: Path, name: str, why: str) -> ManifestError:
     return ManifestError(
         f"The dataset in {folder} is damaged: {name}: {why}",
-        hint=f"offline-data verify {folder} names every damaged file; then download it again "
-        "with --force",
+        hint=f"offline-data verify {folder} names every damaged file and how to get them anew",
     )

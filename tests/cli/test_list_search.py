@@ -58,6 +58,15 @@ def test_list_less(
     assert cli("list", "-q", *arguments).out.split() == expected
 
 
+def test_list_tells_of_what_it_cannot_read(cli: Cli, three: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "root" / "d4rl" / "c" / "1"
+    (broken / "manifest.json").write_text("{")
+    ran = cli("list")
+    assert ran.code == 0
+    assert [row[0] for row in ran.rows[1:]] == ["local:a@1", "local:b/two@1"]
+    assert f"offline-data verify {broken}" in ran.err
+
+
 def test_list_as_json(cli: Cli, three: list[str], tmp_path: Path) -> None:
     found = cli("list", "d4rl", "--json").json
     assert [{k: v for k, v in item.items() if k != "bytes"} for item in found] == [

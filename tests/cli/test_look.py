@@ -136,7 +136,7 @@ def test_verify_names_every_file_that_differs(cli: Cli, toy: Path, damage: Any) 
     assert ran.code == 5
     assert [row[0] for row in ran.rows[1:]] == names
     assert "2 files are not what was written" in ran.err
-    assert "offline-data download local:toy@1 --force" in ran.err
+    assert "offline-data convert PATH toy --force" in ran.err
     as_json = cli("verify", "local:toy", "--json")
     assert (as_json.code, as_json.json["ok"]) == (5, False)
     assert [problem["file"] for problem in as_json.json["problems"]] == names

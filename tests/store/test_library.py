@@ -11,7 +11,14 @@ from offline_data.config import Settings
 from offline_data.errors import NotFoundError
 from offline_data.ids import parse_id
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import entry_at, find, list_datasets, locate, remove
+from offline_data.store.library import (
+    entry_at,
+    find,
+    list_damaged,
+    list_datasets,
+    locate,
+    remove,
+)
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -37,6 +44,7 @@ def test_list_finds_all_and_passes_over_damage(settings: Settings) -> None:
     (root / ".staging" / "half" / MANIFEST).write_text("{}")
     ids = ["local:x@1", "minari:a/b-v0@1", "minari:a/b-v0@2"]
     assert [str(entry.id) for entry in list_datasets(root)] == ids
+    assert list_damaged(root) == [root / "d4rl" / "broken" / "1"]
 
 
 def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) -> None:
