@@ -59,11 +59,12 @@ def _check_source(name: str) -> None:
 
 
 def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
-    from offline_data.store.library import list_damaged, list_datasets
+    from offline_data.store.library import survey
 
+    found, damaged = survey(call.settings.root)
     entries = [
         entry
-        for entry in list_datasets(call.settings.root)
+        for entry in found
         if source in {None, entry.id.source} and _begins(str(entry.id), prefix)
     ]
     if sort is Sort.size:
@@ -73,7 +74,6 @@ def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
         (row["id"], row["transitions"], row["episodes"], row["bytes"], row["layout"])
         for row in data
     )
-    damaged = list_damaged(call.settings.root)
     empty = f"no dataset here yet in {call.settings.root}; `offline-data search WORDS` finds some"
     notes = [f"damaged, not listed: {path}; see `offline-data verify {path}`" for path in damaged]
     if not (rows or damaged or source or prefix):

@@ -46,6 +46,11 @@ class Job:
     """Options the manifest keeps, where they are not those of this run (a change of layout)."""
 
 
+def destination_of(dataset: DatasetId, settings: Settings) -> Path:
+    """Return the directory of a dataset with a revision."""
+    return settings.root / dataset.folder / (dataset.revision or "unversioned")
+
+
 def build(
     raw: RawDataset,
     job: Job,

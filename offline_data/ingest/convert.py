@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.building import Job, build
+from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
 from offline_data.sources.registry import get_source, source_accepting
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import entry_at, find
+from offline_data.store.library import Entry, entry_at, find, remove
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.ids import DatasetId
     from offline_data.progress import Progress
+    from offline_data.sources.base import Release, Source
 
 
 def convert(
@@ -55,37 +57,56 @@ def convert(
     adapter = get_source(source) if source else source_accepting(path)
     release = adapter.release_of(path, dataset.name)
     target = dataset.at(options.revision_of(release.revision))
-    destination = settings.root / target.folder / str(target.revision)
+    destination = destination_of(target, settings)
     with dataset_lock(settings.staging, target.folder, progress):
-        older = find(settings.root, dataset)
-        same = destination / MANIFEST
-        if not options.force and same.exists() and options.layout in {None, _layout(destination)}:
-            entry = entry_at(destination)
-            return Result(entry.id, destination, entry.manifest, True, time.perf_counter() - begin)
-        if older is not None and not options.force and older.path != destination:
-            raise UsageError(
-                f"{dataset} is here already, made from other files ({older.path})",
-                hint="choose another name, or replace it with --force",
-            )
-        with staging_folder(settings.staging, target.folder, destination) as staging:
-            raw = adapter.open(release, path)
-            parents = (entry_at(path).manifest.id,) if adapter.name == "local" else ()
-            job = Job(
-                target,
-                adapter.name,
-                options.layout or "compact",
-                destination,
-                local_files(path),
-                parents,
-            )
-            build(raw, job, options, settings, progress, staging)
-        if older is not None and older.path != destination:
-            from offline_data.store.library import remove
-
-            remove(older)
+        existed = not options.force and _is_there(destination, options)
+        if not existed:
+            older = _other(dataset, destination, settings, options)
+            _build(adapter, release, path, target, settings, options, progress)
+            if older is not None:
+                remove(older)
     entry = entry_at(destination)
-    return Result(entry.id, destination, entry.manifest, False, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    return Result(entry.id, destination, entry.manifest, existed, seconds)
 
 
-def _layout(destination: Path) -> str:
-    return entry_at(destination).manifest.layout
+def _is_there(destination: Path, options: Options) -> bool:
+    if not (destination / MANIFEST).exists():
+        return False
+    return options.layout in {None, entry_at(destination).manifest.layout}
+
+
+def _other(
+    dataset: DatasetId, destination: Path, settings: Settings, options: Options
+) -> Entry | None:
+    """Find the dataset of this name that is to be replaced; some episodes replace none.
+
+    Raises:
+        UsageError: There is one, made from other files, and it was not said to replace it.
+    """
+    older = find(settings.root, dataset)
+    if options.episodes is not None or older is None or older.path == destination:
+        return None
+    if not options.force:
+        raise UsageError(
+            f"{dataset} is here already, made from other files ({older.path})",
+            hint="choose another name, or replace it with --force",
+        )
+    return older
+
+
+def _build(
+    adapter: Source,
+    release: Release,
+    path: Path,
+    target: DatasetId,
+    settings: Settings,
+    options: Options,
+    progress: Progress,
+) -> None:
+    destination = destination_of(target, settings)
+    parents = (entry_at(path).manifest.id,) if adapter.name == "local" else ()
+    layout = options.layout or "compact"
+    job = Job(target, adapter.name, layout, destination, local_files(path), parents)
+    with staging_folder(settings.staging, target.folder, destination) as staging:
+        build(adapter.open(release, path), job, options, settings, progress, staging)

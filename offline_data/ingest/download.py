@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offline_data.disk import free_bytes
 from offline_data.errors import NotFoundError, OfflineDataError
 from offline_data.ids import DatasetId, looks_like_path, parse_id
-from offline_data.ingest.building import Job, build
+from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import DownloadPlan, Options, Result
 from offline_data.ingest.raw import raw_files, raw_folder
 from offline_data.progress import SILENT
@@ -152,11 +152,6 @@ def _if_unchanged(entry: Entry, dataset: DatasetId, settings: Settings) -> Entry
     except OfflineDataError:
         return entry
     return entry if release.revision == entry.id.revision else None
-
-
-def destination_of(dataset: DatasetId, settings: Settings) -> Path:
-    """Return the directory of a dataset with a revision."""
-    return settings.root / dataset.folder / (dataset.revision or "unversioned")
 
 
 def _build_release(

@@ -47,19 +47,18 @@ def list_datasets(root: Path) -> list[Entry]:
     Raises:
         AccessError: The root exists and may not be read.
     """
-    entries = []
+    return survey(root)[0]
+
+
+def survey(root: Path) -> tuple[list[Entry], list[Path]]:
+    """List every dataset under `root`, and the directories whose manifest cannot be read."""
+    entries, damaged = [], []
     for folder in _dataset_folders(root):
         try:
             entries.append(entry_at(folder))
         except OfflineDataError:
-            continue
-    return sorted(entries, key=lambda entry: str(entry.id))
-
-
-def list_damaged(root: Path) -> list[Path]:
-    """List the directories that `list_datasets` leaves out: their manifest cannot be read."""
-    readable = {entry.path for entry in list_datasets(root)}
-    return sorted(folder for folder in _dataset_folders(root) if folder not in readable)
+            damaged.append(folder)
+    return sorted(entries, key=lambda entry: str(entry.id)), sorted(damaged)
 
 
 def entry_at(folder: Path) -> Entry:

@@ -14,10 +14,10 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.library import (
     entry_at,
     find,
-    list_damaged,
     list_datasets,
     locate,
     remove,
+    survey,
 )
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.testing.toy import toy_batch, write_toy
@@ -44,7 +44,7 @@ def test_list_finds_all_and_passes_over_damage(settings: Settings) -> None:
     (root / ".staging" / "half" / MANIFEST).write_text("{}")
     ids = ["local:x@1", "minari:a/b-v0@1", "minari:a/b-v0@2"]
     assert [str(entry.id) for entry in list_datasets(root)] == ids
-    assert list_damaged(root) == [root / "d4rl" / "broken" / "1"]
+    assert survey(root)[1] == [root / "d4rl" / "broken" / "1"]
 
 
 def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) -> None:
