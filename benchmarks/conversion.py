@@ -30,8 +30,8 @@ class Case:
 
     title: str
     path: Path
-    jobs: dict[str, str]
-    """What each is called, and the expression in `converters` that makes it."""
+    jobs: dict[str, tuple[str | int, ...]]
+    """What each is called, and what `converters.make` makes it of."""
     target: str
 
 
@@ -41,12 +41,12 @@ def cases(folder: Path, scale: float) -> Iterator[Case]:
         f"Minari HDF5, {episodes} episodes × 1000 steps",
         write_minari_hdf5(folder / "long-v0", episodes, 1000),
         {
-            "offline-data": "ours('minari')",
-            "offline-data, 1 process": "ours('minari', workers=1)",
-            "offline-data, layout ted": "ours('minari', 'ted')",
-            "limit": "limit",
-            "Minari's reader + write": "minari_reader",
-            "TorchRL": "torchrl_minari",
+            "offline-data": ("ours", "minari"),
+            "offline-data, 1 process": ("ours", "minari", "compact", 1),
+            "offline-data, layout ted": ("ours", "minari", "ted"),
+            "limit": ("limit",),
+            "Minari's reader + write": ("minari_reader",),
+            "TorchRL": ("torchrl_minari",),
         },
         "≥ 10× TorchRL, ≤ 2× limit",
     )
@@ -55,9 +55,9 @@ def cases(folder: Path, scale: float) -> Iterator[Case]:
         f"Minari HDF5, {episodes} episodes × 25 steps, dict",
         write_minari_hdf5(folder / "short-v0", episodes, 25, dict_observations=True),
         {
-            "offline-data": "ours('minari')",
-            "offline-data, 1 process": "ours('minari', workers=1)",
-            "Minari's reader + write": "minari_reader",
+            "offline-data": ("ours", "minari"),
+            "offline-data, 1 process": ("ours", "minari", "compact", 1),
+            "Minari's reader + write": ("minari_reader",),
         },
         "≥ 5× Minari's reader",
     )
@@ -66,10 +66,10 @@ def cases(folder: Path, scale: float) -> Iterator[Case]:
         f"D4RL gzip HDF5, {rows:,} steps",
         converters.write_d4rl(folder / "hopper_medium-v2.hdf5", rows),
         {
-            "offline-data": "ours('d4rl')",
-            "offline-data, 1 process": "ours('d4rl', workers=1)",
-            "limit": "limit",
-            "TorchRL": "torchrl_d4rl",
+            "offline-data": ("ours", "d4rl"),
+            "offline-data, 1 process": ("ours", "d4rl", "compact", 1),
+            "limit": ("limit",),
+            "TorchRL": ("torchrl_d4rl",),
         },
         "≥ 3× TorchRL",
     )
@@ -79,7 +79,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     """Measure every case; `scale` shrinks the data for a quick look."""
     for case in cases(folder, scale):
         out = folder / "out"
-        made = {name: eval(job, vars(converters)) for name, job in case.jobs.items()}  # noqa: S307
+        made = {name: converters.make(job) for name, job in case.jobs.items()}
         said = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
         jobs = {name: partial(job, case.path, out) for name, job in made.items()}
         # What one job left to be written to the disk is not to be charged to the next.
@@ -112,12 +112,12 @@ def first_observations(path: Path) -> Any:
         return leaf[: len(group["rewards"])]
 
 
-def peak_memory(job: str, path: Path, out: Path) -> int:
+def peak_memory(job: tuple[str | int, ...], path: Path, out: Path) -> int:
     """MiB that a job adds to a process of its own that has imported what the job needs (Linux)."""
     code = (
         "import re, sys; from pathlib import Path; from benchmarks import converters\n"
-        f"job = eval({job!r}, vars(converters)); path, out = map(Path, sys.argv[1:])\n"
-        + ("import torchrl.data.datasets\n" if "torchrl" in job else "")
+        f"job = converters.make({job!r}); path, out = map(Path, sys.argv[1:])\n"
+        + ("import torchrl.data.datasets\n" if "torchrl" in str(job) else "")
         # Not ru_maxrss, which a child inherits from its parent.
         + "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
         "before = peak()\n"

@@ -23,6 +23,13 @@ Convert = Callable[[Path, Path], object]
 CHUNK = 4 << 20
 
 
+def make(spec: tuple[str | int, ...]) -> Convert:
+    """Find a job of this module by its name; what follows the name is given to it to make one."""
+    name, *arguments = spec
+    found = globals()[str(name)]
+    return found(*arguments) if arguments else found
+
+
 def ours(source: str, layout: str = "compact", workers: int | None = None) -> Convert:
     """What `offline-data convert` does, audit and digests included; returns first observations."""
 
