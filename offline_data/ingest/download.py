@@ -16,7 +16,7 @@ from offline_data.progress import SILENT
 from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.registry import get_source
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, entry_at, find
+from offline_data.store.library import Entry, entry_at, find, how_to_get
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
 
@@ -85,7 +85,7 @@ def ensure(
     if download is False and on_disk(dataset, settings, options) is None:
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=f"load it with download=True, or run: offline-data download {text}",
+            hint=f"load it with download=True; {how_to_get(dataset)}",
         )
     return _download(dataset, settings, options, progress).path
 

@@ -102,10 +102,21 @@ def locate(text: str, settings: Settings) -> Entry:
         near = nearest(text, known)
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=f"did you mean {' or '.join(near)}? " * bool(near)
-            + f"to get it: offline-data download {text}",
+            hint=f"did you mean {' or '.join(near)}? " * bool(near) + how_to_get(dataset),
         )
     return entry
+
+
+def how_to_get(dataset: DatasetId) -> str:
+    """Say which command brings a dataset here.
+
+    Example:
+        >>> how_to_get(DatasetId("local", "mine"))
+        'to make it: offline-data convert PATH mine'
+    """
+    if dataset.source == "local":
+        return f"to make it: offline-data convert PATH {dataset.name}"
+    return f"to get it: offline-data download {dataset}"
 
 
 def remove(entry: Entry) -> int:

@@ -101,7 +101,7 @@ def test_what_is_not_here_says_how_to_get_it(cli: Cli, toy: Path, verb: str) -> 
     ran = cli(verb, "local:tyo", "--offline")
     assert (ran.code, ran.out) == (3, "")
     assert "local:toy" in ran.err
-    assert "offline-data download local:tyo" in ran.err
+    assert "offline-data convert PATH tyo" in ran.err
 
 
 @pytest.mark.parametrize("verb", ["info", "head", "stats", "sample", "verify", "rm"])
