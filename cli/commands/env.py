@@ -23,6 +23,7 @@ def _system(found: "Environment") -> Fields:
             Field("offline-data", found.version or "not installed"),
             Field("python", found.python),
             Field("platform", found.platform),
+            Field("compiled gather", "yes" if found.compiled_gather else "no, sampling is slower"),
             Field("free on the root's disk", found.free_bytes, "bytes"),
         )
     )

@@ -25,6 +25,12 @@ def test_versions_are_those_installed(settings: Settings) -> None:
     assert found.free_bytes > 0
 
 
+def test_it_says_whether_the_gather_is_compiled(settings: Settings) -> None:
+    from offline_data.buffers import native
+
+    assert environment.environment(settings).compiled_gather is (native.compiled is not None)
+
+
 def test_no_secret_is_shown(settings: Settings) -> None:
     secret = replace(
         settings,
