@@ -123,7 +123,8 @@ class EpisodeBatch:
     def returns(self) -> NDArray[np.float64]:
         """`[E]` undiscounted sum of rewards of each episode, added up in float64."""
         rewards = self.steps[REWARD][:, 0].astype(np.float64)
-        return np.add.reduceat(rewards, self.starts) if len(rewards) else np.zeros(0)
+        with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
+            return np.add.reduceat(rewards, self.starts) if len(rewards) else np.zeros(0)
 
     @property
     def nbytes(self) -> int:

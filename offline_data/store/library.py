@@ -129,11 +129,17 @@ def remove(entry: Entry) -> int:
         AccessError: A file may not be deleted.
     """
     read_manifest(entry.path)
+    if entry.path.is_symlink():
+        raise AccessError(
+            f"{entry.path} is a link, and what it leads to may be somebody else's",
+            hint=f"delete {entry.path.resolve()} itself",
+        )
     try:
         (entry.path / MANIFEST).unlink()
         shutil.rmtree(entry.path)
     except OSError as error:
-        raise AccessError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+        where, why = error.filename or entry.path, error.strerror or error
+        raise AccessError(f"{where} cannot be deleted: {why}") from error
     _remove_empty_parents(entry)
     return entry.bytes
 

@@ -70,6 +70,12 @@ def test_returns_are_summed_in_float64() -> None:
     assert returns.tolist() == [2.0**24 + 2]
 
 
+def test_rewards_that_are_not_finite_are_summed_without_a_word() -> None:
+    rewards = np.array([[np.inf], [-np.inf], [1.0]])
+    steps = {**batch_of([2, 1]).steps, ("next", "reward"): rewards}
+    np.testing.assert_array_equal(batch_of([2, 1], steps=steps).returns, [np.nan, 1.0])
+
+
 def test_bytes_are_those_of_all_columns() -> None:
     batch = batch_of([2], episodes={("id",): np.zeros(1, np.int64)})
     assert batch.nbytes == 2 * (8 + 8 + 1 + 1) + 3 * 8 + 8

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offline_data.config import Settings
-from offline_data.errors import NotFoundError
+from offline_data.errors import AccessError, NotFoundError
 from offline_data.ids import parse_id
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import (
@@ -88,6 +88,14 @@ def test_removing_a_dataset_elsewhere_leaves_its_parent(tmp_path: Path) -> None:
     write_toy(home / "d", [toy_batch([1])])
     remove(entry_at(home / "d"))
     assert home.is_dir()
+
+
+def test_a_link_is_not_followed_to_delete(tmp_path: Path) -> None:
+    write_toy(tmp_path / "d", [toy_batch([1])])
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    with pytest.raises(AccessError, match="is a link"):
+        remove(entry_at(tmp_path / "link"))
+    assert entry_at(tmp_path / "d").manifest.counts["transitions"] == 1
 
 
 def test_unknown_manifest_fields_are_kept(tmp_path: Path) -> None:
