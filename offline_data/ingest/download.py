@@ -53,6 +53,8 @@ def download(
     source = get_source(dataset.source)
     release = source.resolve(dataset.name, dataset.revision, settings)
     entry, existed = _build_release(dataset, source, release, settings, options, progress)
+    if options.layout not in {None, entry.manifest.layout}:  # another process made it meanwhile
+        return _result(_rewrite(entry, settings, options, progress), begin)
     return _result(entry, begin, existed=existed)
 
 
@@ -82,12 +84,17 @@ def ensure(
         return entry_at(Path(text).expanduser()).path
     dataset = parse_id(text)
     options = Options(layout=layout, force=download == "force")
-    if download is False and on_disk(dataset, settings, options) is None:
+    if download is not False:
+        return _download(dataset, settings, options, progress).path
+    entry = find(settings.root, dataset)
+    if entry is None:
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
             hint=f"load it with download=True; {how_to_get(dataset)}",
         )
-    return _download(dataset, settings, options, progress).path
+    if layout not in {None, entry.manifest.layout}:
+        entry = _rewrite(entry, settings, options, progress)
+    return entry.path
 
 
 _download = download  # `ensure` has an argument of that name
@@ -124,34 +131,36 @@ def fetch_raw(
 
 def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
     """Find a dataset as asked for under the root, else None; opens no socket."""
-    if options.episodes is not None:
-        return _partial_on_disk(dataset, settings, options)
-    entry = find(settings.root, dataset)
-    if entry is None or dataset.revision or not entry.id.revision:
+    if options.episodes is None:
+        entry = find(settings.root, dataset)
+    else:
+        entry = _some_episodes(dataset, settings, options)
+    if entry is None or dataset.revision or dataset.source == "local":
         return entry
-    if not entry.id.revision.startswith("local-") or dataset.source == "local":
+    if not str(entry.id.revision).startswith("local-"):
         return entry
-    return _if_unchanged(entry, dataset, settings)
+    return _if_unchanged(entry, dataset, settings, options)
 
 
-def _partial_on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
+def _some_episodes(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
     if dataset.revision:
         return find(settings.root, dataset.at(options.revision_of(dataset.revision)))
-    suffix = options.revision_of("")
-    for folder in sorted((settings.root / dataset.folder).glob(f"*{suffix}")):
-        return find(settings.root, dataset.at(folder.name))
-    return None
+    found = (settings.root / dataset.folder).glob(f"*{options.revision_of('')}/{MANIFEST}")
+    entries = [entry_at(path.parent) for path in found]
+    return max(entries, key=lambda entry: entry.manifest.created, default=None)
 
 
-def _if_unchanged(entry: Entry, dataset: DatasetId, settings: Settings) -> Entry | None:
-    """Return `entry` unless the source's own local files changed or went since; no network."""
+def _if_unchanged(
+    entry: Entry, dataset: DatasetId, settings: Settings, options: Options
+) -> Entry | None:
+    """Return `entry` unless the source's own local files changed since; no network."""
     try:
         release = get_source(dataset.source).resolve(
             dataset.name, None, replace(settings, offline=True)
         )
-    except OfflineDataError:
+    except OfflineDataError:  # they are gone: what was made of them is what there is
         return entry
-    return entry if release.revision == entry.id.revision else None
+    return entry if options.revision_of(release.revision) == entry.id.revision else None
 
 
 def _build_release(
