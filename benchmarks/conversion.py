@@ -1,4 +1,4 @@
-"""Converting Minari and D4RL files: time beside peers and the limit, memory, right or wrong.
+"""Converting Minari and D4RL files: time beside peers and limits, memory, right or wrong.
 
 All jobs of a case read the same file from a warm page cache and write to the same disk.
 """
@@ -44,11 +44,12 @@ def cases(folder: Path, scale: float) -> Iterator[Case]:
             "offline-data": ("ours", "minari"),
             "offline-data, 1 process": ("ours", "minari", "compact", 1),
             "offline-data, layout ted": ("ours", "minari", "ted"),
-            "limit": ("limit",),
+            "h5py reads all, bytes written once": ("limit",),
+            "the bytes written, nothing read": ("written",),
             "Minari's reader + write": ("minari_reader",),
             "TorchRL": ("torchrl_minari",),
         },
-        "≥ 10× TorchRL, ≤ 2× limit",
+        "≥ 10× TorchRL, ≤ 2× writing the bytes",
     )
     episodes = int(20_000 * scale)
     yield Case(
@@ -68,7 +69,8 @@ def cases(folder: Path, scale: float) -> Iterator[Case]:
         {
             "offline-data": ("ours", "d4rl"),
             "offline-data, 1 process": ("ours", "d4rl", "compact", 1),
-            "limit": ("limit",),
+            "h5py reads all, bytes written once": ("limit",),
+            "the bytes written, nothing read": ("written",),
             "TorchRL": ("torchrl_d4rl",),
         },
         "≥ 3× TorchRL",
@@ -113,7 +115,10 @@ def first_observations(path: Path) -> Any:
 
 
 def peak_memory(job: tuple[str | int, ...], path: Path, out: Path) -> int:
-    """MiB that a job adds to a process of its own that has imported what the job needs (Linux)."""
+    """MiB that a job adds to a process of its own that has imported what the job needs (Linux).
+
+    Resident memory, pages of mapped files among it; processes that the job starts are not counted.
+    """
     code = (
         "import re, sys; from pathlib import Path; from benchmarks import converters\n"
         f"job = converters.make({job!r}); path, out = map(Path, sys.argv[1:])\n"

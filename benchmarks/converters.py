@@ -44,9 +44,14 @@ def ours(source: str, layout: str = "compact", workers: int | None = None) -> Co
 
 
 def limit(path: Path, out: Path) -> None:
-    """Read every array whole with h5py; write the bytes that `ours` left, once, and sync."""
+    """Read every array whole with h5py, then do what `written` does."""
     with h5py.File(hdf5_of(path)) as file:
         file.visititems(_read)
+    written(path, out)
+
+
+def written(_: Path, out: Path) -> None:
+    """Write as many bytes as `ours` left, once, and sync; read nothing."""
     size = sum(p.stat().st_size for p in (out / "ours").rglob("*") if p.is_file())
     write(out / "limit", iter([memoryview(bytes(size))]))
 

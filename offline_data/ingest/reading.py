@@ -36,7 +36,7 @@ _PARTS_PER_WORKER = 6
 _PROBES = 16
 """The first part is begun with two pieces of a sixteenth, to see how long reading takes."""
 
-_WORTH_WORKERS = 0.5
+_WORTH_WORKERS = 1.0
 """Seconds that worker processes must be expected to save, to pay for their start."""
 
 _CHILD = (
