@@ -20,7 +20,7 @@ LAYERS = (
     {"ingest", "preprocess", "buffers", "checks", "reports"},
     {"store", "sources"},
     {"readers", "fetch", "episodes"},
-    {"errors", "ids", "config", "progress", "disk"},
+    {"errors", "ids", "config", "progress", "disk", "paths", "heads"},
 )
 """Left may import right, never back; rooms of one layer may import each other unless said."""
 

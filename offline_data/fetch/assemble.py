@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from offline_data.disk import disk_errors
-from offline_data.fetch.cache import check_relative
+from offline_data.paths import check_relative
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -86,7 +86,7 @@ def _from_http(
 ) -> Arrival:
     path = partial_path(errand.settings, step.file.urls[0])
     seen = _seen(index, errand)
-    with Partial(path, step.file.digest, seen) as partial:
+    with Partial(path, step.file, seen) as partial:
         transfer = Transfer(
             client,
             step.file,
@@ -137,7 +137,7 @@ def _users_own(path: Path, url: str, step: FileStep, index: int, errand: Errand)
 
 def _verified(path: Path, url: str, step: FileStep, seen: Callable[[int], None]) -> Hashes:
     with disk_errors(path):
-        hashes = hash_file(path, step.file.digest, seen)
+        hashes = hash_file(path, step.file, seen)
     check_whole(step.file, hashes, url)
     return hashes
 

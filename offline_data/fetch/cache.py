@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.disk import write_durably
-from offline_data.errors import IntegrityError
 
 if TYPE_CHECKING:
     from offline_data.config import Settings
@@ -123,14 +122,3 @@ def bytes_of(settings: Settings, record: Record) -> Path | None:
         return None
     touched = record.outside is not None and state.st_mtime_ns != record.mtime_ns
     return None if touched or state.st_size != record.size else path
-
-
-def check_relative(path: str) -> str:
-    """Return `path` if it stays inside the folder it is joined to, else raise `IntegrityError`."""
-    parts = path.split("/")
-    if any(part in {"", ".", ".."} for part in parts) or any(c in path for c in "\\\0\n"):
-        raise IntegrityError(
-            f"A raw file is named {path!r}: expected a relative path without empty or `..` parts",
-            hint="the source's list is damaged or hostile; nothing was written",
-        )
-    return path

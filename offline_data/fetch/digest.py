@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.fetch.crc32c import Crc32c
-from offline_data.readers.hdf5 import describe_head
+from offline_data.heads import describe_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +27,14 @@ class _Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-_HEX_DIGITS = {"sha256": 64, "md5": 32, "crc32c": 8}
+_HEX_DIGITS = {"sha256": 64, "md5": 32, "crc32c": 8, "git": 40}
 
 
-def _hash(algorithm: str) -> _Hash:
+def _hash(algorithm: str, size: int | None) -> _Hash:
     if algorithm == "crc32c":
         return Crc32c()
+    if algorithm == "git":  # git names a blob by the sha1 of its size and its content
+        return hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
     return hashlib.new(algorithm, usedforsecurity=False)
 
 
@@ -47,7 +49,8 @@ def split_digest(digest: str) -> tuple[str, str]:
     value = value.lower()
     if len(value) != _HEX_DIGITS.get(algorithm) or set(value) - set("0123456789abcdef"):
         raise UsageError(
-            f"{digest!r} is not a digest; expected sha256:, md5: or crc32c: and 64, 32 or 8 hex digits"
+            f"{digest!r} is not a digest; expected sha256:, md5:, crc32c: or git: "
+            "and 64, 32, 8 or 40 hex digits"
         )
     return algorithm, value
 
@@ -56,14 +59,19 @@ class Hashes:
     """Digests, size and first bytes of a file that arrives piece by piece.
 
     Args:
-        published: `RemoteFile.digest`; its algorithm is computed beside sha256.
+        file: What is published; the algorithm of its digest is computed beside sha256.
+
+    Raises:
+        UsageError: Its digest is git's, which covers the size, and its size is not published.
     """
 
-    def __init__(self, published: str | None = None) -> None:
+    def __init__(self, file: RemoteFile) -> None:
         self.size = 0
         self.head = b""
-        algorithm = split_digest(published)[0] if published else "sha256"
-        self._hashes = {name: _hash(name) for name in {"sha256", algorithm}}
+        algorithm = split_digest(file.digest)[0] if file.digest else "sha256"
+        if algorithm == "git" and file.size is None:
+            raise UsageError(f"{file.path} has a digest of git and no size; expected both")
+        self._hashes = {name: _hash(name, file.size) for name in {"sha256", algorithm}}
 
     def update(self, block: bytes) -> None:
         """Take the next bytes."""
@@ -77,7 +85,7 @@ class Hashes:
         return self._hashes[algorithm].hexdigest()
 
 
-def hash_file(path: Path, published: str | None, seen: Callable[[int], None]) -> Hashes:
+def hash_file(path: Path, published: RemoteFile, seen: Callable[[int], None]) -> Hashes:
     """Read a file once for its digests; `seen` is told the bytes read so far."""
     hashes = Hashes(published)
     with path.open("rb") as file:

@@ -21,7 +21,8 @@ class RemoteFile:
     size: int | None = None
     """Bytes, where the source publishes them."""
     digest: str | None = None
-    """`sha256:…`, `md5:…` or `crc32c:…` in hex, where the source publishes one."""
+    """`sha256:…`, `md5:…`, `crc32c:…` or `git:…` (the id of the blob, for which the size must be
+    known too) in hex, where the source publishes one."""
     magic: bytes = b""
     """What the file must begin with (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
 

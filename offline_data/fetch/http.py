@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data.errors import AuthError, IntegrityError, NetworkError, NotFoundError, OfflineError
 from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.mirrors import with_mirrors
 from offline_data.fetch.retry import TransientError, parse_retry_after, persist
-from offline_data.readers.hdf5 import describe_head
+from offline_data.heads import describe_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
 
+T = TypeVar("T")
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ONLINE = "run the same command once without --offline (and without OFFLINE_DATA_OFFLINE)"
-_LARGEST_JSON = 64 << 20
+_LARGEST_DOCUMENT = 64 << 20
 
 
 def offline_error(what: str, url: str) -> OfflineError:
@@ -121,18 +122,36 @@ def get_json(
     limits: FetchLimits | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> Any:
-    """Fetch a small JSON document, a listing for example; mirrors come first.
+    """Fetch a small JSON document, a listing for example; arguments and errors are `get_document`'s.
+
+    Raises:
+        IntegrityError: What came is not JSON.
+    """
+    return get_document(url, settings, _parse_json, limits=limits, sleep=sleep)
+
+
+def get_document(
+    url: str,
+    settings: Settings,
+    parse: Callable[[bytes, str], T],
+    *,
+    limits: FetchLimits | None = None,
+    sleep: Callable[[float], None] | None = None,
+) -> T:
+    """Fetch a small document and read it; mirrors come first.
 
     Args:
         url: `http(s)://…`.
         settings: Mirrors, and whether a network may be used.
+        parse: Gets the bytes and where they came from; raises `IntegrityError` where they are not
+            what was asked for, and the next place is tried.
         limits: Waits and tries; None for the defaults.
         sleep: Waits so many seconds between tries; None for `time.sleep`.
 
     Raises:
         OfflineError: `settings.offline` is set; no socket was opened.
         NotFoundError, AuthError, NetworkError: Of the published URL, after all mirrors failed.
-        IntegrityError: What came is not JSON.
+        IntegrityError: What came is not such a document, or has more than 64 MiB.
     """
     import time
 
@@ -141,25 +160,38 @@ def get_json(
     bounds, pause = limits or FetchLimits(), sleep or time.sleep
     *mirrors, published = with_mirrors([url], settings.mirrors)
     with open_client(bounds) as client:
+
+        def fetch(place: str) -> T:
+            return persist(lambda: parse(_body(client, place), place), bounds, pause)
+
         for place in mirrors:
             try:
-                return persist(lambda place=place: _json(client, place), bounds, pause)  # type: ignore[misc]
+                return fetch(place)
             except (NetworkError, NotFoundError, AuthError, IntegrityError):
                 continue
-        return persist(lambda: _json(client, published), bounds, pause)
+        return fetch(published)
 
 
-def _json(client: httpx.Client, url: str) -> Any:
-    body = b""
+def _body(client: httpx.Client, url: str) -> bytes:
+    body = bytearray()
     with open_url(client, url) as response:
         for block in response.iter_raw():
             body += block
-            if len(body) > _LARGEST_JSON:
-                raise IntegrityError(f"{url} has more than {_LARGEST_JSON} bytes, no listing")
+            if len(body) > _LARGEST_DOCUMENT:
+                raise IntegrityError(f"{url} has more than {_LARGEST_DOCUMENT} bytes, no listing")
+    return bytes(body)
+
+
+def _parse_json(body: bytes, url: str) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise IntegrityError(
-            f"{url} is not JSON: {describe_head(body[:512])}",
-            hint="a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts",
-        ) from error
+        raise not_a_document("JSON", body, url) from error
+
+
+def not_a_document(kind: str, body: bytes, url: str) -> IntegrityError:
+    """Say that what came is not the kind of document that was asked for."""
+    return IntegrityError(
+        f"{url} is not {kind}: {describe_head(body[:512])}",
+        hint="a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts",
+    )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from offline_data.fetch.files import RemoteFile
+
 _BLOCK = 1 << 20
 
 
@@ -30,7 +32,7 @@ class Partial:
 
     Args:
         path: Where the bytes gather; the note is beside it.
-        published: Digest that the source publishes.
+        published: What the source publishes about the file.
         seen: Told the bytes that are here, whenever that changes.
 
     Attributes:
@@ -38,7 +40,7 @@ class Partial:
         continued: Whether some bytes were here before the current connection began.
     """
 
-    def __init__(self, path: Path, published: str | None, seen: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, published: RemoteFile, seen: Callable[[int], None]) -> None:
         self.path = path
         self.hashes = Hashes(published)
         self.continued = False
@@ -80,7 +82,7 @@ class Partial:
         host if the source publishes a digest, which will tell.
         """
         validator = self.validator_of(url)
-        if self.size == 0 or not (validator or self._published):
+        if self.size == 0 or not (validator or self._published.digest):
             return {}
         condition = {"If-Range": validator} if validator else {}
         return {"Range": f"bytes={self.size}-", **condition}

@@ -10,7 +10,6 @@ from offline_data.errors import UsageError
 from offline_data.fetch.cache import (
     Record,
     bytes_of,
-    check_relative,
     partial_path,
     read_record,
     whole_path,
@@ -18,6 +17,7 @@ from offline_data.fetch.cache import (
 from offline_data.fetch.digest import split_digest
 from offline_data.fetch.hub import cached_by_user
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
+from offline_data.paths import check_relative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import AccessError, FormatError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, OfflineDataError
+from offline_data.heads import check_magic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file without a user block."""
-
-_HTML = (b"<!doctype", b"<html", b"<?xml")
 
 
 @contextmanager
@@ -52,35 +51,6 @@ def _forget_metadata(file: Any) -> None:
     config.set_initial_size = True
     config.initial_size, config.min_size, config.max_size = 1 << 20, 1 << 20, 2 << 20
     file.id.set_mdc_config(config)
-
-
-def check_magic(path: Path, magic: bytes, what: str) -> None:
-    """Raise unless `path` begins with `magic`; says so where it is a web page or an LFS pointer."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(512)
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no file {path}") from None
-    except OSError as error:
-        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
-    if not head.startswith(magic):
-        raise FormatError(f"{path} is not {what}: {describe_head(head)}", hint="fetch it again")
-
-
-def describe_head(head: bytes) -> str:
-    """Say in words what a file that begins like this probably is.
-
-    Example:
-        >>> describe_head(b"<!DOCTYPE html><title>Not found")
-        'it is a web page, probably the error message of a server'
-    """
-    if not head:
-        return "it is empty"
-    if head.lstrip().lower().startswith(_HTML):
-        return "it is a web page, probably the error message of a server"
-    if head.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer: the data themselves were not fetched"
-    return f"it begins with {head[:8]!r}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import AccessError, FormatError
-from offline_data.readers.hdf5 import describe_head, open_hdf5
+from offline_data.heads import describe_head
+from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import SourceInfo
 from offline_data.sources.minari.spaces import parse_space
 

@@ -1,0 +1,29 @@
+"""Names that came from elsewhere and become paths: checked before they touch the disk."""
+
+from __future__ import annotations
+
+from offline_data.errors import IntegrityError
+
+
+def check_relative(path: str, what: str = "A raw file") -> str:
+    """Return `path` if it stays inside the folder it is joined to.
+
+    Args:
+        path: Posix path as a listing, a catalogue or an archive gives it.
+        what: What has the name, for the message.
+
+    Raises:
+        IntegrityError: It is absolute, has empty, `.` or `..` parts, or characters that some system
+            reads as something else than part of a name.
+
+    Example:
+        >>> check_relative("door/main_data.hdf5")
+        'door/main_data.hdf5'
+    """
+    parts = path.split("/")
+    if any(part in {"", ".", ".."} for part in parts) or any(c in path for c in "\\\0\n"):
+        raise IntegrityError(
+            f"{what} is named {path!r}: expected a relative path without empty or `..` parts",
+            hint="the source's list is damaged or hostile; nothing was written",
+        )
+    return path
