@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.readers.hdf5 import check_magic
+from offline_data.heads import check_magic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

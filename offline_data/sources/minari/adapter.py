@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError
+from offline_data.heads import check_magic
 from offline_data.ids import parse_id
-from offline_data.readers.hdf5 import MAGIC, check_magic
+from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import CatalogEntry, Release
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.minari.arrow import ArrowStorage
