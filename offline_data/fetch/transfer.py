@@ -13,7 +13,7 @@ from offline_data.fetch.http import open_url
 from offline_data.fetch.retry import TransientError, persist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import httpx
 
@@ -35,6 +35,8 @@ class Transfer:
         sleep: Waits between tries; may raise to stop.
         check: Called between blocks; may raise to stop.
         sized: Told the size, once a host says it.
+        headers: Sent with every request (who asks); a redirect to another host does not get the
+            authorization among them.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Transfer:
         sleep: Callable[[float], None],
         check: Callable[[], None],
         sized: Callable[[int], None],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._client = client
         self._file = file
@@ -55,6 +58,7 @@ class Transfer:
         self._sleep = sleep
         self._check = check
         self._sized = sized
+        self._headers = dict(headers or {})
         self.validator: str | None = None
 
     def bring(self, url: str) -> None:
@@ -87,7 +91,7 @@ class Transfer:
         persist(lambda: self._attempt(url), self._limits, self._sleep, lambda: self._partial.size)
 
     def _attempt(self, url: str) -> None:
-        headers = self._partial.range_from(url)
+        headers = {**self._headers, **self._partial.range_from(url)}
         with open_url(self._client, url, headers) as response:
             if response.status_code == 416:
                 self._check_beyond(response, url)
