@@ -60,17 +60,21 @@ def show(result: Result, mode: Mode) -> None:
 
 
 def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
-    """Print a failure, as JSON on stdout or as one line and a hint on stderr; see `show`."""
-    message = " ".join(message.split())
+    """Print a failure, as JSON on stdout or as a line and a hint on stderr; see `show`.
+
+    Further lines of a message, the places that were tried for example, are set in.
+    """
+    lines = [" ".join(line.split()) for line in message.splitlines()]
     with _printing():
         if as_json:
-            print(to_json({"error": {"code": code, "message": message, "hint": hint}}))
+            print(to_json({"error": {"code": code, "message": " ".join(lines), "hint": hint}}))
             return
         console = error_console()
-        for style, word, text in (("bold red", "error", message), ("cyan", "hint", hint)):
-            if text:
+        for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):
+            if any(text):
                 console.print(f"{word}:", style=style, end=" ", markup=False, highlight=False)
-                console.print(clean(text), markup=False, highlight=False, soft_wrap=True)
+                shown = "\n  ".join(clean(line) for line in text if line)
+                console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_traceback(error: BaseException) -> None:

@@ -10,10 +10,13 @@ from offline_data_cli.options import Dataset
 from offline_data_cli.result import Column, Field, Fields, Result, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.reports.info import DatasetInfo
 
 _SCHEMA = (Column("LEAF"), Column("TYPE"), Column("SHAPE"), Column("ROWS"))
+_MOST_FILES = 8
 
 
 def info(call: Call, dataset: Dataset) -> Result:
@@ -68,7 +71,8 @@ def _provenance(found: "DatasetInfo") -> Fields:
             Field("created", found.created),
             Field("converter", _compact(found.converter)),
             Field("made from", found.parents),
-            Field("files", [_file(file) for file in found.files]),
+            Field("files", _files(found.files)),
+            Field("passed over", _failed(found.files)),
             *(Field(f"{name} space", _compact(space)) for name, space in found.spaces.items()),
             Field("environment", _compact(found.environment)),
             *(Field(name, _compact(value)) for name, value in found.about.items()),
@@ -82,7 +86,18 @@ def _provenance(found: "DatasetInfo") -> Fields:
     )
 
 
-def _file(file: Any) -> str:
+def _files(files: "Sequence[Mapping[str, Any]]") -> list[str]:
+    more = len(files) - _MOST_FILES
+    shown = [_file(file) for file in files[:_MOST_FILES]]
+    return [*shown, f"… and {more} more (all in --json)"] if more > 0 else shown
+
+
+def _failed(files: "Sequence[Mapping[str, Any]]") -> list[str]:
+    """Name each place that did not give what it should once, whatever the number of files."""
+    return list(dict.fromkeys(reason for file in files for reason in file.get("failed", ())))
+
+
+def _file(file: "Mapping[str, Any]") -> str:
     return f"{file.get('path')}, {human_bytes(file.get('size') or 0)}, from {file.get('url') or 'this disk'}"
 
 

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.disk import disk_errors
-from offline_data.errors import AccessError, NotFoundError, OfflineDataError
-from offline_data.fetch.cache import hub_folder, lock_path, partial_path, read_record
+from offline_data.errors import AccessError, AuthError, NotFoundError, OfflineDataError
+from offline_data.fetch.cache import lock_path, partial_path, read_record
 from offline_data.fetch.digest import Hashes, check_whole, hash_file
 from offline_data.fetch.errand import Errand, locked
 from offline_data.fetch.failures import Failures
 from offline_data.fetch.http import offline_error
-from offline_data.fetch.hub import cached_by_user, download_from_hub
+from offline_data.fetch.hub import cached_by_user, hub_headers, url_on_hub, with_facts
 from offline_data.fetch.local import path_of_url
-from offline_data.fetch.mirrors import scheme_of
+from offline_data.fetch.mirrors import host_of, scheme_of
 from offline_data.fetch.partial import Partial
 from offline_data.fetch.plan import here
 from offline_data.fetch.publish import Arrival, kept, publish
+from offline_data.fetch.retry import persist
 from offline_data.fetch.transfer import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import httpx
-
-    from offline_data.fetch.files import FetchedFile
+    from offline_data.fetch.files import FetchedFile, RemoteFile
     from offline_data.fetch.plan import FileStep
 
 
@@ -64,8 +63,8 @@ def _from_places(step: FileStep, index: int, errand: Errand) -> FetchedFile:
             errand.check()
             if not failures.add(url, error):
                 raise
-            if failures.host_is_down:
-                errand.hosts.failed(url)
+            if failures.host_is_down and errand.hosts.failed(url) and len(step.places) > 1:
+                errand.progress.note(f"{host_of(url)} comes last from now on: {error.message}")
     raise failures.summary()
 
 
@@ -75,26 +74,30 @@ def _from(url: str, step: FileStep, index: int, errand: Errand) -> Arrival:
         return _users_own(path_of_url(url), url, step, index, errand)
     if scheme == "hf":
         return _from_hub(url, step, index, errand)
-    if errand.client is None:
-        raise offline_error(step.file.path, url)
     with errand.hosts.slot(url, errand.check):
-        return _from_http(errand.client, url, step, index, errand)
+        return _from_http(url, step, index, errand)
 
 
 def _from_http(
-    client: httpx.Client, url: str, step: FileStep, index: int, errand: Errand
+    url: str,
+    step: FileStep,
+    index: int,
+    errand: Errand,
+    headers: dict[str, str] | None = None,
 ) -> Arrival:
+    if errand.client is None:
+        raise offline_error(step.file.path, url)
     path = partial_path(errand.settings, step.file.urls[0])
-    seen = _seen(index, errand)
-    with Partial(path, step.file, seen) as partial:
+    with Partial(path, step.file, _seen(index, errand)) as partial:
         transfer = Transfer(
-            client,
+            errand.client,
             step.file,
             partial,
             errand.limits,
             sleep=errand.sleep,
             check=errand.check,
             sized=lambda size: errand.meter.sized(index, size),
+            headers=headers,
         )
         transfer.bring(url)
     return Arrival(url, path, partial.hashes, etag=transfer.validator)
@@ -111,20 +114,23 @@ def _from_hub(url: str, step: FileStep, index: int, errand: Errand) -> Arrival:
             errand.progress.note(f"{cached} in the Hugging Face cache is passed over: {error}")
     if errand.settings.offline:
         raise offline_error(step.file.path, url)
-    return _from_hub_itself(url, step, index, errand)
+    with errand.hosts.slot(url, errand.check):
+        return _from_hub_itself(url, step, index, errand)
 
 
 def _from_hub_itself(url: str, step: FileStep, index: int, errand: Errand) -> Arrival:
-    folder = hub_folder(errand.settings, step.file.urls[0])
-    shutil.rmtree(folder, ignore_errors=True)  # huggingface_hub does not resume
+    if step.file.digest is None:
+        step = replace(step, file=_asked(url, step, errand))
+    place, headers = url_on_hub(url, errand.settings), hub_headers(errand.settings)
     try:
-        with errand.hosts.slot(url, errand.check):
-            path = download_from_hub(url, errand.settings, folder, _seen(index, errand))
-        hashes = _verified(path, url, step, lambda _: errand.check())
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        return replace(_from_http(place, step, index, errand, headers), url=url)
+    except (AuthError, NotFoundError):
+        _asked(url, step, errand)  # which knows whether it is gated, private or not there
         raise
-    return Arrival(url, path, hashes, folder=folder)
+
+
+def _asked(url: str, step: FileStep, errand: Errand) -> RemoteFile:
+    return persist(lambda: with_facts(step.file, url, errand.settings), errand.limits, errand.sleep)
 
 
 def _users_own(path: Path, url: str, step: FileStep, index: int, errand: Errand) -> Arrival:

@@ -3,7 +3,6 @@
     sha256/ab/<sha256>      whole files by content, read-only, shared by all datasets
     index/<key>.json        what the URL had when it was last fetched; outlives the file
     partial/<key>.part      bytes so far; beside it <key>.json, from where and with what validator
-    partial/<key>.hub/      a file that huggingface_hub is bringing
     locks/<key>.lock        held while a process fetches the URL
 
 A key is the sha256 of a file's first published URL.
@@ -46,6 +45,8 @@ class Record:
     """Modification time of that file when it was read."""
     digest: str | None = None
     """What its source published then."""
+    failed: tuple[str, ...] = ()
+    """Places passed over before `came_from`, as `host: reason`."""
 
     def agrees(self, file: RemoteFile) -> bool:
         """Tell whether what is published now can be what was fetched then."""
@@ -66,11 +67,6 @@ def whole_path(settings: Settings, sha256: str) -> Path:
 def partial_path(settings: Settings, url: str) -> Path:
     """Where bytes from `url` gather until the file is whole."""
     return settings.downloads / "partial" / f"{key_of(url)}.part"
-
-
-def hub_folder(settings: Settings, url: str) -> Path:
-    """Where huggingface_hub may work until the file is whole."""
-    return settings.downloads / "partial" / f"{key_of(url)}.hub"
 
 
 def lock_path(settings: Settings, url: str) -> Path:

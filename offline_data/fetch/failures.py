@@ -60,9 +60,9 @@ class Failures:
         chosen = published or next(iter(self._errors.values()))
         if len(self._errors) == 1:
             return chosen
-        told = "; ".join(self.reasons)
+        told = "".join(f"\n  {error.message}" for error in self._errors.values())
         summary = type(chosen)(
-            f"{self._file.path} could not be fetched from any of {len(self._errors)} places: {told}",
+            f"{self._file.path} could not be fetched from any of {len(self._errors)} places:{told}",
             hint=chosen.hint,
         )
         summary.__cause__ = chosen

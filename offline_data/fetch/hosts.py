@@ -30,10 +30,12 @@ class Hosts:
         with self._lock:
             return sorted(urls, key=lambda url: host_of(url) in self._down)
 
-    def failed(self, url: str) -> None:
-        """Remember that the host of `url` does not serve."""
+    def failed(self, url: str) -> bool:
+        """Remember that the host of `url` does not serve; tell whether that is news."""
         with self._lock:
+            known = host_of(url) in self._down
             self._down.add(host_of(url))
+        return not known
 
     @contextmanager
     def slot(self, url: str, check: Callable[[], None]) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from offline_data.errors import AuthError, IntegrityError, NetworkError, NotFoundError, OfflineError
 from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.mirrors import with_mirrors
-from offline_data.fetch.retry import TransientError, parse_retry_after, persist
+from offline_data.fetch.retry import PASSING, TransientError, parse_retry_after, persist
 from offline_data.heads import describe_head
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
 
 T = TypeVar("T")
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ONLINE = "run the same command once without --offline (and without OFFLINE_DATA_OFFLINE)"
 _LARGEST_DOCUMENT = 64 << 20
 
@@ -98,7 +97,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
         raise AuthError(
             answered, hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts"
         )
-    elif status in _PASSING:
+    elif status in PASSING:
         now = datetime.now(timezone.utc)
         wait = parse_retry_after(response.headers.get("Retry-After"), now)
         raise TransientError(answered, retry_after=wait)
@@ -127,7 +126,7 @@ def get_json(
     Raises:
         IntegrityError: What came is not JSON.
     """
-    return get_document(url, settings, _parse_json, limits=limits, sleep=sleep)
+    return get_document(url, settings, parse_json, limits=limits, sleep=sleep)
 
 
 def get_document(
@@ -182,10 +181,11 @@ def _body(client: httpx.Client, url: str) -> bytes:
     return bytes(body)
 
 
-def _parse_json(body: bytes, url: str) -> Any:
+def parse_json(body: bytes, url: str) -> Any:
+    """Read a JSON document for `get_document`; raises `IntegrityError` where it is none."""
     try:
         return json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise not_a_document("JSON", body, url) from error
 
 

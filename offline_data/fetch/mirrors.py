@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
-def with_mirrors(urls: Iterable[str], mirrors: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def with_mirrors(
+    urls: Iterable[str],
+    mirrors: Sequence[tuple[str, str]],
+    plainly: Callable[[str], str] = str,
+) -> tuple[str, ...]:
     """List where to look for a file: before each URL its rewritings, in the order of `mirrors`.
+
+    Args:
+        urls: Published URLs, best first.
+        mirrors: Prefixes and what to put in their place.
+        plainly: Gives the `http(s)://` form of a URL of another kind, which mirrors may name too.
 
     Example:
         >>> with_mirrors(["http://a/x"], [("http://a", "file:///mnt/a"), ("http://b", "http://c")])
@@ -19,8 +28,9 @@ def with_mirrors(urls: Iterable[str], mirrors: Sequence[tuple[str, str]]) -> tup
     places: dict[str, None] = {}
     for url in urls:
         for prefix, replacement in mirrors:
-            if url.startswith(prefix):
-                places[replacement + url.removeprefix(prefix)] = None
+            for form in (url, plainly(url)):
+                if form.startswith(prefix):
+                    places[replacement + form.removeprefix(prefix)] = None
         places[url] = None
     return tuple(places)
 

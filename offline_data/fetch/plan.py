@@ -15,7 +15,7 @@ from offline_data.fetch.cache import (
     whole_path,
 )
 from offline_data.fetch.digest import split_digest
-from offline_data.fetch.hub import cached_by_user
+from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
 from offline_data.paths import check_relative
 
@@ -111,11 +111,15 @@ def plan_fetch(
 
 
 def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
-    places = with_mirrors(file.urls, settings.mirrors)
+    places = with_mirrors(file.urls, settings.mirrors, lambda url: _plainly(url, settings))
     _check(file, places)
     record = read_record(settings, file.urls[0])
     action, reason, wanted, path = _decide(file, settings, record, places, force=force)
     return FileStep(file, action, reason, places, wanted, path, record, force=force)
+
+
+def _plainly(url: str, settings: Settings) -> str:
+    return url_on_hub(url, settings) if scheme_of(url) == "hf" else url
 
 
 def _check(file: RemoteFile, places: tuple[str, ...]) -> None:

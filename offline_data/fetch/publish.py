@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -36,15 +35,15 @@ class Arrival:
     """Validator that the host gave."""
     outside: bool = False
     """Whether the bytes are the user's own file, which stays as and where it is."""
-    folder: Path | None = None
-    """A folder to be deleted once the file has its name."""
 
 
 def kept(file: RemoteFile, path: Path, record: Record | None) -> FetchedFile:
     """Describe a file that is here already, under its own record or only by its content."""
     if record is None or (str(path) != record.outside and path.name != record.sha256):
         return FetchedFile(file.path, path, path.name, path.stat().st_size, file.urls[0])
-    return FetchedFile(file.path, path, record.sha256, record.size, record.came_from)
+    return FetchedFile(
+        file.path, path, record.sha256, record.size, record.came_from, tuple(record.failed)
+    )
 
 
 def publish(
@@ -63,7 +62,7 @@ def publish(
     sha256 = arrival.hashes.hex()
     with disk_errors(settings.downloads):
         path = arrival.path if arrival.outside else _name(arrival, whole_path(settings, sha256))
-        write_record(settings, _record(arrival, step, path))
+        write_record(settings, _record(arrival, step, path, failed))
     return FetchedFile(step.file.path, path, sha256, arrival.hashes.size, arrival.url, failed)
 
 
@@ -88,13 +87,11 @@ def _name(arrival: Arrival, path: Path) -> Path:
 
 
 def _remove(arrival: Arrival) -> None:
-    if arrival.folder is not None:
-        shutil.rmtree(arrival.folder, ignore_errors=True)
-    elif not arrival.outside:
+    if not arrival.outside:
         remove_partial(arrival.path)
 
 
-def _record(arrival: Arrival, step: FileStep, path: Path) -> Record:
+def _record(arrival: Arrival, step: FileStep, path: Path, failed: tuple[str, ...]) -> Record:
     return Record(
         url=step.file.urls[0],
         sha256=arrival.hashes.hex(),
@@ -105,4 +102,5 @@ def _record(arrival: Arrival, step: FileStep, path: Path) -> Record:
         outside=str(path) if arrival.outside else None,
         mtime_ns=path.stat().st_mtime_ns if arrival.outside else None,
         digest=step.file.digest,
+        failed=failed,
     )

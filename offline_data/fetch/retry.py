@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _STEPS = 1000
 
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses that the next try may not meet."""
+
 
 class TransientError(NetworkError):
     """A failure that may pass: no answer, a cut connection, a stalled one, 429, 5xx.

@@ -123,7 +123,7 @@ def _client(
     steps: list[FileStep], settings: Settings, limits: FetchLimits
 ) -> Iterator[httpx.Client | None]:
     places = [url for step in steps for url in step.places]
-    if settings.offline or not any(scheme_of(url) in {"http", "https"} for url in places):
+    if settings.offline or not any(scheme_of(url) in {"http", "https", "hf"} for url in places):
         yield None
         return
     with open_client(limits) as client:

@@ -81,4 +81,5 @@ def local_files(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def _describe(file: FetchedFile) -> dict[str, Any]:
-    return {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
+    told = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
+    return {**told, "failed": list(file.failed)} if file.failed else told

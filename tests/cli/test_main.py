@@ -71,7 +71,7 @@ def test_codes_words_and_hints(
     ran = cli("env")
     assert ran.code == code == exit_code(kind("x"))
     assert ran.out == ""
-    assert ran.err == "error: This went wrong at that place\nhint: do this\n"
+    assert ran.err == "error: This went wrong\n  at that place\nhint: do this\n"
 
 
 def test_no_hint_is_one_line(cli: Cli, failing: list[BaseException]) -> None:

@@ -17,17 +17,19 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.hub import hub_api, hub_errors, parse_hub_url
+from offline_data.fetch.hub import parse_hub_url
+from offline_data.fetch.hub_api import hub_api, hub_errors
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.hub_server import HubServer
-from offline_data.testing.servers import Answer, Fault, FileServer
+from offline_data.testing.servers import Answer, Fault, FileServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.fetch.limits import FetchLimits
 
 REPO = "farama/D4RL"
 BIG = "door/human-v2/data/main_data.hdf5"
@@ -185,33 +187,106 @@ def test_a_refusal_is_an_auth_error(settings: Settings, commit: str, hub: HubSer
 
 
 def test_a_hub_that_is_down_is_a_network_error_and_a_mirror_helps(
-    settings: Settings, commit: str, content: bytes
+    settings: Settings, commit: str, content: bytes, quick: FetchLimits
 ) -> None:
     down = replace(settings, hub_endpoint="http://127.0.0.1:9")
     with pytest.raises(NetworkError, match="hf://datasets") as caught:
-        fetch(down, RemoteFile("x", (at(commit),)))
+        fetch(down, RemoteFile("x", (at(commit),)), limits=quick)
     assert not isinstance(caught.value, OfflineError)
     with FileServer({f"/m/{BIG}": content}) as mirror:
         near = replace(down, mirrors=((at(commit, ""), f"{mirror.url}/m/"),))
-        (found,) = fetch(near, RemoteFile("x", (at(commit),)))
+        (found,) = fetch(near, RemoteFile("x", (at(commit),)), limits=quick)
         assert (found.path.read_bytes(), found.url) == (content, mirror.at(f"/m/{BIG}"))
 
 
 def test_a_server_error_while_the_bytes_come(
-    settings: Settings, commit: str, hub: HubServer, content: bytes
+    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
 ) -> None:
     blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
     hub.always(blob, Fault(Answer(b"", 500)))
     with pytest.raises(NetworkError, match="500"):
-        fetch(settings, RemoteFile("x", (at(commit),)))
-    assert not list((settings.downloads / "partial").iterdir())
+        fetch(settings, RemoteFile("x", (at(commit),)), limits=quick)
+    assert not (settings.downloads / "sha256").exists()
+
+
+def test_a_cut_is_gone_on_with_behind_the_redirect(
+    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
+) -> None:
+    blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
+    hub.script(blob, Fault(cut_after=70_000), Fault(Answer(b"", 503)), Fault(stall_after=90_000))
+    (found,) = fetch(settings, RemoteFile("x", (at(commit),)), limits=quick)
+    assert found.path.read_bytes() == content
+    assert found.url == at(commit)
+    asked = [request.headers.get("range") for request in hub.requests if request.path == blob]
+    assert asked == [None, "bytes=70000-", "bytes=70000-", "bytes=160000-"]
+
+
+def test_a_part_of_another_process_is_gone_on_with(
+    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
+) -> None:
+    blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
+    file = RemoteFile("x", (at(commit),), len(content))
+    hub.script(blob, Fault(cut_after=70_000), *[Fault(Answer(b"", 503))] * 9)
+    with pytest.raises(NetworkError, match="503"):
+        fetch(settings, file, limits=quick)
+    hub.clear_script()
+    assert plan_fetch([file], settings).steps[0].action == "resume"
+    (found,) = fetch(settings, file, limits=quick)
+    assert found.path.read_bytes() == content
+    assert hub.requests[-1].headers["range"] == "bytes=70000-"
+
+
+@pytest.mark.parametrize("path", [BIG, SMALL])
+def test_what_the_hub_publishes_is_compared_where_the_listing_said_nothing(
+    path: str, settings: Settings, commit: str, hub: HubServer, folder: Path, quick: FetchLimits
+) -> None:
+    right = (folder / path).read_bytes()
+    wrong = Fault(Answer(right[:-1] + b"?"))
+    where = f"/datasets/{REPO}/resolve/{commit}/{path}"
+    if path == BIG:
+        hub.always(f"/cdn/{hashlib.sha256(right).hexdigest()}", wrong)
+    else:
+        head = hub.answer(Request("HEAD", where, where, {}, {}))
+        hub.script(where, Fault(head))
+        hub.always(where, wrong)
+    with pytest.raises(IntegrityError, match="sha256" if path == BIG else "git"):
+        fetch(settings, RemoteFile("x", (at(commit, path),)), limits=quick)
+    assert not (settings.downloads / "sha256").exists()
+
+
+def test_a_busy_hub_is_asked_again(
+    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
+) -> None:
+    where = f"/datasets/{REPO}/resolve/{commit}/{BIG}"
+    busy = Fault(Answer(b"", 429, {"Retry-After": "0"}))
+    hub.script(where, busy, Fault(Answer(b"", 500)))
+    (found,) = fetch(settings, RemoteFile("x", (at(commit),)), limits=quick)
+    assert found.path.read_bytes() == content
+
+
+def test_a_token_goes_to_the_hub_and_not_where_it_sends_us(
+    folder: Path, online: Settings, content: bytes, quick: FetchLimits
+) -> None:
+    with (
+        FileServer({"/elsewhere": content}) as cdn,
+        HubServer({REPO: folder}, token="right") as hub,  # noqa: S106 - of this test only
+    ):
+        settings = replace(online, hub_endpoint=hub.url, hub_token="right")  # noqa: S106
+        commit = str(hub_api(settings).dataset_info(REPO).sha)
+        away = Answer(b"", 302, {"Location": cdn.at("/elsewhere")})
+        hub.always(f"/datasets/{REPO}/resolve/{commit}/{BIG}", Fault(away))
+        file = RemoteFile("x", (at(commit),), digest=f"md5:{hashlib.md5(content).hexdigest()}")  # noqa: S324
+        (found,) = fetch(settings, file, limits=quick)
+        assert found.path.read_bytes() == content
+        assert hub.requests[-1].headers["authorization"] == "Bearer right"
+        assert [request.headers.get("authorization") for request in cdn.requests] == [None]
 
 
 @pytest.mark.parametrize("wrong", [{"size": 5}, {"magic": b"PAR1"}, {"digest": "md5:" + "0" * 32}])
 def test_a_file_that_is_not_as_published_gets_no_name(
     wrong: dict[str, Any], settings: Settings, commit: str
 ) -> None:
-    with pytest.raises(IntegrityError, match="hf://datasets"):
+    with pytest.raises(IntegrityError, match=f"datasets/{REPO}/resolve"):
         fetch(settings, replace(RemoteFile("x", (at(commit),)), **wrong))
     assert not list((settings.downloads / "partial").iterdir())
     assert not (settings.downloads / "sha256").exists()

@@ -67,7 +67,9 @@ def test_where_no_place_is_left_the_published_host_decides_the_kind_of_error(
     server.always(PATH, Fault(Answer(b"", published)))
     server.always("/m/door.hdf5", Fault(Answer(b"", mirror)))
     settings = replace(online, mirrors=((server.url + "/set", server.url + "/m"),))
-    with pytest.raises(kind, match=f"any of 2 places.*{mirror}.*{published}") as caught:
+    with pytest.raises(
+        kind, match=f"any of 2 places:\\n  .*{mirror}.*\\n  .*{published}"
+    ) as caught:
         fetch(RemoteFile("door.hdf5", (server.at(PATH),)), settings)
     assert type(caught.value) is kind
 

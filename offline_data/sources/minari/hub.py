@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.fetch.http import get_json
-from offline_data.fetch.hub import hub_api, hub_errors
+from offline_data.fetch.hub_api import ask_hub, hub_api
+from offline_data.fetch.hub_list import list_hub
 from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.base import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offline_data.config import Settings
+    from offline_data.sources.base import RemoteFile
 
 _HUB = "https://huggingface.co"
 _NAMESPACE = "namespace_metadata.json"
@@ -40,26 +42,8 @@ def list_files(
         NetworkError: It does not answer as it should.
     """
     repo, folder = _place(account, dataset)
-    api = hub_api(settings)
-    with hub_errors(f"dataset repository {repo}"):
-        commit = str(api.dataset_info(repo, revision=revision).sha)
-        entries = list(
-            api.list_repo_tree(
-                repo,
-                path_in_repo=f"{folder}data",
-                recursive=True,
-                revision=commit,
-                repo_type="dataset",
-            )
-        )
-    files = tuple(
-        _remote_file(entry, repo, commit, folder)
-        for entry in sorted(entries, key=lambda entry: str(entry.path))
-        if hasattr(entry, "size")  # a folder has none
-    )
-    if not files:
-        raise NotFoundError(f"{repo} has no files in {folder}data")
-    return commit, files
+    listing = list_hub(repo, f"{folder}data", revision, settings)
+    return listing.commit, tuple(_raw_file(file, folder) for file in listing.files)
 
 
 def _place(account: str, dataset: str) -> tuple[str, str]:
@@ -73,14 +57,9 @@ def _place(account: str, dataset: str) -> tuple[str, str]:
     return f"{account}/{name}", f"{rest}/" if rest else ""
 
 
-def _remote_file(entry: Any, repo: str, commit: str, folder: str) -> RemoteFile:
-    return RemoteFile(
-        path=entry.path.removeprefix(folder),
-        urls=(f"hf://datasets/{repo}@{commit}/{entry.path}",),
-        size=entry.size,
-        digest=f"sha256:{entry.lfs.sha256}" if entry.lfs else None,
-        magic=MAGIC if entry.path.endswith(".hdf5") else b"",
-    )
+def _raw_file(file: RemoteFile, folder: str) -> RemoteFile:
+    magic = MAGIC if file.path.endswith(".hdf5") else b""
+    return replace(file, path=file.path.removeprefix(folder), magic=magic)
 
 
 def list_datasets(account: str, settings: Settings) -> list[str]:
@@ -94,8 +73,10 @@ def list_datasets(account: str, settings: Settings) -> list[str]:
         NetworkError: It does not answer as it should.
     """
     api = hub_api(settings)
-    with hub_errors(f"datasets of {account}"):
-        repos = [str(info.id) for info in api.list_datasets(author=account)]
+    repos = ask_hub(
+        f"datasets of {account}",
+        lambda: [str(info.id) for info in api.list_datasets(author=account)],
+    )
     return [name for repo in repos for name in _datasets_of(repo, api, settings)]
 
 
@@ -105,9 +86,11 @@ def _datasets_of(repo: str, api: Any, settings: Settings) -> Iterator[str]:
     try:
         namespace = get_json(url, settings)
     except NotFoundError:
-        with hub_errors(f"dataset repository {repo}"):
-            if api.file_exists(repo, "data/metadata.json", repo_type="dataset"):
-                yield repo.partition("/")[2]
+        if ask_hub(
+            f"dataset repository {repo}",
+            lambda: api.file_exists(repo, "data/metadata.json", repo_type="dataset"),
+        ):
+            yield repo.partition("/")[2]
         return
     names = namespace.get("datasets", []) if isinstance(namespace, dict) else None
     if not isinstance(names, list):

@@ -145,7 +145,9 @@ class TestHub:
         assert main.digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
         assert content.startswith(main.magic)
         assert main.magic
-        assert (metadata.path, metadata.digest) == ("data/metadata.json", None)
+        text = (raw / "data" / "metadata.json").read_bytes()
+        blob = hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()  # noqa: S324 - git's
+        assert (metadata.path, metadata.digest) == ("data/metadata.json", f"git:{blob}")
         assert metadata.size == (raw / "data" / "metadata.json").stat().st_size
 
     def test_every_page_of_a_listing(self, at_hub: Settings) -> None:
