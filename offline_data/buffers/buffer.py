@@ -13,8 +13,6 @@ from offline_data.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch import Tensor
-
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.storage import Storage
     from offline_data.buffers.writers import ImmutableDatasetWriter
@@ -105,11 +103,10 @@ class ReplayBuffer:
         size = self._size(batch_size)
         if self._ahead is not None:
             draw, batch = self._ahead.take()
-            rows, info = draw.rows, draw.info
         else:
-            rows, info = self._sampler.sample(self._storage, size)
-            batch = self._make(rows)
-        return (batch, {**info, "index": rows}) if return_info else batch
+            draw = self._draw(size)
+            batch = self._make(draw)
+        return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does.
@@ -124,7 +121,7 @@ class ReplayBuffer:
                 draw, batch = self._ahead.take()
             else:
                 draw = self._draw(size)
-                batch = self._make(draw.rows)
+                batch = self._make(draw)
             last = draw.last
             yield batch
 
@@ -207,8 +204,10 @@ class ReplayBuffer:
         rows, info = self._sampler.sample(self._storage, size)
         return Draw(rows, info, self._sampler.ran_out)
 
-    def _make(self, rows: Tensor) -> Any:
-        batch = self._storage.gather(rows)
+    def _make(self, draw: Draw) -> Any:
+        batch = self._storage.gather(draw.rows)
+        for key, leaf in draw.info.items():
+            batch.set(key, leaf)
         return self._transformed(batch) if self._steps else batch
 
     def _transformed(self, batch: Any) -> Any:

@@ -18,8 +18,8 @@ class Draw(NamedTuple):
 
     rows: Tensor
     """int64 `[B]`."""
-    info: dict[str, Any]
-    """Whatever the sampler has to tell of them."""
+    info: dict[Any, Tensor]
+    """Leaves of the batch that the sampler knows, by key."""
     last: bool
     """Whether the batch ends an epoch."""
 
@@ -32,11 +32,11 @@ class Prefetcher:
 
     Args:
         draw: Draws the rows of the next batch.
-        make: Makes the batch of rows; called by several threads at once.
+        make: Makes the batch of a draw; called by several threads at once.
         depth: Number of batches, and of threads.
     """
 
-    def __init__(self, draw: Callable[[], Draw], make: Callable[[Tensor], Any], depth: int) -> None:
+    def __init__(self, draw: Callable[[], Draw], make: Callable[[Draw], Any], depth: int) -> None:
         self._draw = draw
         self._make = make
         self._depth = depth
@@ -49,7 +49,7 @@ class Prefetcher:
         threads = self._running()
         while len(self._queue) <= self._depth:
             draw = self._draw()
-            self._queue.append((draw, threads.submit(self._make, draw.rows)))
+            self._queue.append((draw, threads.submit(self._make, draw)))
         draw, future = self._queue.popleft()
         return draw, future.result()
 
@@ -72,4 +72,4 @@ class Prefetcher:
         self._threads = ThreadPoolExecutor(self._depth, thread_name_prefix="offline-data")
         draws = [draw for draw, _ in self._queue]
         self._queue.clear()
-        self._queue.extend((draw, self._threads.submit(self._make, draw.rows)) for draw in draws)
+        self._queue.extend((draw, self._threads.submit(self._make, draw)) for draw in draws)

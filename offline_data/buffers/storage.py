@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.maps import map_rows
 from offline_data.buffers.native import NativeGather, fits
 from offline_data.buffers.plan import all_keys, plan_batch
-from offline_data.buffers.samplers.base import RowSet, Sampleable
+from offline_data.buffers.samplers.base import RowSet, Runs, Sampleable
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.store.reader import open_reader
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 class Storage(Sampleable, Protocol):
     """What a buffer needs of a storage: a length, the rows a sampler may draw, and batches."""
+
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows with some of the leaves, and `index`; raises `UsageError`."""
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return a batch, in memory of its own.
@@ -99,6 +103,23 @@ class DatasetStorage:
     @cached_property
     def _valid(self) -> RowSet:
         return RowSet(len(self), self.reader.invalid_rows)
+
+    def only(self, keys: Iterable[KeyLike]) -> DatasetStorage:
+        """Return the same transitions with some of the leaves; see `Storage`."""
+        other = copy(self)
+        other.keys = select_keys(all_keys(self.reader), keys)
+        other._plan = plan_batch(self.reader, other.keys)
+        other._tree = tree_of(other._plan.slots)
+        other._leaves_of = None
+        return other
+
+    def runs(self) -> Runs:
+        """Return the episodes; see `Sampleable`."""
+        return self._runs
+
+    @cached_property
+    def _runs(self) -> Runs:
+        return Runs(torch.from_numpy(self.reader.starts), torch.from_numpy(self.reader.lengths))
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`; see `Storage`."""

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from offline_data.buffers.samplers.base import RowSet
+from offline_data.buffers.samplers.base import RowSet, Runs
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from tensordict import TensorDict
     from torch import Tensor
 
+    from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.storage import DatasetStorage
     from offline_data.episodes import Key
 
@@ -50,6 +51,15 @@ class TrajectoryStorage:
     def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - whole episodes are whole
         """Return all episodes."""
         return RowSet(len(self), np.zeros(0, np.int64))
+
+    def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
+        """Return the same episodes with some of the leaves; see `Storage`."""
+        return TrajectoryStorage(self._steps.only(keys), self._texts)
+
+    def runs(self) -> Runs:
+        """Return every row as a run of its own: nothing follows a whole episode."""
+        count = torch.arange(len(self))
+        return Runs(count, torch.ones_like(count))
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the episodes `rows`, `[B, T]`."""

@@ -22,10 +22,10 @@ class Counting:
         self.drawn += 1
         return Draw(torch.tensor([self.drawn - 1]), {}, self.drawn % 3 == 0)
 
-    def make(self, rows: torch.Tensor) -> Any:
+    def make(self, draw: Draw) -> Any:
         self.threads.add(threading.current_thread().name)
-        time.sleep(0.02 if int(rows) % 2 else 0.0)  # later ones are ready earlier
-        return int(rows)
+        time.sleep(0.02 if int(draw.rows) % 2 else 0.0)  # later ones are ready earlier
+        return int(draw.rows)
 
 
 def test_batches_come_in_the_order_drawn_from_threads() -> None:
@@ -42,8 +42,8 @@ def test_batches_come_in_the_order_drawn_from_threads() -> None:
 def test_an_error_comes_with_its_batch() -> None:
     source = Counting()
 
-    def make(rows: torch.Tensor) -> int:
-        return 10 // (int(rows) - 1)
+    def make(draw: Draw) -> int:
+        return 10 // (int(draw.rows) - 1)
 
     ahead = Prefetcher(source.draw, make, 2)
     assert ahead.take()[1] == -10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -46,6 +47,28 @@ class RowSet:
         return numbers + torch.searchsorted(self._from, numbers, right=True)
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Rows that follow each other in time: the episodes of a storage, or what it has of them.
+
+    Run `r` has the rows `starts[r]`, …, `starts[r] + lengths[r] - 1`. Every row is in one run.
+
+    Example:
+        >>> runs = Runs(torch.tensor([0, 3]), torch.tensor([3, 2]))
+        >>> runs.of(torch.tensor([0, 2, 3, 4])).tolist()
+        [0, 0, 1, 1]
+    """
+
+    starts: Tensor
+    """First row of each run, int64 `[R]`, ascending."""
+    lengths: Tensor
+    """Rows of each run, int64 `[R]`, at least one."""
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Return the number of the run that each row is in, int64 of the same shape."""
+        return torch.searchsorted(self.starts, rows, right=True) - 1
+
+
 class Sampleable(Protocol):
     """What a sampler needs to know of a storage."""
 
@@ -60,6 +83,9 @@ class Sampleable(Protocol):
                 that are not terminated.
         """
 
+    def runs(self) -> Runs:
+        """Return which rows follow each other; cheap to ask again."""
+
 
 class Sampler(ABC):
     """Draws the rows of batches; one instance belongs to one buffer.
@@ -72,12 +98,13 @@ class Sampler(ABC):
     """Whether the batch drawn last ended an epoch: then iteration over the buffer stops."""
 
     @abstractmethod
-    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw a batch.
 
         Returns:
-            Rows, int64 `[B]` with `B <= batch_size`, a tensor that the sampler does not keep; and
-            whatever there is to tell of them, for `buffer.sample(return_info=True)`.
+            Rows, int64 `[B]`, a tensor that the sampler does not keep (`B` may be less than
+            `batch_size` where an epoch ends); and leaves `[B, …]` by key that the sampler knows
+            of them: they are set in the batch, and given by `buffer.sample(return_info=True)`.
         """
 
     def state_dict(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class RandomSampler(Sampler):
         self.valid_only = valid_only
         self._generator = None if seed is None else torch.Generator().manual_seed(seed)
 
-    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `batch_size` rows; see `Sampler.sample`."""
         rows = drawable(storage, valid_only=self.valid_only)
         numbers = torch.randint(rows.count, (batch_size,), generator=self._generator)

@@ -61,7 +61,7 @@ class SamplerWithoutReplacement(Sampler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
 
-    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
 
         Raises:

@@ -9,6 +9,7 @@ import torch
 from offline_data.buffers.samplers import (
     RandomSampler,
     RowSet,
+    Runs,
     Sampler,
     SamplerWithoutReplacement,
 )
@@ -26,6 +27,9 @@ class Rows:
 
     def rows(self, *, valid_only: bool) -> RowSet:
         return RowSet(self.total, self.left_out if valid_only else self.left_out[:0])
+
+    def runs(self) -> Runs:
+        return Runs(torch.zeros(1, dtype=torch.int64), torch.tensor([self.total]))
 
 
 @pytest.mark.parametrize("left_out", [(), (0,), (9,), (0, 1, 2), (3, 4, 8), (0, 4, 9)])
