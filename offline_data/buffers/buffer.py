@@ -11,8 +11,11 @@ from offline_data.buffers.writers import immutable
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from torch import Tensor
+
+    from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.storage import Storage
     from offline_data.buffers.writers import ImmutableDatasetWriter
@@ -34,6 +37,8 @@ class ReplayBuffer:
         prefetch: Batches made ahead, by as many threads; rows and their order stay the same.
             Pays where transforms are slow, or data are not in memory.
         transform: Called with every batch; more can be appended.
+        derived: What is computed for a batch from other rows of the storage, in this order, before
+            anything else is done to it.
 
     Raises:
         UsageError: An argument that cannot be meant.
@@ -52,8 +57,10 @@ class ReplayBuffer:
         batch_size: int | None = None,
         prefetch: int | None = None,
         transform: Transform | None = None,
+        derived: Iterable[Derived] = (),
     ) -> None:
         self._storage = storage
+        self._derived = tuple(derived)
         self._sampler = as_sampler(sampler)
         self._writer = as_writer(writer)
         self._first += () if collate_fn is None else (collate_fn,)
@@ -136,7 +143,7 @@ class ReplayBuffer:
             UsageError: Something that is no index.
         """
         rows = rows_of(index, len(self))
-        batch = self._storage.gather(rows.reshape(-1))
+        batch = self._gather(rows.reshape(-1))
         return self._transformed(batch.reshape(rows.shape + batch.batch_size[1:]))
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
@@ -205,10 +212,16 @@ class ReplayBuffer:
         return Draw(rows, info, self._sampler.ran_out)
 
     def _make(self, draw: Draw) -> Any:
-        batch = self._storage.gather(draw.rows)
+        batch = self._gather(draw.rows)
         for key, leaf in draw.info.items():
             batch.set(key, leaf)
         return self._transformed(batch) if self._steps else batch
+
+    def _gather(self, rows: Tensor) -> Any:
+        batch = self._storage.gather(rows)
+        for derive in self._derived:
+            batch = derive(batch, rows, self._storage)
+        return batch
 
     def _transformed(self, batch: Any) -> Any:
         for step in self._steps:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import ImmutableDatasetWriter
     from offline_data.store.manifest import Manifest
@@ -51,6 +52,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             `mask` and `traj_ids`.
         device: Where batches go.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
+        derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
 
     Raises:
@@ -72,6 +74,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         split_trajs: bool = False,
         device: torch.device | str | int | None = None,
         keys: Iterable[KeyLike] | None = None,
+        derived: Iterable[Derived] = (),
         decode_text: bool = False,
     ) -> None:
         steps = DatasetStorage(
@@ -90,6 +93,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             batch_size=batch_size,
             prefetch=prefetch,
             transform=transform,
+            derived=derived,
         )
 
     @property

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from offline_data.buffers.buffer import Transform
+    from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import ImmutableDatasetWriter
@@ -56,6 +57,7 @@ def load_dataset(
     split_trajs: bool = False,
     device: torch.device | str | int | None = None,
     keys: Iterable[KeyLike] | None = None,
+    derived: Iterable[Derived] = (),
     decode_text: bool = False,
 ) -> BaseDatasetExperienceReplay:
     """Load a dataset, brought to this disk first if need be.
@@ -77,6 +79,7 @@ def load_dataset(
         split_trajs: Rows are whole episodes, padded to the longest.
         device: Where batches go.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
+        derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
 
     Returns:
@@ -102,6 +105,7 @@ def load_dataset(
         split_trajs=split_trajs,
         device=device,
         keys=keys,
+        derived=derived,
         decode_text=decode_text,
     )
 

@@ -1,0 +1,28 @@
+"""The contract of a derived leaf: computed for the rows of a batch, from the same storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+
+class Derived(Protocol):
+    """Adds leaves to a batch, or replaces some, by looking at other rows of its storage.
+
+    An instance is frozen, picklable and holds no data: what it needs it gathers from the storage,
+    for `storage.runs()` says which rows follow each other. Several threads may call it at once.
+    """
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
+        """Return the batch with what is derived.
+
+        Args:
+            batch: `[B]`, the gathered rows, with what was derived before; may be changed in place.
+            rows: Their rows of the storage, int64 `[B]`; not to be changed.
+            storage: Where they are from; `storage.only(keys).gather(other_rows)` gives others.
+        """
