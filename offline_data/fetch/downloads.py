@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offline_data.disk import disk_errors
 from offline_data.fetch.cache import load_record, whole_path
+from offline_data.fetch.mirrors import scheme_of
 from offline_data.fetch.partial import noted_url, remove_partial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -24,9 +25,9 @@ class Download:
     """One raw file in the downloads folder, or a part of one."""
 
     path: Path
-    """The file, or a folder where huggingface_hub was bringing one."""
+    """The file."""
     size: int
-    """Bytes on the disk."""
+    """Bytes that are here."""
     urls: tuple[str, ...]
     """Where it is from, sorted; empty where nothing says so any more."""
     age: float
@@ -34,9 +35,16 @@ class Download:
     whole: bool
     """Whether it is a verified file; else a part that a fetch would go on with."""
 
+    @property
+    def refetchable(self) -> bool:
+        """Whether a host has the same, as far as the records tell; a part by itself is nothing."""
+        return not self.whole or any(scheme_of(url) != "file" for url in self.urls)
+
 
 def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Download, ...]:
     """List whole files and parts, sorted by path. Files of the user's own are not among them.
+
+    What another process deletes meanwhile may be listed or not.
 
     Args:
         settings: The root.
@@ -58,21 +66,19 @@ def _whole(settings: Settings, now: float) -> Iterator[Download]:
         if record is not None and record.outside is None:
             urls.setdefault(record.sha256, set()).add(record.url)
     for path in (settings.downloads / "sha256").glob("??/*"):
-        yield _download(path, tuple(sorted(urls.get(path.name, ()))), now, whole=True)
+        yield from _download(path, tuple(sorted(urls.get(path.name, ()))), now, whole=True)
 
 
 def _parts(settings: Settings, now: float) -> Iterator[Download]:
-    folder = settings.downloads / "partial"
-    for path in [*folder.glob("*.part"), *folder.glob("*.hub")]:
+    for path in (settings.downloads / "partial").glob("*.part"):
         url = noted_url(path)
-        yield _download(path, (url,) if url else (), now, whole=False)
+        yield from _download(path, (url,) if url else (), now, whole=False)
 
 
-def _download(path: Path, urls: tuple[str, ...], now: float, *, whole: bool) -> Download:
-    files = [path, *path.rglob("*")] if path.is_dir() else [path]
-    states = [file.stat() for file in files if file.is_file()] or [path.stat()]
-    newest = max(state.st_mtime for state in states)
-    return Download(path, sum(state.st_size for state in states), urls, now - newest, whole)
+def _download(path: Path, urls: tuple[str, ...], now: float, *, whole: bool) -> Iterator[Download]:
+    with suppress(FileNotFoundError):
+        state = path.stat()
+        yield Download(path, state.st_size, urls, now - state.st_mtime, whole)
 
 
 def remove_downloads(downloads: Iterable[Download], settings: Settings) -> int:
@@ -86,28 +92,31 @@ def remove_downloads(downloads: Iterable[Download], settings: Settings) -> int:
     Raises:
         AccessError: The folder may not be written.
     """
-    freed = 0
+    return sum(item.size for item in downloads if remove_download(item, settings))
+
+
+def remove_download(download: Download, settings: Settings) -> bool:
+    """Delete one raw file or part, as `remove_downloads`; False where a process is fetching it."""
     with disk_errors(settings.downloads):
-        for download in downloads:
-            if download.whole:
-                download.path.unlink(missing_ok=True)
-            elif not _remove_part(download.path, settings):
-                continue
-            freed += download.size
-    return freed
+        if download.whole:
+            download.path.unlink(missing_ok=True)
+            return True
+        lock = settings.downloads / "locks" / f"{download.path.stem}.lock"
+        return unless_locked(lock, lambda: remove_partial(download.path))
 
 
-def _remove_part(path: Path, settings: Settings) -> bool:
+def unless_locked(lock: Path, act: Callable[[], None]) -> bool:
+    """Act while holding a lock; False, and nothing is done, where another process holds it.
+
+    Raises:
+        OSError: The lock cannot be made or opened: nobody can tell whether it is held.
+    """
     from filelock import FileLock, Timeout
 
-    lock = settings.downloads / "locks" / f"{path.stem}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(lock, timeout=0):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                remove_partial(path)
+            act()
     except Timeout:
         return False
     return True

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from offline_data.config import Settings
 from offline_data.errors import (
@@ -19,18 +17,14 @@ from offline_data.errors import (
     NotFoundError,
     OfflineDataError,
 )
-from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.run import FetchedFile
+from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.fetch.conftest import MAGIC
+from tests.fetch.published import KINDS, PATH, published
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Fetch = Callable[..., FetchedFile]
+Names = Callable[[], list[str]]
 
-    Fetch = Callable[..., FetchedFile]
-    Names = Callable[[], list[str]]
-
-MAGIC = b"\x89HDF\r\n\x1a\n"
-PATH = "/set/door.hdf5"
 HTML = Answer(b"<!DOCTYPE html><title>Log in</title>", headers={"Content-Type": "text/html"})
 
 
@@ -83,54 +77,42 @@ FAULTS: dict[str, tuple[list[Fault], type[OfflineDataError] | None]] = {
 
 # a source that publishes nothing about the file leaves no way to tell
 UNKNOWABLE = {("claims less than it sends", "nothing"), ("empty", "nothing")}
-CASES = [
-    (fault, told)
-    for fault in FAULTS
-    for told in ("all", "size", "sha256", "nothing")
-    if (fault, told) not in UNKNOWABLE
-]
+CASES = [(fault, kind) for fault in FAULTS for kind in KINDS if (fault, kind) not in UNKNOWABLE]
 
 
-@pytest.mark.parametrize(("fault", "told"), CASES)
+@pytest.mark.parametrize(("fault", "kind"), CASES)
 def test_every_fault_ends_in_the_right_bytes_or_in_a_clear_error_and_no_file(
     fault: str,
-    told: str,
-    server: FileServer,
+    kind: str,
     online: Settings,
     content: bytes,
     named: Names,
     fetch: Fetch,
+    tmp_path: Path,
 ) -> None:
     faults, error = FAULTS[fault]
-    size, digest, magic = published(content, told)
-    if fault == "claims more than it sends" and size is not None:
-        error = IntegrityError
-    server.script(PATH, *faults)
-    file = RemoteFile("door.hdf5", (server.at(PATH),), size, digest, magic)
-    if error is None:
-        assert fetch(file, online).path.read_bytes() == content
-        assert len(named()) == 1
-        return
-    with pytest.raises(error, match=r"127\.0\.0\.1") as caught:
-        fetch(file, online)
-    assert type(caught.value) is error
-    assert named() == []
-    assert caught.value.hint
+    with KINDS[kind](content, online, tmp_path) as at:
+        if fault == "claims more than it sends" and at.file.size is not None:
+            error = IntegrityError
+        at.server.script(at.path, *(_here(fault, at.path) for fault in faults))
+        if error is None:
+            assert fetch(at.file, at.settings).path.read_bytes() == content
+            assert len(named()) == 1
+            return
+        with pytest.raises(error, match=r"127\.0\.0\.1") as caught:
+            fetch(at.file, at.settings)
+        assert type(caught.value) is error
+        assert named() == []
+        assert caught.value.hint
+        at.server.clear_script()
+        assert fetch(at.file, at.settings).path.read_bytes() == content
 
 
-def published(content: bytes, told: str) -> tuple[int | None, str | None, bytes]:
-    from offline_data.fetch.crc32c import Crc32c
-
-    crc = Crc32c()
-    crc.update(content)
-    digests = {
-        "sha256": f"sha256:{hashlib.sha256(content).hexdigest()}",
-        "md5": f"md5:{hashlib.md5(content, usedforsecurity=False).hexdigest()}",
-        "crc32c": f"crc32c:{crc.hexdigest()}",
-        "all": f"sha256:{hashlib.sha256(content).hexdigest()}",
-    }
-    size = len(content) if told in {"all", "size"} else None
-    return size, digests.get(told), MAGIC if told in {"all", "size"} else b""
+def _here(fault: Fault, path: str) -> Fault:
+    """Let a redirect lead to where it came from."""
+    if fault.answer is None or "Location" not in fault.answer.headers:
+        return fault
+    return replace(fault, answer=replace(fault.answer, headers={"Location": path}))
 
 
 def test_a_web_page_in_the_place_of_the_rest_does_not_cost_what_is_here(
@@ -177,48 +159,6 @@ def test_a_file_that_is_not_as_published_gets_no_name(
         fetch(file, online)
     assert named() == []
     assert left() == []
-
-
-STEPS = st.sampled_from(
-    [
-        Fault(cut_after=0),
-        Fault(cut_after=1),
-        Fault(cut_after=40_000),
-        Fault(cut_after=150_000),
-        Fault(Answer(b"", 503)),
-        Fault(ignore_range=True, cut_after=90_000),
-        Fault(claimed_length=100_000),
-        Fault(HTML),
-        Fault(Answer(b"", 404)),
-        Fault(Answer(b"no such range", 416, {"Content-Range": "bytes */5"})),
-    ]
-)
-
-
-@hypothesis_settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(faults=st.lists(STEPS, max_size=6), digest=st.booleans(), validators=st.booleans())
-def test_any_order_of_faults_ends_in_the_right_bytes_or_in_an_error(
-    faults: list[Fault],
-    digest: bool,
-    validators: bool,
-    content: bytes,
-    tmp_path_factory: pytest.TempPathFactory,
-    fetch: Fetch,
-) -> None:
-    settings = Settings(root=tmp_path_factory.mktemp("any"))
-    told = published(content, "all" if digest else "size")
-    with FileServer({PATH: content}, validators=validators) as server:
-        server.script(PATH, *faults)
-        file = RemoteFile("door.hdf5", (server.at(PATH),), *told)
-        try:
-            found = fetch(file, settings)
-        except (NetworkError, NotFoundError, IntegrityError):
-            assert sorted((settings.downloads / "sha256").glob("*/*")) == []
-            server.clear_script()
-            found = fetch(file, settings)
-        assert found.path.read_bytes() == content
 
 
 def test_a_web_page_is_refused_even_where_nothing_is_published(

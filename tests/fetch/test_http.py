@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_a_listing_of_a_bucket_page_by_page(online: Settings, quick: FetchLimits
         names += page["items"]
         while "nextPageToken" in page:
             token = page["nextPageToken"]
-            page = get_json(f"{url}&pageToken={token}", settings, limits=quick)
+            page = get_json(f"{url}&pageToken={quote(token)}", settings, limits=quick)
             names += page["items"]
     assert [item["name"] for item in names] == list(objects)
     assert {(item["size"], item["md5Hash"]) for item in names[:1]} == {

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from offline_data.testing.gcs_server import GcsServer
 from offline_data.testing.hub_server import HubServer
 from offline_data.testing.servers import FileServer
 
@@ -35,24 +34,6 @@ def test_ranges(headers: dict[str, str], status: int, body: bytes, span: str | N
         same = httpx.get(server.at("/x"), headers={"Range": "bytes=4-", "If-Range": tag})
         assert (same.status_code, same.content) == (206, b"456789")
     assert [request.method for request in server.requests] == ["GET", "HEAD", "GET"]
-
-
-def test_a_bucket_lists_folders_and_gives_objects() -> None:
-    objects = {"a/1.json": b"one", "a/b/2": b"two", "c": b"three"}
-    with GcsServer({"bucket": objects}) as server:
-        base = f"{server.url}/storage/v1/b/bucket/o"
-        page = httpx.get(base, params={"delimiter": "/"}).json()
-        assert [item["name"] for item in page["items"]] == ["c"]
-        assert page["prefixes"] == ["a/"]
-        page = httpx.get(base, params={"prefix": "a/", "delimiter": "/"}).json()
-        assert ([item["name"] for item in page["items"]], page["prefixes"]) == (
-            ["a/1.json"],
-            ["a/b/"],
-        )
-        assert httpx.get(page["items"][0]["mediaLink"]).content == b"one"
-        assert httpx.get(f"{server.url}/bucket/a/b/2").content == b"two"
-        assert httpx.get(f"{server.url}/bucket/nothing").status_code == 404
-        assert httpx.get(f"{server.url}/storage/v1/b/none/o").status_code == 404
 
 
 def test_a_commit_is_a_function_of_the_content_and_stays(tmp_path: Path) -> None:

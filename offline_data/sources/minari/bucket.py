@@ -1,24 +1,22 @@
-"""Minari datasets of a public Google Cloud Storage bucket, through its JSON listing."""
+"""Minari datasets of a public Google Cloud Storage bucket: the beginning of a name is the id."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING
 
-from offline_data.errors import FormatError, NotFoundError
-from offline_data.fetch.http import get_json
+from offline_data.errors import NotFoundError
+from offline_data.fetch.buckets import list_bucket
 from offline_data.readers.hdf5 import MAGIC
-from offline_data.sources.base import RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from offline_data.config import Settings
+    from offline_data.fetch.buckets import BucketObject
+    from offline_data.sources.base import RemoteFile
 
-_HOST = "https://storage.googleapis.com"
 _METADATA = "/data/metadata.json"
 
 
@@ -39,12 +37,16 @@ def list_files(
 
     Raises:
         NotFoundError: No such dataset, or it is not at `revision` any more.
+        AuthError: The bucket may not be listed without an account.
         NetworkError: The host does not answer as it should.
+        IntegrityError: What came is no listing, or an object has a name that is no path.
     """
-    objects = sorted(_objects(account, {"prefix": f"{dataset}/data/"}, settings), key=_name)
+    objects = list_bucket(f"gs://{account}/{dataset}/data/", settings)
     if not objects:
         raise NotFoundError(f"bucket {account} has no objects below {dataset}/data/")
-    files = tuple(_remote_file(account, dataset, item) for item in objects)
+    files = tuple(
+        item.file(f"{dataset}/", MAGIC if item.name.endswith(".hdf5") else b"") for item in objects
+    )
     present = _revision(objects)
     if revision not in {None, present}:
         raise NotFoundError(
@@ -54,57 +56,24 @@ def list_files(
     return present, files
 
 
-def _objects(account: str, query: dict[str, str], settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a listing, page after page; folders' placeholders are left out."""
-    fields = "items(name,size,md5Hash,generation),nextPageToken"
-    page = {**query, "fields": fields, "maxResults": "1000"}
-    while True:
-        url = f"{_HOST}/storage/v1/b/{quote(account, safe='')}/o?{urlencode(page)}"
-        answer = get_json(url, settings)
-        items = answer.get("items", []) if isinstance(answer, dict) else None
-        if not isinstance(items, list) or not all(isinstance(i.get("name"), str) for i in items):
-            raise FormatError(f"{url} is not a listing of objects")
-        yield from (item for item in items if not item["name"].endswith("/"))
-        if "nextPageToken" not in answer:
-            return
-        page["pageToken"] = str(answer["nextPageToken"])
+def _revision(objects: Sequence[BucketObject]) -> str:
+    state = "".join(f"{item.name}\0{_content(item)}\n" for item in objects)
+    return f"gcs-{hashlib.sha256(state.encode()).hexdigest()[:12]}"
 
 
-def _name(item: dict[str, Any]) -> str:
-    return str(item["name"])
-
-
-def _remote_file(account: str, dataset: str, item: dict[str, Any]) -> RemoteFile:
-    name = _name(item)
-    return RemoteFile(
-        path=name.removeprefix(f"{dataset}/"),
-        urls=(f"{_HOST}/{quote(account, safe='')}/{quote(name)}",),
-        size=int(item["size"]) if "size" in item else None,
-        digest=_md5(item),
-        magic=MAGIC if name.endswith(".hdf5") else b"",
-    )
-
-
-def _md5(item: dict[str, Any]) -> str | None:
-    try:
-        return f"md5:{base64.b64decode(item['md5Hash'], validate=True).hex()}"
-    except KeyError:  # objects composed of several have none
-        return None
-    except (binascii.Error, TypeError) as error:
-        raise FormatError(f"Object {item['name']!r} has a malformed md5Hash") from error
-
-
-def _revision(objects: list[dict[str, Any]]) -> str:
-    state = (f"{_name(i)}\0{i.get('md5Hash') or i.get('generation')}\n" for i in objects)
-    return f"gcs-{hashlib.sha256(''.join(state).encode()).hexdigest()[:12]}"
+def _content(item: BucketObject) -> str:
+    """Return the md5 as the bucket writes it, in base64: it is the same after an upload anew."""
+    algorithm, _, value = (item.digest or "").partition(":")
+    return base64.b64encode(bytes.fromhex(value)).decode() if algorithm == "md5" else item.version
 
 
 def list_datasets(account: str, settings: Settings) -> list[str]:
     """List the ids of all datasets of a bucket.
 
     Raises:
+        AuthError: The bucket may not be listed without an account.
         NetworkError: The host does not answer as it should.
+        IntegrityError: What came is no listing.
     """
-    found = _objects(account, {"matchGlob": f"**{_METADATA}"}, settings)
-    names = (_name(item) for item in found)
-    return [name.removesuffix(_METADATA) for name in names if name.endswith(_METADATA)]
+    found = list_bucket(f"gs://{account}", settings, ending=_METADATA)
+    return [item.name.removesuffix(_METADATA) for item in found]

@@ -1,0 +1,88 @@
+"""One file as sources of every kind publish it, on servers of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from offline_data.config import Settings
+from offline_data.fetch.buckets import list_bucket
+from offline_data.fetch.crc32c import Crc32c
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.hub_list import list_hub
+from offline_data.testing.gcs_server import GcsServer
+from offline_data.testing.hub_server import HubServer
+from offline_data.testing.s3_server import S3Server
+from offline_data.testing.servers import FileServer, LocalServer
+from tests.fetch.conftest import MAGIC
+
+PATH = "/set/door.hdf5"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file as its source publishes it, and the server whose answers for it go wrong."""
+
+    file: RemoteFile
+    server: LocalServer
+    path: str
+    settings: Settings
+
+
+@contextmanager
+def plainly(told: str, content: bytes, settings: Settings, folder: Path) -> Iterator[Published]:
+    with FileServer({PATH: content}) as server:
+        size, digest, magic = published(content, told)
+        file = RemoteFile("door.hdf5", (server.at(PATH),), size, digest, magic)
+        yield Published(file, server, PATH, settings)
+
+
+@contextmanager
+def on_hub(size: str, content: bytes, settings: Settings, folder: Path) -> Iterator[Published]:
+    (folder / "data").mkdir()
+    (folder / "data" / "door.hdf5").write_bytes(content)
+    limit = 1000 if size == "large" else 10**9
+    with HubServer({"u/n": folder}, lfs_size=limit) as server:
+        at_hub = replace(settings, hub_endpoint=server.url)
+        listing = list_hub("u/n", "data", None, at_hub)
+        (file,) = listing.files
+        at_cdn = f"/cdn/{hashlib.sha256(content).hexdigest()}"
+        at_hand = f"/datasets/u/n/resolve/{listing.commit}/data/door.hdf5"
+        yield Published(file, server, at_cdn if size == "large" else at_hand, at_hub)
+
+
+@contextmanager
+def in_bucket(cloud: str, content: bytes, settings: Settings, folder: Path) -> Iterator[Published]:
+    buckets = {"bucket": {"set/door.hdf5": content}}
+    with (GcsServer if cloud == "google" else S3Server)(buckets) as server:
+        mirrors = (("https://storage.googleapis.com", server.url),)
+        url = "gs://bucket/set/" if cloud == "google" else f"s3+{server.url}/bucket/set/"
+        (listed,) = list_bucket(url, replace(settings, mirrors=mirrors))
+        path = "/bucket/set/door.hdf5"
+        # the published place of Google's is not of this machine
+        file = replace(listed.file("set/", MAGIC), urls=(server.url + path,))
+        yield Published(file, server, path, settings)
+
+
+KINDS: dict[str, Callable[[bytes, Settings, Path], AbstractContextManager[Published]]] = {
+    **{told: partial(plainly, told) for told in ("all", "size", "sha256", "nothing")},
+    **{f"hub, {size}": partial(on_hub, size) for size in ("large", "small")},
+    **{cloud: partial(in_bucket, cloud) for cloud in ("google", "amazon")},
+}
+
+
+def published(content: bytes, told: str) -> tuple[int | None, str | None, bytes]:
+    crc = Crc32c()
+    crc.update(content)
+    digests = {
+        "sha256": f"sha256:{hashlib.sha256(content).hexdigest()}",
+        "md5": f"md5:{hashlib.md5(content, usedforsecurity=False).hexdigest()}",
+        "crc32c": f"crc32c:{crc.hexdigest()}",
+        "all": f"sha256:{hashlib.sha256(content).hexdigest()}",
+    }
+    size = len(content) if told in {"all", "size"} else None
+    return size, digests.get(told), MAGIC if told in {"all", "size"} else b""
