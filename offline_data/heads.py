@@ -28,14 +28,24 @@ def describe_head(head: bytes) -> str:
     return f"it begins with {head[:8]!r}"
 
 
-def check_magic(path: Path, magic: bytes, what: str) -> None:
-    """Raise unless `path` begins with `magic`; says so where it is a web page or an LFS pointer."""
+def read_head(path: Path) -> bytes:
+    """Return the first 512 bytes of a file, or all where it has fewer.
+
+    Raises:
+        NotFoundError: No such file.
+        AccessError: It may not be read by this user.
+    """
     try:
         with path.open("rb") as file:
-            head = file.read(512)
+            return file.read(512)
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {path}") from None
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def check_magic(path: Path, magic: bytes, what: str) -> None:
+    """Raise unless `path` begins with `magic`; says so where it is a web page or an LFS pointer."""
+    head = read_head(path)
     if not head.startswith(magic):
         raise FormatError(f"{path} is not {what}: {describe_head(head)}", hint="fetch it again")

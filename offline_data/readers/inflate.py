@@ -81,7 +81,7 @@ def _is_plain_gzip(dataset: Any) -> bool:
 class _Zlib:
     """A zlib-compatible library."""
 
-    decompressor: Callable[[], Any]
+    decompressor: Callable[..., Any]
     error: type[Exception]
 
     def inflate(self, raw: bytes, nbytes: int) -> bytes | None:
@@ -106,6 +106,12 @@ def _zlib() -> _Zlib:
 
         return _Zlib(zlib.decompressobj, zlib.error)
     return _Zlib(isal_zlib.decompressobj, cast("type[Exception]", isal_zlib.error))
+
+
+def gzip_decompressor() -> tuple[Any, type[Exception]]:
+    """Return a new decompressor of one gzip member, and what it raises where that is damaged."""
+    zlib = _zlib()
+    return zlib.decompressor(wbits=31), zlib.error
 
 
 @dataclass(frozen=True)

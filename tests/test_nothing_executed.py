@@ -1,0 +1,191 @@
+"""No code of this project can run what a file says: read out of every call and import it makes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MODULES = {
+    "cPickle", "cloudpickle", "dill", "hickle", "joblib", "jsonpickle", "klepto", "marshal",
+    "pickle", "_pickle", "runpy", "shelve", "yaml",
+}  # fmt: skip
+"""What can unpickle, or run code that it is given, if called wrongly: imported by nobody."""
+
+NAMES = {
+    "Unpickler", "compile", "eval", "exec", "exec_module", "find_class", "from_pickle",
+    "load_memmap", "load_module", "open_memmap", "read_array", "read_pickle", "run_module",
+    "run_path", "unsafe_load",
+}  # fmt: skip
+"""What is called nowhere, as a function or as a method of anything."""
+
+GUARDED = {
+    "numpy.load": "allow_pickle",
+    "torch.load": "weights_only",
+}
+"""What is called only with this argument spelled out, and so that it is safe."""
+SAFE = {"allow_pickle": False, "weights_only": True}
+
+ALLOWED = {
+    # Batches from a child process to the one that started it: no byte comes from elsewhere.
+    "offline_data/ingest/reading.py": {"pickle"},
+    "offline_data/ingest/wire.py": {"pickle"},
+    "offline_data/ingest/worker.py": {"pickle"},
+    # Contract tests of other people's adapters send datasets to a process that they start.
+    "offline_data/testing/sources.py": {"pickle"},
+    # Opens what it wrote itself a moment before, with the peer that it measures.
+    "benchmarks/sampling.py": {"load_memmap"},
+}
+"""What a file may use all the same, and why."""
+
+
+def _files() -> list[Path]:
+    folders = ("offline_data", "cli", "benchmarks")
+    return [ROOT / "setup.py", *(path for x in folders for path in (ROOT / x).rglob("*.py"))]
+
+
+def unsafe(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of everything in a module's source that may run what a file says."""
+    tree = ast.parse(source)
+    aliases = dict(_aliases(tree))
+    for node in ast.walk(tree):
+        for used in (*_imported(node), *_called(node, aliases)):
+            yield getattr(node, "lineno", 0), used
+
+
+def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the local name and the full name of whatever is imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((x.asname, x.name) for x in node.names if x.asname)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((x.asname or x.name, f"{node.module}.{x.name}") for x in node.names)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    modules: list[str] = []
+    if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        yield from (alias.name for alias in node.names if alias.name in NAMES)
+        modules = [node.module or ""]
+    elif isinstance(node, ast.Call) and _last(node.func) in {"import_module", "__import__"}:
+        modules = [str(x.value) for x in node.args if isinstance(x, ast.Constant)]
+    yield from (module for module in modules if module.partition(".")[0] in MODULES)
+
+
+def _called(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+    """Yield what is called or only named: a function passed on can be called elsewhere."""
+    if (
+        isinstance(node, ast.Attribute)
+        and node.attr in NAMES
+        and _full(node, aliases) != "re.compile"
+    ):
+        yield node.attr
+    elif isinstance(node, ast.Name) and node.id in NAMES:
+        yield node.id
+    elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+        if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+            yield "allow_pickle"
+    elif isinstance(node, ast.Call):
+        full = _full(node.func, aliases)
+        if full in GUARDED and not _is_guarded(node, GUARDED[full]):
+            yield full
+
+
+def _is_guarded(call: ast.Call, argument: str) -> bool:
+    """Tell whether a call spells the argument out as a literal, and nothing hides another."""
+    given = {x.arg: x.value for x in call.keywords}
+    value = given.get(argument)
+    return None not in given and isinstance(value, ast.Constant) and value.value is SAFE[argument]
+
+
+def _full(node: ast.AST, aliases: dict[str, str]) -> str:
+    """Return the full dotted name of a function, as far as imports tell it."""
+    if isinstance(node, ast.Attribute):
+        return f"{_full(node.value, aliases)}.{node.attr}"
+    return aliases.get(node.id, node.id) if isinstance(node, ast.Name) else ""
+
+
+def _last(node: ast.AST) -> str:
+    return _full(node, {}).rpartition(".")[2]
+
+
+def test_nothing_here_runs_what_a_file_says() -> None:
+    found = []
+    for path in _files():
+        name = path.relative_to(ROOT).as_posix()
+        allowed = ALLOWED.get(name, set())
+        for line, used in unsafe(path.read_text(encoding="utf-8")):
+            if used not in allowed:
+                found.append(f"{name}:{line} uses {used}")
+    assert found == []
+
+
+def test_what_is_allowed_is_used() -> None:
+    """An exception that nobody needs any more is a hole."""
+    for name, allowed in ALLOWED.items():
+        used = {used for _, used in unsafe((ROOT / name).read_text(encoding="utf-8"))}
+        assert allowed <= used, name
+
+
+def test_the_files_are_found() -> None:
+    names = {path.relative_to(ROOT).as_posix() for path in _files()}
+    assert {"offline_data/readers/pickles.py", "cli/main.py", "benchmarks/sampling.py"} <= names
+
+
+@pytest.mark.parametrize(
+    ("source", "used"),
+    [
+        ("import pickle", "pickle"),
+        ("import pickle as p", "pickle"),
+        ("from pickle import loads", "pickle"),
+        ("def f():\n    import pickle", "pickle"),
+        ("import importlib\nimportlib.import_module('pickle')", "pickle"),
+        ("__import__('marshal').loads(b'')", "marshal"),
+        ("import shelve", "shelve"),
+        ("import joblib.numpy_pickle", "joblib.numpy_pickle"),
+        ("from yaml import load", "yaml"),
+        ("import numpy as np\nnp.load('x')", "numpy.load"),
+        ("import numpy as np\nnp.load('x', allow_pickle=flag)", "numpy.load"),
+        ("import numpy as np\nnp.load('x', **options)", "numpy.load"),
+        ("import numpy as np\nnp.load('x', allow_pickle=False, **options)", "numpy.load"),
+        ("import numpy\nnumpy.load('x', None, True)", "numpy.load"),
+        ("from numpy import load as read\nread('x')", "numpy.load"),
+        ("np.save('x', y, allow_pickle=True)", "allow_pickle"),
+        ("import numpy as np\nnp.lib.format.read_array(f)", "read_array"),
+        ("import torch\ntorch.load('x')", "torch.load"),
+        ("import torch\ntorch.load('x', weights_only=False)", "torch.load"),
+        ("TensorDict.load_memmap('x')", "load_memmap"),
+        ("from tensordict import TensorDict as T\nT.load_memmap(p)", "load_memmap"),
+        ("opened = TensorDict.load_memmap", "load_memmap"),
+        ("eval('1')", "eval"),
+        ("map(eval, lines)", "eval"),
+        ("import builtins\nbuiltins.exec('1')", "exec"),
+        ("exec(compile('1', 'x', 'exec'))", "compile"),
+        ("from pandas import read_pickle", "read_pickle"),
+    ],
+)
+def test_the_checker_sees(source: str, used: str) -> None:
+    assert used in [found for _, found in unsafe(source)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import numpy as np\nnp.load('x', allow_pickle=False)",
+        "import torch\ntorch.load('x', weights_only=True)",
+        "import json\njson.load(file)",
+        "import re\nre.compile('x')",
+        "from offline_data.readers.pickles import load\nload(stream, size=1, where='x')",
+        "from offline_data.readers import pickles\npickles.loads(b'', where='x')",
+        "import ast\nast.literal_eval('1')",
+        "loader.load_state_dict(state)",
+    ],
+)
+def test_the_checker_lets_pass(source: str) -> None:
+    assert list(unsafe(source)) == []
