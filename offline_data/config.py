@@ -1,22 +1,37 @@
-"""Where things are and what is allowed: argument > environment > default, resolved once.
+"""Where things are and what is allowed: argument > environment > config file > default.
 
-This is the only file that reads the environment.
+Resolved once. This is the only file that reads the environment.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import ConfigFile, config_place, read_config, user_path
+from offline_data.config_mirrors import Mirror, check_mirror, parse_mirrors
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
+_HOME, _OFFLINE, _HUB_OFFLINE = "OFFLINE_DATA_HOME", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"
+_MIRRORS, _WORKERS = "OFFLINE_DATA_MIRRORS", "OFFLINE_DATA_WORKERS"
+_TOOLS = {
+    "minari_path": "MINARI_DATASETS_PATH",
+    "minari_remote": "MINARI_REMOTE",
+    "hub_endpoint": "HF_ENDPOINT",
+    "hub_token": "HF_TOKEN",
+}
+"""Variables of other tools, by the setting they are."""
+ARGUMENT = "argument"
+"""Origin of what a caller or an option of the command line said."""
+CONFIG_FILE = "config file"
+"""Origin of what stands in `Settings.config`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,11 @@ class Settings:
     """`HF_ENDPOINT`, or None for the hub's own."""
     hub_token: str | None = None
     """`HF_TOKEN`, or None for the token that huggingface_hub has stored."""
+    config: Path | None = None
+    """The config file, whether or not there is one; None where it has no place."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """What decided a setting, by its name here, or a mirror, by `PREFIX=REPLACEMENT`: `argument`,
+    names of variables, or `config file`; a default has no entry."""
 
     @property
     def downloads(self) -> Path:
@@ -56,33 +76,55 @@ def resolve_settings(
     root: str | os.PathLike[str] | None = None,
     offline: bool | None = None,
     workers: int | None = None,
+    mirrors: Iterable[Mirror] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Resolve the settings of one run.
+    """Resolve the settings of one run: argument, else environment, else config file, else default.
+
+    Mirrors add up: those given come before the environment's, and these before the file's.
 
     Args:
-        root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the platform's user cache folder.
-        offline: True or False to decide here, None for `OFFLINE_DATA_OFFLINE` or `HF_HUB_OFFLINE`.
-        workers: Processes, or None for `OFFLINE_DATA_WORKERS`, else the cores of this machine.
-        environ: The environment to read; a test passes its own.
+        root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the file's, else the platform's
+            user cache folder.
+        offline: True or False to decide here. None: offline if `OFFLINE_DATA_OFFLINE` or
+            `HF_HUB_OFFLINE` says so, online if `OFFLINE_DATA_OFFLINE` says that, else as the file
+            says, else online.
+        workers: Processes, or None for `OFFLINE_DATA_WORKERS`, else the file's, else the cores of
+            this machine.
+        mirrors: `(prefix, replacement)` pairs, see `offline_data.config_mirrors.check_mirror`.
+        environ: The environment to read, which also says where the config file is (see
+            `offline_data.config_file.config_place`); a test passes its own.
 
     Raises:
-        UsageError: A variable that does not parse; the message names it.
+        UsageError: A value that cannot be meant; the message names the variable, or file and key.
+        AccessError: The config file may not be read.
 
     Example:
         >>> resolve_settings(environ={"OFFLINE_DATA_HOME": "/data"}).root.as_posix()
         '/data'
     """
     env = os.environ if environ is None else environ
+    file = read_config(env)
+    folder, root_by = _root(root, env, file)
+    is_offline, offline_by = _offline(offline, env, file)
+    processes, workers_by = _workers(workers, env, file)
+    places = _mirrors(mirrors, env, file)
+    decided = {"root": root_by, "offline": offline_by, "workers": workers_by}
     return Settings(
-        root=Path(root or env.get("OFFLINE_DATA_HOME") or _default_root()).expanduser().absolute(),
-        offline=_offline(env) if offline is None else offline,
-        mirrors=_mirrors(env.get("OFFLINE_DATA_MIRRORS", "")),
-        workers=_workers(env) if workers is None else _positive(workers, "workers"),
+        root=folder,
+        offline=is_offline,
+        mirrors=tuple(places),
+        workers=processes,
         minari_path=_minari_path(env),
         minari_remote=env.get("MINARI_REMOTE") or "hf://farama-minari",
         hub_endpoint=env.get("HF_ENDPOINT") or None,
         hub_token=env.get("HF_TOKEN") or None,
+        config=config_place(env),
+        origins={
+            **{name: origin for name, origin in decided.items() if origin},
+            **{name: variable for name, variable in _TOOLS.items() if env.get(variable)},
+            **{"=".join(pair): origin for pair, origin in places.items()},
+        },
     )
 
 
@@ -104,11 +146,34 @@ def _default_root() -> Path:
 
 def _minari_path(env: Mapping[str, str]) -> Path:
     named = env.get("MINARI_DATASETS_PATH")
-    return Path(named).expanduser() if named else Path.home() / ".minari" / "datasets"
+    return user_path(named or "~/.minari/datasets", "MINARI_DATASETS_PATH")
 
 
-def _offline(env: Mapping[str, str]) -> bool:
-    return any(_flag(env, name) for name in ("OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"))
+def _root(
+    given: str | os.PathLike[str] | None, env: Mapping[str, str], file: ConfigFile
+) -> tuple[Path, str | None]:
+    if given:
+        return user_path(given, "root"), ARGUMENT
+    if env.get(_HOME):
+        return user_path(env[_HOME], _HOME), _HOME
+    if file.root is not None:
+        return file.root, CONFIG_FILE
+    return _default_root(), None
+
+
+def _offline(
+    given: bool | None, env: Mapping[str, str], file: ConfigFile
+) -> tuple[bool, str | None]:
+    if given is not None:
+        return given, ARGUMENT
+    on = [name for name in (_OFFLINE, _HUB_OFFLINE) if _flag(env, name)]
+    if on:
+        return True, " and ".join(on)
+    if env.get(_OFFLINE, "").strip():
+        return False, _OFFLINE
+    if file.offline is not None:
+        return file.offline, CONFIG_FILE
+    return False, None
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
@@ -120,14 +185,15 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     raise UsageError(f"{name} is {value!r}; expected one of 1, true, yes, on, 0, false, no, off")
 
 
-def _workers(env: Mapping[str, str]) -> int:
-    value = env.get("OFFLINE_DATA_WORKERS", "").strip()
+def _workers(given: int | None, env: Mapping[str, str], file: ConfigFile) -> tuple[int, str | None]:
+    value = env.get(_WORKERS, "").strip()
+    if given is not None:
+        return _positive(given, "workers"), ARGUMENT
     if not value:
-        return _cores()
-    try:
-        return _positive(int(value), "OFFLINE_DATA_WORKERS")
-    except ValueError:
-        raise UsageError(f"OFFLINE_DATA_WORKERS is {value!r}; expected a whole number") from None
+        return (_cores(), None) if file.workers is None else (file.workers, CONFIG_FILE)
+    if not value.removeprefix("-").isdecimal():
+        raise UsageError(f"{_WORKERS} is {value!r}; expected a whole number")
+    return _positive(int(value), _WORKERS), _WORKERS
 
 
 def _cores() -> int:
@@ -142,11 +208,16 @@ def _positive(value: int, name: str) -> int:
     return value
 
 
-def _mirrors(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for item in filter(None, (part.strip() for part in text.split(";"))):
-        prefix, equals, replacement = item.partition("=")
-        if not (equals and prefix and replacement):
-            raise UsageError(f"OFFLINE_DATA_MIRRORS has {item!r}; expected PREFIX=REPLACEMENT")
-        pairs.append((prefix, replacement))
-    return tuple(pairs)
+def _mirrors(
+    given: Iterable[Mirror], env: Mapping[str, str], file: ConfigFile
+) -> dict[Mirror, str]:
+    """Return all mirrors in their order, each once, with what named it first."""
+    found: dict[Mirror, str] = {}
+    for origin, pairs in (
+        (ARGUMENT, [check_mirror(*pair, "mirrors") for pair in given]),
+        (_MIRRORS, parse_mirrors(env.get(_MIRRORS, ""), _MIRRORS)),
+        (CONFIG_FILE, file.mirrors),
+    ):
+        for pair in pairs:
+            found.setdefault(pair, origin)
+    return found

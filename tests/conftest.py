@@ -19,6 +19,15 @@ def realdata() -> Path:
     return REALDATA
 
 
+@pytest.fixture(autouse=True)
+def _no_config_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Keep tests, and programs they start, from reading the config file of whoever runs them."""
+    monkeypatch.delenv("OFFLINE_DATA_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-config"))
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Settings whose every folder is new and empty, offline, one process."""

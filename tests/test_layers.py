@@ -20,7 +20,17 @@ LAYERS = (
     {"ingest", "preprocess", "buffers", "checks", "reports"},
     {"store", "sources"},
     {"readers", "fetch", "episodes"},
-    {"errors", "ids", "config", "progress", "disk", "paths", "heads"},
+    {
+        "errors",
+        "ids",
+        "config",
+        "config_file",
+        "config_mirrors",
+        "progress",
+        "disk",
+        "paths",
+        "heads",
+    },
 )
 """Left may import right, never back; rooms of one layer may import each other unless said."""
 

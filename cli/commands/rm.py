@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from offline_data.disk import human_bytes
 from offline_data_cli.call import Call
+from offline_data_cli.commands.cache import losses
 from offline_data_cli.options import Datasets, DryRun
-from offline_data_cli.output import confirm
+from offline_data_cli.output import confirm, say
 from offline_data_cli.result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -16,14 +17,18 @@ _COLUMNS = (Column("ID"), Column("SIZE", "bytes"), Column("PATH"))
 
 def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
     """Delete datasets, after showing them and asking."""
+    from offline_data.store.housekeeping import refetchable
     from offline_data.store.library import locate, remove, total_bytes
 
     by_path = {entry.path: entry for entry in (locate(text, call.settings) for text in datasets)}
     entries = list(by_path.values())
     total = total_bytes(entries)
+    warning = losses([str(entry.id) for entry in entries if not refetchable(entry)])
+    if warning and (dry_run or call.yes):
+        say(warning)
     if dry_run:
         return _result(entries, total, dry_run=True)
-    question = f"Delete {_counted(entries)}, {human_bytes(total)}?"
+    question = f"{warning} Delete {_counted(entries)}, {human_bytes(total)}?".lstrip()
     if not confirm((_table(entries),), question, yes=call.yes, mode=call.mode):
         return Result({"removed": [], "bytes": 0}, (), notes=("nothing was deleted",), code=1)
     freed = sum(remove(entry) for entry in entries)
@@ -31,11 +36,14 @@ def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
 
 
 def _result(entries: "list[Entry]", freed: int, *, dry_run: bool) -> Result:
+    from offline_data.store.housekeeping import refetchable
+
     verb = "would delete" if dry_run else "deleted"
     data = {
         "removed": [{"id": str(e.id), "path": e.path, "bytes": e.bytes} for e in entries],
         "bytes": freed,
         "dry_run": dry_run,
+        "cannot_be_fetched_again": [str(e.id) for e in entries if not refetchable(e)],
     }
     line = f"{verb} {_counted(entries)}, {human_bytes(freed)}"
     blocks = (_table(entries), line) if dry_run else (line,)

@@ -105,7 +105,7 @@ def remove_download(download: Download, settings: Settings) -> bool:
         return unless_locked(lock, lambda: remove_partial(download.path))
 
 
-def unless_locked(lock: Path, act: Callable[[], None]) -> bool:
+def unless_locked(lock: Path, act: Callable[[], object]) -> bool:
     """Act while holding a lock; False, and nothing is done, where another process holds it.
 
     Raises:

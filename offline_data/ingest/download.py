@@ -10,6 +10,7 @@ from offline_data.disk import free_bytes
 from offline_data.errors import NotFoundError, OfflineDataError
 from offline_data.ids import DatasetId, looks_like_path, parse_id
 from offline_data.ingest.building import Job, build, destination_of
+from offline_data.ingest.offline import naming_the_command
 from offline_data.ingest.options import DownloadPlan, Options, Result
 from offline_data.ingest.raw import raw_files, raw_folder
 from offline_data.progress import SILENT
@@ -51,8 +52,9 @@ def download(
     if existing is not None:
         return _result(_rewrite(existing, settings, options, progress), begin)
     source = get_source(dataset.source)
-    release = source.resolve(dataset.name, dataset.revision, settings)
-    entry, existed = _build_release(dataset, source, release, settings, options, progress)
+    with naming_the_command(dataset, settings, options):
+        release = source.resolve(dataset.name, dataset.revision, settings)
+        entry, existed = _build_release(dataset, source, release, settings, options, progress)
     if options.layout not in {None, entry.manifest.layout}:  # another process made it meanwhile
         return _result(_rewrite(entry, settings, options, progress), begin)
     return _result(entry, begin, existed=existed)
@@ -106,7 +108,8 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
     free = free_bytes(settings.root)
     if existing is not None:
         return DownloadPlan(existing.id, existing.path, existing.path, None, free)
-    release = get_source(dataset.source).resolve(dataset.name, dataset.revision, settings)
+    with naming_the_command(dataset, settings, options):
+        release = get_source(dataset.source).resolve(dataset.name, dataset.revision, settings)
     target = dataset.at(options.revision_of(release.revision))
     fetch = None
     if release.local is None:
@@ -121,11 +124,12 @@ def fetch_raw(
 ) -> Path:
     """Fetch the raw files only; returns the folder where they lie under their own names."""
     source = get_source(dataset.source)
-    release = source.resolve(dataset.name, dataset.revision, settings)
-    if release.local is not None:
-        return release.local
-    folder = settings.downloads / "raw" / dataset.at(release.revision).folder / release.revision
-    raw_files(release, settings, folder, progress, force=options.force)
+    with naming_the_command(dataset, settings, options, raw_only=True):
+        release = source.resolve(dataset.name, dataset.revision, settings)
+        if release.local is not None:
+            return release.local
+        folder = settings.downloads / "raw" / dataset.at(release.revision).folder / release.revision
+        raw_files(release, settings, folder, progress, force=options.force)
     return folder
 
 

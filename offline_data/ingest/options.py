@@ -58,6 +58,7 @@ class Options:
         return {
             "episodes": list(self.episodes) if self.episodes else None,
             "strict": self.strict,
+            "keep_raw": self.keep_raw,
             "audit": self.audit,
         }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import NotFoundError
+from offline_data.store.housekeeping import asked_to_stay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,18 +37,19 @@ def raw_folder(
     """Bring the raw files of a release here for the time of a conversion.
 
     Fetched files stay after a failure, so that the next try does not fetch them again; after
-    success they go unless `options.keep_raw`.
+    success they go unless `options.keep_raw`, or somebody asked for them to stay before.
     """
     if release.local is not None:
         yield RawFolder(release.local, local_files(release.local))
         return
     folder = staging / "raw"
+    stay = asked_to_stay(settings)
     fetched = raw_files(release, settings, folder, progress, force=options.force)
     yield RawFolder(folder, tuple(_describe(file) for file in fetched))
     if not options.keep_raw:
         from offline_data.fetch.run import discard
 
-        discard(fetched, settings)
+        discard([file for file in fetched if file.sha256 not in stay], settings)
 
 
 def raw_files(

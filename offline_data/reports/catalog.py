@@ -128,7 +128,9 @@ def search(query: str, settings: Settings) -> Matches:
 def _listing(source: Source, settings: Settings) -> Listing:
     here = _ids_here(settings)
     if settings.offline:
-        return Listing(_datasets(source, source.catalog(), here))
+        note = f"{source.name}: offline, this is the catalogue that comes with the package"
+        listed = _datasets(source, source.catalog(), here)
+        return Listing(listed, (note,) if listed else ())
     try:
         return Listing(_datasets(source, source.remote(settings), here))
     except NetworkError as error:

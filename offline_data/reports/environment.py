@@ -38,7 +38,9 @@ class Environment:
     packages: Mapping[str, str | None]
     """Version of each package this one may use; None where it is not installed."""
     settings: Mapping[str, Any]
-    """Resolved settings; of the token only whether there is one."""
+    """Resolved settings; of the token only whether there is one. `config` is the config file that
+    was read, `config_place` where it is looked for; `origins` says what decided a setting or a
+    mirror that is not a default (see `Settings.origins`)."""
     free_bytes: int
     """Bytes this user may still write on the disk of the root."""
     compiled_gather: bool
@@ -104,23 +106,35 @@ def _requirements() -> list[str]:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return []
-    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines}
+    names = {_name(line) for line in lines if not _is_for_older_python(line)}
     return sorted(names - {DISTRIBUTION})
 
 
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
+def _is_for_older_python(requirement: str) -> bool:
+    bound = re.search(r"python_version *< *[\"']3\.(\d+)", requirement)
+    return bound is not None and sys.version_info[1] >= int(bound[1])
+
+
 def _shown(settings: Settings) -> dict[str, Any]:
-    mirrors = [tuple(map(_public, pair)) for pair in settings.mirrors]
+    read = settings.config is not None and settings.config.exists()
     return {
         **vars(settings),
-        "mirrors": [f"{prefix}={replacement}" for prefix, replacement in mirrors],
+        "mirrors": [_public("=".join(pair)) for pair in settings.mirrors],
         "hub_endpoint": settings.hub_endpoint and _public(settings.hub_endpoint),
         "hub_token": "set" if settings.hub_token else None,
+        "config": settings.config if read else None,
+        "config_place": settings.config,
+        "origins": {_public(name): origin for name, origin in settings.origins.items()},
     }
 
 
-def _public(url: str) -> str:
-    """Take user name and password out of a URL."""
-    return re.sub(r"//[^/@]*@", "//***@", url)
+def _public(text: str) -> str:
+    """Take user names and passwords out of URLs."""
+    return re.sub(r"//[^/@=]*@", "//***@", text)
 
 
 def _source_report(name: str) -> SourceReport:

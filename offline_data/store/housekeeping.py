@@ -1,29 +1,31 @@
-"""What lies under a root beside the datasets themselves, and what of it can go."""
+"""What lies under a root: every file once, as items that can be deleted by themselves."""
 
 from __future__ import annotations
 
-import shutil
+import stat
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from offline_data.errors import AccessError
-from offline_data.fetch.downloads import Download, list_downloads, remove_downloads
-from offline_data.store.library import Entry, entry_at, list_datasets, remove
+from offline_data.disk import disk_errors
+from offline_data.errors import OfflineDataError
+from offline_data.fetch.downloads import list_downloads
+from offline_data.fetch.mirrors import scheme_of
+from offline_data.store.layout import MANIFEST
+from offline_data.store.library import Entry, entry_at, survey
 from offline_data.store.locks import is_locked
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from offline_data.config import Settings
 
-Kind: TypeAlias = Literal["dataset", "download", "partial", "staging"]
+Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"]
 
-PARTIAL_DAYS = 7
-"""Parts of files that nobody has gone on with for so long are pruned by default."""
-
-_DAY = 86_400.0
+KINDS: tuple[Kind, ...] = ("dataset", "download", "partial", "staging", "damaged")
 
 
 @dataclass(frozen=True)
@@ -32,132 +34,209 @@ class CacheItem:
 
     kind: Kind
     """`dataset`, `download` (raw files, whole), `partial` (a part of one), `staging` (what a
-    conversion left)."""
+    conversion is writing, or left), `damaged` (a dataset whose manifest cannot be read)."""
     path: Path
     """A folder or file."""
     bytes: int
-    """Bytes on the disk; a file that is linked twice counts once."""
+    """Length of its files; one that has several names is counted at the first item with it."""
     detail: str
     """A dataset's id, or where a raw file is from."""
     refetchable: bool
-    """Whether the same can be had again from its source."""
+    """Whether nothing is lost with it: the same can be had again from its source, or it is of no
+    use as it is."""
     age: float = 0.0
     """Seconds since it was last written to."""
+    in_use: bool = False
+    """Whether a process is fetching or converting it, or may be about to read it."""
+    wanted: str = ""
+    """The option with which it was asked to stay, `--keep-raw` or `--raw-only`, if it was."""
 
 
-def cache_usage(settings: Settings) -> tuple[CacheItem, ...]:
-    """List everything under the root, datasets first; touches nothing.
+@dataclass(frozen=True)
+class CacheUsage:
+    """Everything under a root."""
+
+    items: tuple[CacheItem, ...]
+    """Datasets first."""
+    other_bytes: int
+    """Length of all other files: records of what URLs had, locks, and what is none of ours."""
+
+    @property
+    def bytes(self) -> int:
+        """Length of the files of all items."""
+        return sum(item.bytes for item in self.items)
+
+
+def cache_usage(settings: Settings) -> CacheUsage:
+    """List everything under the root; touches nothing.
+
+    The lengths add up to those of all files under the root, each counted once; folders have none.
+    What other processes delete meanwhile may be listed or not.
 
     Raises:
         AccessError: A folder may not be read.
     """
-    return (
-        *_datasets(settings),
-        *_downloads(settings),
-        *_raw_folders(settings),
-        *_staging(settings),
-    )
+    tally = _Tally()
+    with disk_errors(settings.root):
+        found = (*_datasets(settings), *_raw_files(settings), *_staging(settings))
+        counted = tuple(replace(item, bytes=tally.take(files_of(item))) for item in found)
+        return CacheUsage(counted, tally.take([settings.root]))
 
 
-def plan_prune(settings: Settings, older_than_days: int | None = None) -> tuple[CacheItem, ...]:
-    """Choose what no dataset needs: raw files, parts left for long, abandoned conversions.
-
-    Args:
-        settings: The root.
-        older_than_days: Only what is as old; None: parts of `PARTIAL_DAYS`, the rest at any age.
-    """
-    return tuple(
-        item
-        for item in cache_usage(settings)
-        if item.kind != "dataset" and item.age >= _least_age(item, older_than_days)
-    )
+def bytes_freed(items: Iterable[CacheItem]) -> int:
+    """Add up what the disk gets back without these items: files with a name elsewhere stay."""
+    states = [state for item in items for state in _states(files_of(item))]
+    names = Counter(map(_identity, states))
+    single = {_identity(state): state for state in states}
+    return sum(s.st_size for file, s in single.items() if names[file] >= s.st_nlink)
 
 
-def remove_items(items: Iterable[CacheItem], settings: Settings) -> int:
-    """Delete items; returns the bytes they had. What a process is working on is left alone.
+def files_of(item: CacheItem) -> list[Path]:
+    """Return the files and folders that make up an item: a part has its note beside it."""
+    note = [item.path.with_suffix(".json")] if item.kind == "partial" else []
+    return [item.path, *note]
 
-    Raises:
-        NotFoundError, AccessError: A dataset that is gone, or may not be deleted.
-    """
-    freed = 0
-    for item in items:
-        if item.kind == "dataset":
-            freed += remove(entry_at(item.path))
-        elif item.kind == "staging":
-            freed += 0 if _in_use(item.path) else _remove_tree(item)
-        elif item.path.is_dir() and item.kind == "download":
-            freed += _remove_tree(item)
+
+class _Tally:
+    """Adds up lengths of files, each once however many names it has."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int]] = set()
+
+    def take(self, paths: Iterable[Path]) -> int:
+        """Add up what was not added up before."""
+        new = {_identity(state): state.st_size for state in _states(paths)}
+        total = sum(size for file, size in new.items() if file not in self._seen)
+        self._seen.update(new)
+        return total
+
+
+def _identity(state: os.stat_result) -> tuple[int, int]:
+    return state.st_dev, state.st_ino
+
+
+def _states(paths: Iterable[Path]) -> Iterator[os.stat_result]:
+    """Look at files, and at all files below folders; links are not followed."""
+    waiting = list(paths)
+    while waiting:
+        path = waiting.pop()
+        try:
+            state = path.lstat()
+            below = list(path.iterdir()) if stat.S_ISDIR(state.st_mode) else None
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if below is None:
+            yield state
         else:
-            freed += remove_downloads([_as_download(item)], settings)
-    return freed
-
-
-def _least_age(item: CacheItem, days: int | None) -> float:
-    if days is not None:
-        return days * _DAY
-    return PARTIAL_DAYS * _DAY if item.kind == "partial" else 0.0
+            waiting += below
 
 
 def _datasets(settings: Settings) -> Iterator[CacheItem]:
-    for entry in list_datasets(settings.root):
+    entries, damaged = survey(settings.root)
+    for entry in entries:
         yield CacheItem(
-            "dataset", entry.path, entry.bytes, str(entry.id), _refetchable(entry), _age(entry.path)
+            "dataset", entry.path, 0, str(entry.id), refetchable(entry), _age(entry.path)
         )
+    for path in (path for path in damaged if (path / MANIFEST).exists()):
+        yield CacheItem("damaged", path, 0, "its manifest cannot be read", False, _age(path))
 
 
-def _refetchable(entry: Entry) -> bool:
-    """Tell whether its raw files have addresses: made here, or read from the user's own, not."""
-    files = entry.manifest.files
-    return bool(files) and all(file.get("url") for file in files)
+def refetchable(entry: Entry) -> bool:
+    """Tell whether hosts have its raw files: what was made here, or of the user's own, has none."""
+    urls = [file.get("url") for file in entry.manifest.files]
+    return bool(urls) and all(url and scheme_of(url) != "file" for url in urls)
 
 
-def _downloads(settings: Settings) -> Iterator[CacheItem]:
+def _raw_files(settings: Settings) -> Iterator[CacheItem]:
+    busy = somebody_fetches(settings)
+    wanted = asked_to_stay(settings)
     for item in list_downloads(settings):
         kind: Kind = "download" if item.whole else "partial"
+        in_use = busy if item.whole else _held(settings.downloads / "locks", item.path.stem)
         detail = ", ".join(item.urls) or "unknown origin"
-        yield CacheItem(kind, item.path, item.size, detail, bool(item.urls), item.age)
+        why = wanted.get(item.path.name, "")
+        yield CacheItem(kind, item.path, 0, detail, item.refetchable, item.age, in_use, why)
+    for path in _raw_folders(settings):
+        detail = f"raw files of {path.relative_to(settings.downloads / 'raw').as_posix()}"
+        yield CacheItem("download", path, 0, detail, True, _age(path), busy, "--raw-only")
 
 
-def _raw_folders(settings: Settings) -> Iterator[CacheItem]:
+def asked_to_stay(settings: Settings) -> dict[str, str]:
+    """Return digests of whole raw files that were asked to stay, each with the option that did.
+
+    Those are the files of datasets that were converted with `--keep-raw`, as their manifests say,
+    and those that `--raw-only` has laid out.
+
+    Raises:
+        AccessError: There are raw files, and a folder under the root may not be read.
+    """
+    files = {path.name: path for path in (settings.downloads / "sha256").glob("??/*")}
+    laid_out = set(map(_identity, _states(_raw_folders(settings))))
+    by_name = {
+        name: "--raw-only"
+        for name, path in files.items()
+        if not laid_out.isdisjoint(map(_identity, _states([path])))
+    }
+    manifests = [entry.manifest for entry in survey(settings.root)[0]] if files else []
+    by_dataset = {
+        str(file.get("sha256")): "--keep-raw"
+        for manifest in manifests
+        if manifest.converter.get("options", {}).get("keep_raw")
+        for file in manifest.files
+    }
+    return {**by_name, **{name: why for name, why in by_dataset.items() if name in files}}
+
+
+def _raw_folders(settings: Settings) -> list[Path]:
     """Folders that `download --raw-only` laid out: links to downloads, under their own names."""
     raw = settings.downloads / "raw"
-    leaves = {path.parent for path in raw.rglob("*") if path.is_file()} if raw.is_dir() else set()
-    tops = [path for path in leaves if not any(parent in leaves for parent in path.parents)]
-    for path in sorted(tops):
-        detail = f"raw files of {path.relative_to(raw).as_posix()}"
-        yield CacheItem("download", path, _own_bytes(path), detail, True, _age(path))
+    leaves = {path.parent for path in raw.rglob("*") if not path.is_dir()}
+    return sorted(path for path in leaves if not any(above in leaves for above in path.parents))
 
 
 def _staging(settings: Settings) -> Iterator[CacheItem]:
-    if not settings.staging.is_dir():
-        return
-    for path in sorted(settings.staging.iterdir()):
-        if path.is_dir() and not _in_use(path):
-            detail = "left by a conversion that was killed"
-            yield CacheItem("staging", path, _own_bytes(path), detail, True, _age(path))
+    for path in sorted(settings.staging.glob("*")):
+        if not path.is_dir():
+            continue
+        in_use = _held(settings.staging, lock_of_staged(path))
+        detail = "a conversion under way" if in_use else "left by a conversion that was killed"
+        again = True
+        for entry in _whole_datasets(path) if not in_use else ():
+            detail = f"{entry.id}, left there by a conversion that was killed"
+            again = again and refetchable(entry)
+        yield CacheItem("staging", path, 0, detail, again, _age(path), in_use)
 
 
-def _in_use(staged: Path) -> bool:
-    return is_locked(staged.parent, staged.name.rpartition(".")[0])
+def _whole_datasets(staged: Path) -> Iterator[Entry]:
+    """Datasets that were moved aside to be replaced, or not yet moved to their place."""
+    for manifest in [*staged.glob(MANIFEST), *staged.glob(f"*/{MANIFEST}")]:
+        try:
+            yield entry_at(manifest.parent)
+        except OfflineDataError:
+            continue
 
 
-def _own_bytes(folder: Path) -> int:
-    """Add up the files of a folder that have no other name elsewhere."""
-    states = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    return sum(state.st_size for state in states if state.st_nlink == 1)
+def lock_of_staged(path: Path) -> str:
+    """Return the name of the lock that a process holds while it writes a staging folder."""
+    return path.name.rpartition(".")[0]
+
+
+def somebody_fetches(settings: Settings) -> bool:
+    """Tell whether some process fetches or converts: it may be about to read any raw file."""
+    folders = (settings.staging, settings.downloads / "locks")
+    locks = [path for folder in folders for path in folder.glob("*.lock")]
+    return any(_held(path.parent, path.stem) for path in locks)
+
+
+def _held(folder: Path, lock: str) -> bool:
+    try:
+        return is_locked(folder, lock)
+    except OSError:  # of another user, or on a disk that may only be read: deleting will tell
+        return False
 
 
 def _age(path: Path) -> float:
-    return max(0.0, time.time() - path.stat().st_mtime)
-
-
-def _remove_tree(item: CacheItem) -> int:
     try:
-        shutil.rmtree(item.path)
-    except OSError as error:
-        raise AccessError(f"{error.filename} cannot be deleted: {error.strerror}") from error
-    return item.bytes
-
-
-def _as_download(item: CacheItem) -> Download:
-    return Download(item.path, item.bytes, (), item.age, item.kind == "download")
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except FileNotFoundError:
+        return 0.0

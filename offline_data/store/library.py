@@ -169,6 +169,8 @@ def _dataset_folders(root: Path) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
+        return
     raise AccessError(
         f"{error.filename} cannot be read: {error.strerror}",
         hint="choose another root: --root DIR or OFFLINE_DATA_HOME",

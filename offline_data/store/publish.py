@@ -28,10 +28,10 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
     name = lock_name(folder)
     with disk_errors(staging):
         for left in [path for path in staging.glob(f"{name}.*") if path.is_dir()]:
-            if left.name.endswith(_REPLACED) and not destination.exists():
-                left.rename(destination)
-            else:
-                shutil.rmtree(left, ignore_errors=True)
+            for aside in (left, *left.glob("*")):
+                if aside.name.endswith(_REPLACED) and not destination.exists():
+                    aside.rename(destination)
+            shutil.rmtree(left, ignore_errors=True)
         path = staging / f"{name}.{secrets.token_hex(4)}"
         path.mkdir(parents=True)
     try:

@@ -93,12 +93,12 @@ class DatasetReader:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """`[E]` first step row of each episode, as a contiguous copy."""
-        return np.ascontiguousarray(self.episodes[("start",)], dtype=np.int64)
+        return np.array(self.episodes[("start",)], dtype=np.int64)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """`[E]` transitions of each episode, as a contiguous copy."""
-        return np.ascontiguousarray(self.episodes[("length",)], dtype=np.int64)
+        return np.array(self.episodes[("length",)], dtype=np.int64)
 
     @cached_property
     def invalid_rows(self) -> NDArray[np.int64]:

@@ -33,8 +33,8 @@ def test_env_hides_the_token(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path
         assert ran.code == 0
         assert "hush" not in ran.out + ran.err
     rows = cli("env").rows
-    assert ["hub_token", "set"] in rows
-    assert ["root", str(tmp_path / "root")] in rows
+    assert ["hub_token", "set", "HF_TOKEN"] in rows
+    assert ["root", str(tmp_path / "root"), "OFFLINE_DATA_HOME"] in rows
 
 
 def test_the_demo_needs_its_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offline_data.errors import IntegrityError, NetworkError
 from offline_data.fetch.cache import partial_path, read_record, whole_path
-from offline_data.fetch.downloads import list_downloads, remove_downloads
+from offline_data.fetch.downloads import (
+    Download,
+    list_downloads,
+    remove_downloads,
+    unless_locked,
+)
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import assemble, discard, run_fetch
@@ -15,7 +21,6 @@ from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.fetch.limits import FetchLimits
@@ -66,6 +71,48 @@ def test_what_is_removed_is_gone_but_remembered(
     assert record is not None
     assert record.sha256 == a.sha256
     assert fetch(server, online, "a")[0].path.read_bytes() == b"a" * 1000
+
+
+def test_what_vanishes_while_it_is_listed_is_left_out(
+    server: FileServer, online: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = fetch(server, online, "a", "b")
+    stat = Path.stat
+
+    def gone(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self == a.path:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return stat(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", gone)
+    assert [download.path for download in list_downloads(online)] == [b.path]
+
+
+@pytest.mark.parametrize(
+    ("whole", "urls", "again"),
+    [
+        (True, ("http://host.example/a",), True),
+        (True, ("file:///mnt/a", "hf://datasets/u/n@c/a"), True),
+        (True, ("file:///mnt/a",), False),
+        (True, (), False),
+        (False, (), True),
+    ],
+)
+def test_what_a_host_has_can_be_fetched_again(
+    whole: bool, urls: tuple[str, ...], again: bool
+) -> None:
+    assert Download(Path("x"), 1, urls, 0.0, whole).refetchable is again
+
+
+def test_nothing_is_done_under_a_lock_that_is_held(tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    done: list[str] = []
+    lock = tmp_path / "new" / "x.lock"
+    assert unless_locked(lock, lambda: done.append("free"))
+    with FileLock(lock):
+        assert not unless_locked(lock, lambda: done.append("held"))
+    assert done == ["free"]
 
 
 def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:

@@ -41,6 +41,30 @@ def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(tmp_path: Path) -
         assert entry_at(home).manifest.counts["transitions"] == 2
 
 
+def test_a_dataset_moved_aside_is_put_back_by_the_next_conversion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException): ...
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.name == "dataset":
+            raise Killed
+        return rename(self, target)
+
+    rename, home = Path.rename, tmp_path / "root" / "d"
+    write_toy(home, [toy_batch([2])])
+    staged = tmp_path / f"{lock_name('local/a')}.dead"
+    write_toy(staged / "dataset", [toy_batch([3])])
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(Killed):
+        publish(staged / "dataset", home)
+    monkeypatch.undo()
+    assert not home.exists()
+    with staging_folder(tmp_path, "local/a", home):
+        assert entry_at(home).manifest.counts["transitions"] == 2
+        assert not staged.exists()
+
+
 def test_publishing_replaces_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,8 @@ def test_what_is_not_here_says_so_offline(shell: Shell, hub: HubServer, flag: st
             "error"
         ]
     assert error["code"] == "offline"
-    assert "offline-data download" in error["hint"]
+    assert error["message"].endswith(f"online, run: offline-data download {DOOR}")
+    assert flag in error["hint"]
 
 
 def test_a_typo_offers_the_nearest(shell: Shell, hub: HubServer) -> None:

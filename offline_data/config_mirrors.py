@@ -1,0 +1,77 @@
+"""What a mirror must look like: the beginning of URLs, and what is put in its place."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+from urllib.parse import quote
+
+from offline_data.errors import UsageError
+
+Mirror: TypeAlias = tuple[str, str]
+"""A prefix and its replacement: a URL that begins with the one is tried with the other first."""
+
+_PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
+_REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
+_EXAMPLE = "http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
+
+
+def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
+    """Return a mirror as fetching takes it: the replacement is a URL.
+
+    Args:
+        prefix: What published URLs begin with, scheme included.
+        replacement: An `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder.
+        where: Variable, file and key, or argument that has it, for the message.
+
+    Raises:
+        UsageError: One of the two has another form, or only the prefix ends with a slash, which
+            would glue the rest of the URL to the last name of the replacement.
+
+    Example:
+        >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
+        ('http://a.org/data/', 'file:///mnt/my%20data/')
+    """
+    if not _PREFIX.match(prefix):
+        raise UsageError(
+            f"{where}: a mirror is for {prefix!r}; expected how a URL begins, with its scheme",
+            hint=f"for example {_EXAMPLE}",
+        )
+    found = _url_of_folder(prefix, replacement) if replacement[:1] == "/" else replacement
+    if not _REPLACEMENT.match(found):
+        raise UsageError(
+            f"{where}: the mirror of {prefix} is {replacement!r}; expected an http(s)://, file:/// "
+            "or hf:// URL, or an absolute path",
+            hint=f"for example {_EXAMPLE}",
+        )
+    if prefix.endswith("/") and found[-1].isalnum():
+        raise UsageError(
+            f"{where}: the mirror of {prefix} is {replacement}, without the slash at the end that "
+            "the prefix has",
+            hint=f"write {replacement}/, for the prefix is replaced letter by letter",
+        )
+    return prefix, found
+
+
+def parse_mirrors(text: str, where: str) -> tuple[Mirror, ...]:
+    """Read `PREFIX=REPLACEMENT;…`, in this order; raises what `check_mirror` raises.
+
+    Example:
+        >>> parse_mirrors("http://a/=http://b/; http://a/=file:///c/", "OFFLINE_DATA_MIRRORS")
+        (('http://a/', 'http://b/'), ('http://a/', 'file:///c/'))
+    """
+    pairs = []
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        prefix, equals, replacement = (part.strip() for part in item.partition("="))
+        if not (equals and prefix and replacement):
+            raise UsageError(
+                f"{where} has {item!r}; expected PREFIX=REPLACEMENT, several separated by `;`",
+                hint=f"for example {_EXAMPLE}",
+            )
+        pairs.append(check_mirror(prefix, replacement, where))
+    return tuple(pairs)
+
+
+def _url_of_folder(prefix: str, path: str) -> str:
+    url = f"file://{quote(path)}"
+    return f"{url.rstrip('/')}/" if prefix.endswith("/") else url

@@ -1,0 +1,177 @@
+"""Offline as a user meets it: what is here works, what is not names its command, no socket opens."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offline_data.config import resolve_settings
+from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from offline_data.testing.hub_server import HubServer
+from offline_data.testing.minari_toy import write_minari
+from offline_data.testing.minari_values import toy_episode
+from offline_data.testing.servers import FileServer
+from tests.stories.conftest import Shell
+
+DOOR = "minari:D4RL/door/human-v2"
+PEN = "d4rl:pen-human-v1"
+ABSENT = ("minari:D4RL/pen/human-v2", "d4rl:door-human-v1")
+D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+SWITCHES = ("OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE")
+
+GUARD = """
+import os, sys
+def guard(event, arguments):
+    if event in {"socket.__new__", "socket.getaddrinfo", "socket.gethostbyname"}:
+        os.write(2, f"{event}{arguments}".encode())
+        os._exit(99)
+sys.addaudithook(guard)
+"""
+"""Runs at the start of every Python of a guarded shell; nothing can catch how it ends."""
+
+EVERY = """
+import json, shlex, sys
+from offline_data_cli.main import main
+verbs = json.loads(sys.argv[1])
+ended = {verb: main([*shlex.split(verb), "--quiet"]) for verb in verbs}
+sys.exit(str({verb: code for verb, code in ended.items() if code != verbs[verb]} or 0))
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A root with a dataset of each source, in a shell whose programs end at a socket."""
+    folder: Path = tmp_path_factory.mktemp("offline")
+    write_minari(folder / "repo" / "door" / "human-v2", [toy_episode(0, 7), toy_episode(1, 3)])
+    write_d4rl_hdf5(folder / "pen.hdf5")
+    pen = (folder / "pen.hdf5").read_bytes()
+    with (
+        HubServer({"farama-minari/D4RL": folder / "repo"}) as hub,
+        FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": pen}) as host,
+    ):
+        hosts = {"HF_ENDPOINT": hub.url, "OFFLINE_DATA_MIRRORS": f"{D4RL_HOST}={host.url}/"}
+        Shell(folder, hosts).run("download", DOOR, "--keep-raw")
+        Shell(folder, hosts).run("download", PEN)
+    (folder / "guard").mkdir()
+    (folder / "guard" / "sitecustomize.py").write_text(GUARD)
+    return Shell(folder, {"PYTHONPATH": str(folder / "guard")})
+
+
+def python(shell: Shell, code: str, *arguments: str, **extra: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**shell.environ, **extra},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_guard_sees_a_socket(guarded: Shell) -> None:
+    assert "socket." in guarded.run("download", ABSENT[0], code=99).stderr
+    assert "socket." in guarded.run("download", ABSENT[1], code=99).stderr
+    assert "socket." in guarded.run("list", "--remote", code=99).stderr
+
+
+def test_every_verb_works_on_what_is_here(guarded: Shell, tmp_path: Path) -> None:
+    write_minari(tmp_path / "mine", [toy_episode(0, 4)])
+    reads = ("info", "head", "stats", "verify", "sample --batch 4")
+    verbs = {
+        **{f"{verb} {dataset}": 0 for verb in reads for dataset in (DOOR, PEN)},
+        **dict.fromkeys(("list", "list --remote", "list minari", "search door human"), 0),
+        **dict.fromkeys((f"info {dataset}" for dataset in ABSENT), 0),
+        **dict.fromkeys(("sources", "env", "cache dir", "cache ls"), 0),
+        **dict.fromkeys(("cache prune --dry-run", "cache rm download --dry-run"), 0),
+        f"download {DOOR}": 0,
+        f"download {DOOR} --dry-run": 0,
+        f"download {DOOR} {PEN} --layout ted": 0,
+        f"convert {tmp_path / 'mine'} mine": 0,
+        "rm local:mine --yes": 0,
+        "info minari:nobody/knows-v0": 3,
+        f"head {ABSENT[0]}": 3,
+        f"download {ABSENT[0]}": 6,
+        f"download {ABSENT[1]}": 6,
+        f"download {ABSENT[0]} --dry-run": 6,
+        f"download {ABSENT[1]} --raw-only": 6,
+        f"download {DOOR} --force": 6,
+    }
+    code, said = python(guarded, EVERY, json.dumps(verbs), OFFLINE_DATA_OFFLINE="1")
+    assert (code, said.splitlines()[-1]) == (1, "0"), said
+
+
+def test_python_works_on_what_is_here(guarded: Shell) -> None:
+    load = "import offline_data; ds = offline_data.load_dataset({!r}, batch_size=4); "
+    for dataset in (DOOR, PEN):
+        code = load.format(dataset) + "print(ds.sample().shape)"
+        assert python(guarded, code, HF_HUB_OFFLINE="1") == (0, "torch.Size([4])\n")
+    minari = "offline_data.MinariExperienceReplay({!r}, 4, load_from_local_minari=True)"
+    name = DOOR.partition(":")[2]
+    code = f"import offline_data; print(len({minari.format(name)}))"
+    assert python(guarded, code) == (0, "10\n")
+
+
+@pytest.mark.parametrize("dataset", ABSENT)
+def test_python_says_the_command(guarded: Shell, dataset: str, tmp_path: Path) -> None:
+    root = tmp_path / "my root"
+    code = f"import offline_data; offline_data.load_dataset({dataset!r}, root={str(root)!r})"
+    ended, said = python(guarded, code, OFFLINE_DATA_OFFLINE="1")
+    assert ended == 1
+    last = said.strip().splitlines()[-1]
+    command = f"offline-data download {dataset} --root {shlex.quote(str(root))}"
+    assert last == (
+        f"offline_data.errors.OfflineError: {dataset} is not on this disk, and offline mode is "
+        f"on; online, run: {command}"
+    )
+
+
+@pytest.mark.parametrize("switch", ["--offline", *SWITCHES, " and ".join(SWITCHES), "config.toml"])
+def test_the_command_line_says_the_command_and_what_decided(
+    guarded: Shell, switch: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text("offline = true")
+    extra = {name: "1" for name in SWITCHES if name in switch}
+    if switch == "config.toml":
+        extra["OFFLINE_DATA_CONFIG"] = str(tmp_path / switch)
+    user = Shell(guarded.folder, {**guarded.extra, **extra})
+    verb = ("download", ABSENT[1], "--episodes", "0:2")
+    error = user.json(*verb, *["--offline"] * (switch == "--offline"), code=6)["error"]
+    assert error["code"] == "offline"
+    assert error["message"].endswith(f"online, run: offline-data {' '.join(verb)}")
+    assert switch in error["hint"]
+    if switch != "--offline":
+        words = [word.partition("=") for word in error["hint"].split() if word.endswith("=0")]
+        assignments = {name: value for name, _, value in words}
+        assert resolve_settings(environ=user.environ).offline
+        assert not resolve_settings(environ={**user.environ, **assignments}).offline
+
+
+def test_a_misspelt_name_is_told_offline_too(guarded: Shell) -> None:
+    error = guarded.json("--offline", "download", "minari:D4RL/dor/human-v2", code=6)["error"]
+    assert error["hint"].startswith(f"did you mean {DOOR}")
+
+
+def test_a_list_that_was_not_asked_for_says_so(guarded: Shell) -> None:
+    said = guarded.run("--offline", "list", "minari", "--remote").stderr
+    assert said == "minari: offline, this is the catalogue that comes with the package\n"
+
+
+def test_raw_files_on_a_mirror_of_this_machine_need_no_socket(
+    guarded: Shell, tmp_path: Path
+) -> None:
+    mirror = tmp_path / "mirror" / "hand_dapg_v1"
+    mirror.mkdir(parents=True)
+    write_d4rl_hdf5(mirror / "door-human-v1.hdf5")
+    (tmp_path / "config.toml").write_text(
+        f"offline = true\n[mirrors]\n'{D4RL_HOST}' = ['{mirror.parent}']\n"
+    )
+    named = {"OFFLINE_DATA_CONFIG": str(tmp_path / "config.toml")}
+    user = Shell(tmp_path, {**guarded.extra, **named})
+    user.run("download", ABSENT[1])
+    (file,) = user.json("info", ABSENT[1])["files"]
+    assert file["url"] == (mirror / "door-human-v1.hdf5").as_uri()
