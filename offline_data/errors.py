@@ -10,7 +10,8 @@ class OfflineDataError(Exception):
 
     Args:
         message: One sentence or two: what failed, where, what was expected, what was found.
-        hint: What to do next, as a sentence or a command; shown on a line of its own.
+        hint: What to do next, as a sentence or a command; shown on a line of its own, also below a
+            traceback (from Python 3.11 on).
 
     Attributes:
         code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
@@ -29,6 +30,9 @@ class OfflineDataError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        add_note = getattr(self, "add_note", None)
+        if hint and add_note:
+            add_note(f"hint: {hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the hint when an error crosses a process boundary."""

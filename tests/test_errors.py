@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import traceback
+
+import pytest
 
 from offline_data import errors
 from offline_data.errors import OfflineDataError
@@ -20,6 +24,14 @@ def test_codes_are_distinct_words() -> None:
     assert len(set(codes)) == len(codes)
     assert all(code.isidentifier() for code in codes)
     assert len(kinds) == sum(isinstance(value, type) for value in vars(errors).values())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks have no notes before 3.11")
+def test_the_hint_stands_below_a_traceback() -> None:
+    lines = traceback.format_exception_only(errors.UsageError("what", hint="do that"))
+    assert lines == ["offline_data.errors.UsageError: what\n", "hint: do that\n"]
+    plain = traceback.format_exception_only(errors.UsageError("what"))
+    assert plain == ["offline_data.errors.UsageError: what\n"]
 
 
 def test_message_and_hint_survive_pickling() -> None:

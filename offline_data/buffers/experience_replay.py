@@ -70,7 +70,8 @@ class MinariExperienceReplay(_OfSource):
     Args:
         dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
         batch_size: Rows of a batch where `sample` is not told.
-        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
+        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
+            user's cache folder.
         download: True, False, or `"force"` to fetch and convert again.
         load_from_local_minari: Take it from `MINARI_DATASETS_PATH` (or what was converted
             before), and from no network.
@@ -131,7 +132,8 @@ class D4RLExperienceReplay(_OfSource):
         terminate_on_end: None or False: transitions without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
         download: True, False, or `"force"` to fetch and convert again.
-        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
+        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
+            user's cache folder.
         sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs: See
             `BaseDatasetExperienceReplay`. `split_trajs` cuts where episodes end, whatever
             `use_truncated_as_done`.

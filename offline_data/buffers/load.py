@@ -59,13 +59,15 @@ def load_dataset(
     keys: Iterable[KeyLike] | None = None,
     derived: Iterable[Derived] = (),
     decode_text: bool = False,
+    view: str | os.PathLike[str] | None = None,
 ) -> BaseDatasetExperienceReplay:
     """Load a dataset, brought to this disk first if need be.
 
     Args:
         id: `source:name[@revision]`, or the path of a dataset directory.
         batch_size: Rows of a batch where `sample` is not told.
-        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
+        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
+            user's cache folder.
         download: True: fetch and convert what is not here; False: only what is here; `"force"`:
             fetch and convert again.
         revision: Revision of the source; None: the newest here, else the source's newest.
@@ -81,6 +83,7 @@ def load_dataset(
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
+        view: Name, or file, of a view that was saved of it: the buffer is that view.
 
     Returns:
         A buffer of transitions in TED, see `BaseDatasetExperienceReplay`.
@@ -93,7 +96,7 @@ def load_dataset(
     """
     settings = resolve_settings(root=root)
     path = bring(id, settings, download=download, revision=revision, layout=layout)
-    return BaseDatasetExperienceReplay(
+    dataset = BaseDatasetExperienceReplay(
         path,
         batch_size,
         sampler=sampler,
@@ -108,6 +111,7 @@ def load_dataset(
         derived=derived,
         decode_text=decode_text,
     )
+    return dataset if view is None else dataset.saved_view(view, sampler=dataset.sampler)
 
 
 def bring(
