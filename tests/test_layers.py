@@ -241,24 +241,3 @@ def test_only_the_program_exits() -> None:
     }
     library = {name for name in exits - OWN_PIPES if name.startswith("offline_data/")}
     assert {name for name in library if _room(name) != "testing"} == set()
-
-
-UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-
-
-BETWEEN_OUR_PROCESSES = {f"offline_data/ingest/{name}.py" for name in ("reading", "wire", "worker")}
-"""Batches from a child process to the one that started it: no byte of them comes from elsewhere."""
-
-
-def test_nothing_can_unpickle() -> None:
-    users = {found.file for found in _imports() if _top(found) in UNSAFE}
-    assert {name for name in users - BETWEEN_OUR_PROCESSES if _room(name) != "testing"} == set()
-    loads = [
-        f"{_name(path)}:{node.lineno}"
-        for path in _files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.keyword)
-        and node.arg == "allow_pickle"
-        and not (isinstance(node.value, ast.Constant) and node.value.value is False)
-    ]
-    assert loads == []

@@ -16,8 +16,11 @@ MODULES = {
 }  # fmt: skip
 """What can unpickle, or run code that it is given, if called wrongly: imported by nobody."""
 
+BUILTINS = {"compile", "eval", "exec"}
+"""What is named nowhere; methods that are called so are something else."""
+
 NAMES = {
-    "Unpickler", "compile", "eval", "exec", "exec_module", "find_class", "from_pickle",
+    "Unpickler", "exec_module", "find_class", "from_pickle",
     "load_memmap", "load_module", "open_memmap", "read_array", "read_pickle", "run_module",
     "run_path", "unsafe_load",
 }  # fmt: skip
@@ -71,7 +74,8 @@ def _imported(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         modules = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-        yield from (alias.name for alias in node.names if alias.name in NAMES)
+        unsafe_names = NAMES | BUILTINS if node.module == "builtins" else NAMES
+        yield from (alias.name for alias in node.names if alias.name in unsafe_names)
         modules = [node.module or ""]
     elif isinstance(node, ast.Call) and _last(node.func) in {"import_module", "__import__"}:
         modules = [str(x.value) for x in node.args if isinstance(x, ast.Constant)]
@@ -80,13 +84,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 def _called(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
     """Yield what is called or only named: a function passed on can be called elsewhere."""
-    if (
-        isinstance(node, ast.Attribute)
-        and node.attr in NAMES
-        and _full(node, aliases) != "re.compile"
-    ):
+    if isinstance(node, ast.Attribute) and _is_unsafe(node, aliases):
         yield node.attr
-    elif isinstance(node, ast.Name) and node.id in NAMES:
+    elif isinstance(node, ast.Name) and node.id in NAMES | BUILTINS:
         yield node.id
     elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
         if not (isinstance(node.value, ast.Constant) and node.value.value is False):
@@ -95,6 +95,10 @@ def _called(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
         full = _full(node.func, aliases)
         if full in GUARDED and not _is_guarded(node, GUARDED[full]):
             yield full
+
+
+def _is_unsafe(node: ast.Attribute, aliases: dict[str, str]) -> bool:
+    return node.attr in NAMES or _full(node, aliases) in {f"builtins.{x}" for x in BUILTINS}
 
 
 def _is_guarded(call: ast.Call, argument: str) -> bool:
@@ -166,6 +170,7 @@ def test_the_files_are_found() -> None:
         ("eval('1')", "eval"),
         ("map(eval, lines)", "eval"),
         ("import builtins\nbuiltins.exec('1')", "exec"),
+        ("from builtins import exec as run\nrun('1')", "exec"),
         ("exec(compile('1', 'x', 'exec'))", "compile"),
         ("from pandas import read_pickle", "read_pickle"),
     ],
@@ -185,6 +190,7 @@ def test_the_checker_sees(source: str, used: str) -> None:
         "from offline_data.readers import pickles\npickles.loads(b'', where='x')",
         "import ast\nast.literal_eval('1')",
         "loader.load_state_dict(state)",
+        "module.eval()",
     ],
 )
 def test_the_checker_lets_pass(source: str) -> None:

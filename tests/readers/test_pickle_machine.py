@@ -322,9 +322,11 @@ def test_a_type_that_is_an_array_is_no_item_type() -> None:
 def test_a_state_is_set_once() -> None:
     state = b"(K\x03V<\nNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     refused(name("numpy", "dtype") + b"(Vf4\nI0\nI1\ntR" + state * 2 + b".", "item type twice")
+
+
+def test_an_array_gets_values_once() -> None:
     data = pickle.dumps(np.array([1001, 1002], "f4"), 2)
-    state = data.rindex(b"(K\x01K\x02\x85")
-    again = data[:-1] + data[state:]
+    again = data[:-1] + data[data.rindex(b"(K\x01K\x02\x85") :]
     refused(again, "state of an array that has its values")
     refused(pickle.dumps(np.array([1001, 1002], "f4"), 5)[:-1] + b"Nb.", "that has its values")
 
