@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.timing import table
 
-NAMES = ("conversion", "sampling")
+NAMES = ("conversion", "fetching", "sampling")
 
 
 def main() -> None:

@@ -6,8 +6,6 @@ All jobs of a case read the same file from a warm page cache and write to the sa
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ import h5py
 import numpy as np
 
 from benchmarks import converters
+from benchmarks.memory import added_mib
 from benchmarks.timing import Row, interleaved
 from offline_data.testing.minari_toy import write_minari_hdf5
 
@@ -115,20 +114,10 @@ def first_observations(path: Path) -> Any:
 
 
 def peak_memory(job: tuple[str | int, ...], path: Path, out: Path) -> int:
-    """MiB that a job adds to a process of its own that has imported what the job needs (Linux).
-
-    Resident memory, pages of mapped files among it; processes that the job starts are not counted.
-    """
-    code = (
-        "import re, sys; from pathlib import Path; from benchmarks import converters\n"
+    """MiB that a job adds to a process of its own that has imported what the job needs."""
+    setup = (
+        "from benchmarks import converters\n"
         f"job = converters.make({job!r}); path, out = map(Path, sys.argv[1:])\n"
         + ("import torchrl.data.datasets\n" if "torchrl" in str(job) else "")
-        # Not ru_maxrss, which a child inherits from its parent.
-        + "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
-        "before = peak()\n"
-        "job(path, out)\n"
-        "print((peak() - before) // 1024)\n"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code, str(path), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout.split()[-1])
+    return added_mib(setup, "job(path, out)", path, out)

@@ -1,8 +1,9 @@
 """CRC-32C, the checksum that Google Cloud Storage publishes, at array speed.
 
-A CRC is linear over GF(2), so a block is cut into equal lanes whose checksums are advanced side by
-side, one byte of each lane a step, and then joined: the checksum of `a + b` is that of `a`,
-moved past `len(b)` zero bytes, xor that of `b`. The polynomial is that of RFC 3720 (iSCSI).
+A CRC is linear over GF(2): its state after the little-endian words `w0 … wn` is the xor of each word
+moved past all zero bytes from its own place to the end. So the words of a row of `_LANES` are taken
+at once: what was gathered is moved past one row and the next row is xored to it. In the end the row
+that is left stands for all of them. The polynomial is that of RFC 3720 (iSCSI).
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
 _REVERSED = 0x82F63B78
 _LANES = 4096
-_WORK = 1 << 20
-_SMALL = 64 << 10
-"""Blocks below this many bytes take one plain loop."""
+_ROW = 4 * _LANES
+"""Bytes that are taken at once."""
 
 
 class Crc32c:
@@ -33,30 +33,47 @@ class Crc32c:
     """
 
     def __init__(self) -> None:
-        self._state = 0xFFFFFFFF
-        self._waiting = bytearray()
+        self._row: NDArray[np.uint32] | None = None
+        self._waiting = b""
 
     def update(self, block: bytes) -> None:
-        """Take the next bytes; they are worked off a mebibyte at a time."""
-        self._waiting += block
-        while len(self._waiting) >= _WORK:
-            self._state = _advance(self._state, bytes(self._waiting[:_WORK]))
-            del self._waiting[:_WORK]
+        """Take the next bytes; what does not fill a row waits for more."""
+        data = self._waiting + block
+        whole = len(data) // _ROW * _ROW
+        self._waiting = data[whole:]
+        if whole:
+            rows = np.frombuffer(data, "<u4", whole // 4).reshape(-1, _LANES)
+            self._row = _gather(self._row, rows)
 
     def hexdigest(self) -> str:
         """Return the checksum of all bytes so far, 8 hex digits."""
-        return f"{_advance(self._state, bytes(self._waiting)) ^ 0xFFFFFFFF:08x}"
+        state = 0xFFFFFFFF if self._row is None else _folded(self._row)
+        table = _byte_table()
+        for byte in self._waiting:
+            state = int(table[(state ^ byte) & 0xFF]) ^ (state >> 8)
+        return f"{state ^ 0xFFFFFFFF:08x}"
 
 
-def _advance(state: int, block: bytes) -> int:
-    lane = len(block) // _LANES if len(block) >= _SMALL else 0
-    body = np.frombuffer(block, np.uint8, lane * _LANES).reshape(_LANES, lane)
-    if lane:
-        state = _move(state, lane * _LANES) ^ _join(_lanes(body), lane)
-    table = _byte_table()
-    for byte in block[lane * _LANES :]:
-        state = int(table[(state ^ byte) & 0xFF]) ^ (state >> 8)
-    return state
+def _gather(row: NDArray[np.uint32] | None, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Move `row` past each of `rows` and add it; the first of all begins with all bits set."""
+    if row is None:
+        row, rows = rows[0].copy(), rows[1:]
+        row[0] ^= np.uint32(0xFFFFFFFF)
+    low, high = _row_tables()
+    for words in rows:
+        halves = row.view("<u2")
+        row = low[halves[0::2]]
+        row ^= high[halves[1::2]]
+        row ^= words
+    return row
+
+
+def _folded(row: NDArray[np.uint32]) -> int:
+    """Return the state that a row stands for: its halves are added until one word is left."""
+    while len(row) > 1:
+        half = len(row) // 2
+        row = _apply(_zeros(4 * half), row[:half]) ^ row[half:]
+    return int(_apply(_zeros(4), row)[0])
 
 
 @lru_cache(maxsize=1)
@@ -68,25 +85,12 @@ def _byte_table() -> NDArray[np.uint32]:
     return table
 
 
-def _lanes(body: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Checksums of all rows, begun at zero; `body` is uint8 `[lanes, bytes]`."""
-    table = _byte_table()
-    states = np.zeros(len(body), np.uint32)
-    for column in np.ascontiguousarray(body.T):
-        states = table[(states ^ column) & np.uint32(0xFF)] ^ (states >> np.uint32(8))
-    return states
-
-
-def _join(states: NDArray[np.uint32], length: int) -> int:
-    """Join neighbours until one checksum is left; `len(states)` is a power of two."""
-    while len(states) > 1:
-        states = _apply(_zeros(length), states[0::2]) ^ states[1::2]
-        length *= 2
-    return int(states[0])
-
-
-def _move(state: int, count: int) -> int:
-    return int(_apply(_zeros(count), np.array([state], np.uint32))[0])
+@lru_cache(maxsize=1)
+def _row_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Where the low and the high 16 bits of a word lead when a row of zeros passes."""
+    halves = np.arange(1 << 16, dtype=np.uint32)
+    move = _zeros(_ROW)
+    return _apply(move, halves), _apply(move, halves << np.uint32(16))
 
 
 def _apply(matrix: NDArray[np.uint32], states: NDArray[np.uint32]) -> NDArray[np.uint32]:

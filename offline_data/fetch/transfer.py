@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from offline_data.disk import require_bytes
 from offline_data.errors import IntegrityError
-from offline_data.fetch.digest import check_head, check_size, check_whole
+from offline_data.fetch.digest import HEAD, check_head, check_size, check_whole
 from offline_data.fetch.http import open_url
 from offline_data.fetch.retry import TransientError, persist
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from offline_data.fetch.partial import Partial
 
 _SPAN = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
+_SETTLED = timedelta(seconds=60)
+"""Age from which on a `Last-Modified` identifies the bytes: within it they may change twice unseen."""
 
 
 class Transfer:
@@ -91,6 +95,13 @@ class Transfer:
         persist(lambda: self._attempt(url), self._limits, self._sleep, lambda: self._partial.size)
 
     def _attempt(self, url: str) -> None:
+        try:
+            self._receive(url)
+        except BaseException:
+            self._partial.secure()
+            raise
+
+    def _receive(self, url: str) -> None:
         headers = {**self._headers, **self._partial.range_from(url)}
         with open_url(self._client, url, headers) as response:
             if response.status_code == 416:
@@ -106,9 +117,11 @@ class Transfer:
             raise TransientError(f"{url} sent {self._partial.size} of {total} bytes")
 
     def _take(self, block: bytes, url: str) -> None:
+        early = self._partial.size < HEAD
         self._partial.append(block)
         try:
-            check_head(self._file, self._partial.hashes.head, url)
+            if early:
+                check_head(self._file, self._partial.hashes.head, url)
             if self._file.size is not None and self._partial.size > self._file.size:
                 check_size(self._file, self._partial.size, url)
         except IntegrityError:
@@ -126,15 +139,14 @@ class Transfer:
         length = response.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None
         self._expect(total, url, 0)
-        self._partial.start(url, self.validator)
+        self._partial.start(url, self.validator, total)
         return total
 
     def _continue(self, response: httpx.Response, url: str) -> int:
         span = _SPAN.match(response.headers.get("Content-Range", ""))
-        if span is None or int(span[1]) != self._partial.size:
+        if span is None or self._partial.size == 0 or int(span[1]) != self._partial.size:
             raise self._changed(f"{url} sent another range than it was asked for")
-        before = self._partial.validator_of(url)
-        if before and self.validator and before != self.validator:
+        if not self._is_same(url, int(span[2])):
             raise self._changed(f"{url} changed while it was being fetched")
         self._expect(int(span[2]), url, self._partial.size)
         self._partial.continued = True
@@ -146,6 +158,16 @@ class Transfer:
         if said != str(self._partial.size):
             raise self._changed(f"{url} has fewer bytes than before")
         self._partial.continued = True
+
+    def _is_same(self, url: str, total: int) -> bool:
+        """Tell whether a range is of the file that is here: some hosts ignore `If-Range`."""
+        before = self._partial.known(url)
+        if before.total not in {None, total}:
+            return False
+        if self.validator is None and before.validator is not None:
+            # a range may come without the date, not without the tag (RFC 9110, 15.3.7)
+            return self._file.digest is not None or not before.validator.startswith('"')
+        return before.validator in {None, self.validator}
 
     def _changed(self, message: str) -> TransientError:
         self._partial.clear()
@@ -170,7 +192,17 @@ class Transfer:
 
 
 def _validator(response: httpx.Response) -> str | None:
-    """Return what identifies this version of the file byte by byte, as RFC 9110 wants it."""
+    """Return what identifies this version of the file byte by byte, as RFC 9110 (8.8) wants it."""
     tag: str | None = response.headers.get("ETag")
+    if tag and not tag.startswith("W/"):
+        return tag
     modified: str | None = response.headers.get("Last-Modified")
-    return tag if tag and not tag.startswith("W/") else modified
+    return modified if _is_settled(modified, response.headers.get("Date")) else None
+
+
+def _is_settled(modified: str | None, now: str | None) -> bool:
+    """Tell whether a date of change is old enough, by the host's own clock, to be the last one."""
+    try:
+        return parsedate_to_datetime(now or "") - parsedate_to_datetime(modified or "") >= _SETTLED
+    except (TypeError, ValueError):
+        return False

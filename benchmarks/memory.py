@@ -1,0 +1,36 @@
+"""What work adds to a process's memory, measured in a fresh process (Linux)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_CODE = """\
+import re, sys
+from pathlib import Path
+# Not ru_maxrss, which a child inherits from its parent.
+def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])
+{setup}
+before = peak()
+{work}
+print((peak() - before) // 1024)
+"""
+
+
+def added_mib(setup: str, work: str, *arguments: str | Path) -> int:
+    """MiB that `work` adds to the highest memory of a process that has run `setup`.
+
+    Resident memory, pages of mapped files among it; processes that the work starts are not counted.
+
+    Args:
+        setup: Python code: what to import, and what else is not to be counted.
+        work: Python code; both find `sys` and `Path`.
+        arguments: Become `sys.argv[1:]`.
+    """
+    code = _CODE.format(setup=setup, work=work)
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+    )
+    return int(done.stdout.split()[-1])
