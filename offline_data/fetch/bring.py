@@ -49,7 +49,8 @@ def bring_file(step: FileStep, index: int, errand: Errand) -> FetchedFile:
             errand.meter.sized(index, file.size)
             errand.meter.at(index, file.size)
             return file
-        return _from_places(step, index, errand)
+        with errand.meter.following(index, step.file.path, errand.progress):
+            return _from_places(step, index, errand)
 
 
 def _from_places(step: FileStep, index: int, errand: Errand) -> FetchedFile:

@@ -2,7 +2,8 @@
 
     sha256/ab/<sha256>      whole files by content, read-only, shared by all datasets
     index/<key>.json        what the URL had when it was last fetched; outlives the file
-    partial/<key>.part      bytes so far; beside it <key>.json, from where and with what validator
+    partial/<key>.part      bytes so far; beside it <key>.json: from where, with what validator, and
+                            how many of them would outlive a crash
     locks/<key>.lock        held while a process fetches the URL
 
 A key is the sha256 of a file's first published URL.

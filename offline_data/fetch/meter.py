@@ -1,27 +1,31 @@
-"""Counts the bytes of all files of a run for one `Progress` task, from many threads."""
+"""Counts the bytes of all files of a run, from many threads: in all, and of large ones singly."""
 
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from offline_data.progress import Task
+    from offline_data.progress import Progress, Task
 
 _PAUSE = 0.05
 """Seconds between two words to the task: blocks come far more often than anyone can read."""
+
+LARGE = 16 << 20
+"""Bytes from which on a file has a task of its own beside that of the run."""
 
 
 class Meter:
     """The bytes of a run: how many there are, how many have come.
 
-    The task is told at once when a file is whole or starts over, else a few times a second.
+    The tasks are told at once when a file is whole or starts over, else a few times a second.
 
     Args:
-        task: Where to tell them; only ever called by one thread at a time.
+        task: Where to tell those of all files; only ever called by one thread at a time.
         sizes: Size of each file, None where nobody says yet.
         clock: Seconds from some moment on.
     """
@@ -38,7 +42,24 @@ class Meter:
         self._clock = clock
         self._untold = 0
         self._told = float("-inf")
+        self._followed: dict[int, tuple[Task, int]] = {}
         self._lock = Lock()
+
+    @contextmanager
+    def following(self, index: int, label: str, progress: Progress) -> Iterator[None]:
+        """Tell the bytes of one file to a task of its own too, if it is large and not the only one."""
+        size = self._sizes[index]
+        if len(self._sizes) == 1 or (size is not None and size < LARGE):
+            yield
+            return
+        with progress.task(label, size, "B") as task:
+            with self._lock:
+                self._followed[index] = (task, 0)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    del self._followed[index]
 
     def at(self, index: int, seen: int) -> None:
         """Say that `seen` bytes of a file are here; fewer than before where it starts over."""
@@ -54,6 +75,8 @@ class Meter:
         with self._lock:
             if self._sizes[index] != size:
                 self._sizes[index] = size
+                if index in self._followed:
+                    self._followed[index][0].resize(size)
                 if None not in self._sizes:
                     self._task.resize(sum(known or 0 for known in self._sizes))
             if self._seen[index] == size:
@@ -64,6 +87,10 @@ class Meter:
         if self._untold:
             self._task.advance(self._untold)
             self._untold = 0
+        for index, (task, told) in self._followed.items():
+            if self._seen[index] != told:
+                task.advance(self._seen[index] - told)
+                self._followed[index] = (task, self._seen[index])
 
 
 def total_of(sizes: Sequence[int | None]) -> int | None:

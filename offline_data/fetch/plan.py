@@ -17,6 +17,7 @@ from offline_data.fetch.cache import (
 from offline_data.fetch.digest import split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
+from offline_data.fetch.note import note_path, read_note
 from offline_data.paths import check_relative
 
 if TYPE_CHECKING:
@@ -163,14 +164,21 @@ def _new(file: RemoteFile, settings: Settings, places: tuple[str, ...]) -> _Deci
         return "fetch", "on this machine, to be verified", 0, None
     if scheme_of(file.urls[0]) == "hf" and cached_by_user(file.urls[0]):
         return "fetch", "in the Hugging Face cache, to be verified", 0, None
-    try:
-        part = partial_path(settings, file.urls[0]).stat().st_size
-    except OSError:
-        part = 0
+    part = _bytes_of_part(file, settings)
     if part:
         left = None if file.size is None else max(file.size - part, 0)
         return "resume", f"{human_bytes(part)} are here", left, None
     return "fetch", "not here", file.size, None
+
+
+def _bytes_of_part(file: RemoteFile, settings: Settings) -> int:
+    """Return how many bytes of a part will be gone on with, if its host lets us."""
+    path = partial_path(settings, file.urls[0])
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return 0
+    return size if file.digest else read_note(note_path(path)).trusted(size)
 
 
 def here(file: RemoteFile, settings: Settings, record: Record | None) -> Path | None:

@@ -106,15 +106,16 @@ def _errand(
         if stop.wait(seconds):
             raise FetchCancelledError
 
-    sizes = [step.file.size for step in steps]
-    with _client(steps, settings, limits) as client, _count(progress, sizes) as meter:
+    with _client(steps, settings, limits) as client, _count(progress, steps) as meter:
         hosts = Hosts(limits.per_host)
         yield Errand(settings, limits, progress, meter, hosts, client, stop, sleep or wait)
 
 
 @contextmanager
-def _count(progress: Progress, sizes: list[int | None]) -> Iterator[Meter]:
-    with progress.task("fetch", total_of(sizes), "B") as task:
+def _count(progress: Progress, steps: list[FileStep]) -> Iterator[Meter]:
+    sizes = [step.file.size for step in steps]
+    label = f"fetch {len(steps)} files" if len(steps) > 1 else f"fetch {steps[0].file.path}"
+    with progress.task(label, total_of(sizes), "B") as task:
         yield Meter(task, sizes)
 
 

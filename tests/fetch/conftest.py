@@ -33,6 +33,8 @@ class Tally:
     seen: int = 0
     unit: str = ""
     notes: list[str] = field(default_factory=list)
+    inside: dict[str, Tally] | None = None
+    """Tasks of single files, while the one of all is open."""
 
     def advance(self, amount: int = 1) -> None:
         self.seen += amount
@@ -41,9 +43,15 @@ class Tally:
         self.total = total
 
     @contextmanager
-    def task(self, label: str, total: int | None, unit: str) -> Iterator[Tally]:  # noqa: ARG002
-        self.total, self.unit = total, unit
-        yield self
+    def task(self, label: str, total: int | None, unit: str) -> Iterator[Tally]:
+        """Count the first task here, and those inside it apart, by their labels."""
+        if self.inside is None:
+            self.inside = {}
+            self.total, self.unit = total, unit
+            yield self
+            self.inside = None
+            return
+        yield self.inside.setdefault(label, Tally(total, unit=unit))
 
     def note(self, message: str) -> None:
         self.notes.append(message)

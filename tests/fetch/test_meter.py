@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from offline_data.fetch.meter import Meter, total_of
+from offline_data.fetch.meter import LARGE, Meter, total_of
 
 
 def test_a_file_that_starts_over_is_counted_back(tally: Any) -> None:
@@ -40,3 +40,29 @@ def test_the_total_is_told_when_the_last_size_is_known(tally: Any) -> None:
     assert tally.total is None
     meter.sized(2, 6)
     assert tally.total == 21
+
+
+def test_large_files_among_others_are_told_apart_too(tally: Any) -> None:
+    with tally.task("all", None, "B"):
+        meter = Meter(tally, [LARGE, LARGE - 1, None, 7])
+        with (
+            meter.following(0, "large", tally),
+            meter.following(1, "small", tally),
+            meter.following(2, "unknown", tally),
+        ):
+            meter.at(0, 5)
+            meter.at(1, LARGE - 1)
+            meter.at(2, 9)
+            meter.sized(2, 9)
+            meter.at(0, 3)
+            assert list(tally.inside) == ["large", "unknown"]
+            assert (tally.inside["large"].seen, tally.inside["large"].total) == (3, LARGE)
+            assert (tally.inside["unknown"].seen, tally.inside["unknown"].total) == (9, 9)
+        assert tally.seen == 3 + LARGE - 1 + 9
+        meter.at(0, LARGE)
+        assert tally.inside["large"].seen == 3
+
+
+def test_a_file_that_comes_alone_is_not_told_twice(tally: Any) -> None:
+    with tally.task("all", None, "B"), Meter(tally, [None]).following(0, "only", tally):
+        assert tally.inside == {}

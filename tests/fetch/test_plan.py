@@ -8,6 +8,7 @@ import pytest
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.fetch.cache import Record, partial_path, whole_path, write_record
 from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.note import Note, boot_id, note_path
 from offline_data.fetch.plan import FileStep, plan_fetch
 
 if TYPE_CHECKING:
@@ -81,9 +82,22 @@ def test_a_part_is_resumed(online: Settings) -> None:
     part = partial_path(online, URL)
     part.parent.mkdir(parents=True)
     part.write_bytes(b"ab")
-    found = step(FILE, online)
-    assert (found.action, found.wanted) == ("resume", 3)
+    published = replace(FILE, digest=f"sha256:{SHA}")
+    assert (step(published, online).action, step(published, online).wanted) == ("resume", 3)
+    note_path(part).write_bytes(Note(URL, '"tag"', 5, boot_id(), durable=2).encode())
+    assert (step(FILE, online).action, step(FILE, online).wanted) == ("resume", 3)
     assert step(replace(FILE, size=None), online).wanted is None
+
+
+def test_of_a_part_that_a_crash_may_have_damaged_only_what_is_sure_is_counted(
+    online: Settings,
+) -> None:
+    part = partial_path(online, URL)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"abc")
+    assert step(FILE, online).action == "fetch"
+    note_path(part).write_bytes(Note(URL, '"tag"', 5, "another boot", durable=1).encode())
+    assert (step(FILE, online).action, step(FILE, online).wanted) == ("resume", 4)
 
 
 def test_a_damaged_record_counts_as_none(online: Settings) -> None:
