@@ -59,7 +59,6 @@ def load_dataset(
     keys: Iterable[KeyLike] | None = None,
     derived: Iterable[Derived] = (),
     decode_text: bool = False,
-    view: str | os.PathLike[str] | None = None,
 ) -> BaseDatasetExperienceReplay:
     """Load a dataset, brought to this disk first if need be.
 
@@ -83,7 +82,6 @@ def load_dataset(
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
-        view: Name, or file, of a view that was saved of it: the buffer is that view.
 
     Returns:
         A buffer of transitions in TED, see `BaseDatasetExperienceReplay`.
@@ -96,7 +94,7 @@ def load_dataset(
     """
     settings = resolve_settings(root=root)
     path = bring(id, settings, download=download, revision=revision, layout=layout)
-    dataset = BaseDatasetExperienceReplay(
+    return BaseDatasetExperienceReplay(
         path,
         batch_size,
         sampler=sampler,
@@ -111,7 +109,6 @@ def load_dataset(
         derived=derived,
         decode_text=decode_text,
     )
-    return dataset if view is None else dataset.saved_view(view, sampler=dataset.sampler)
 
 
 def bring(
