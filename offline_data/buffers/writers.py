@@ -11,10 +11,11 @@ class ImmutableDatasetWriter:
     """Refuses every change of a dataset.
 
     Example:
-        >>> ImmutableDatasetWriter().add(1)
-        Traceback (most recent call last):
-            ...
-        offline_data.errors.ImmutableError: A dataset is immutable: add would change it
+        >>> try:
+        ...     ImmutableDatasetWriter().add(1)
+        ... except ImmutableError as error:
+        ...     print(error.message)
+        A dataset is immutable: add would change it
     """
 
     def add(self, data: object) -> NoReturn:  # noqa: ARG002 - TorchRL's signature

@@ -49,10 +49,11 @@ def loads(data: bytes | memoryview, *, where: str) -> Any:
         >>> import pickle
         >>> loads(pickle.dumps({"action": np.array([1.5, -2.0])}), where="steps.pickle")
         {'action': array([ 1.5, -2. ])}
-        >>> loads(b"cos\nsystem\n(S'true'\ntR.", where="steps.pickle")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        offline_data.errors.FormatError: steps.pickle cannot be read at byte 0: it asks for ...
+        >>> try:
+        ...     loads(b"cos\nsystem\n(S'true'\ntR.", where="steps.pickle")
+        ... except FormatError as error:
+        ...     print(error.message.partition(";")[0])
+        steps.pickle cannot be read at byte 0: it asks for os.system
     """
     machine = Machine(bytes(data))
     try:
