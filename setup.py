@@ -1,17 +1,22 @@
-"""The compiled gather, left out where there is no C compiler; all else is in pyproject.toml."""
+"""The compiled parts, left out where there is no C compiler; all else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
+
+def compiled(name: str) -> Extension:
+    """Describe a module of one C file, on CPython's stable ABI."""
+    return Extension(
+        f"offline_data.buffers.{name}",
+        [f"offline_data/buffers/{name}.c"],
+        extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
+        define_macros=[("_POSIX_C_SOURCE", "200809L")],
+        libraries=["m"],
+        py_limited_api=True,
+        optional=True,
+    )
+
+
 setup(
-    ext_modules=[
-        Extension(
-            "offline_data.buffers._gather",
-            ["offline_data/buffers/_gather.c"],
-            extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
-            define_macros=[("_POSIX_C_SOURCE", "200809L")],
-            py_limited_api=True,
-            optional=True,
-        )
-    ],
+    ext_modules=[compiled("_gather"), compiled("_sum_tree")],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +14,7 @@ from offline_data.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from tensordict import TensorDict
     from torch import Tensor
 
 
@@ -25,6 +27,7 @@ class RowSet:
 
     Attributes:
         count: How many rows there are.
+        left_out: `[k]` as given.
 
     Example:
         >>> import numpy as np
@@ -35,6 +38,7 @@ class RowSet:
 
     def __init__(self, total: int, left_out: NDArray[np.int64]) -> None:
         self.count = total - len(left_out)
+        self.left_out = left_out
         # Row = number + rows left out at or before it; row x is left out at number x - (those
         # left out before x), and from that number on counts.
         skips = torch.as_tensor(left_out, dtype=torch.int64)
@@ -63,6 +67,9 @@ class Runs:
     """First row of each run, int64 `[R]`, ascending."""
     lengths: Tensor
     """Rows of each run, int64 `[R]`, at least one."""
+    final: Tensor | None = None
+    """Whether the observation after the last row of each run is known, bool `[R]`; None: it is for
+    all of them."""
 
     def of(self, rows: Tensor) -> Tensor:
         """Return the number of the run that each row is in, int64 of the same shape."""
@@ -84,7 +91,10 @@ class Sampleable(Protocol):
         """
 
     def runs(self) -> Runs:
-        """Return which rows follow each other; cheap to ask again."""
+        """Return which rows follow each other; cheap to ask again.
+
+        It is the same object until rows are written.
+        """
 
 
 class Sampler(ABC):
@@ -93,6 +103,9 @@ class Sampler(ABC):
     A subclass writes `sample`. It is called by one thread at a time for a buffer, in the order of
     the batches, also where batches are prefetched.
     """
+
+    _generator: torch.Generator | None = None
+    """Where randomness comes from; None: torch's global generator."""
 
     ran_out: bool = False
     """Whether the batch drawn last ended an epoch: then iteration over the buffer stops."""
@@ -106,6 +119,64 @@ class Sampler(ABC):
             `batch_size` where an epoch ends); and leaves `[B, …]` by key that the sampler knows
             of them: they are set in the batch, and given by `buffer.sample(return_info=True)`.
         """
+
+    def sampleable(self, storage: Sampleable, batch_size: int) -> int:  # noqa: ARG002
+        """Count what a batch of this size would be drawn from; 0: nothing can be drawn now.
+
+        Here: the rows that may be drawn.
+        """
+        if not len(storage):
+            return 0
+        return storage.rows(valid_only=getattr(self, "valid_only", True)).count
+
+    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:  # noqa: ARG002
+        """Return the rows that `sample` would draw now, changing nothing; None: not known.
+
+        Others come where something else draws from the same generator first.
+        """
+        return None
+
+    def _drawn_by_copy(self, storage: Sampleable, batch_size: int, **attributes: Any) -> Tensor:
+        """Return the rows that a copy draws: one with other `attributes`, and its own randomness."""
+        other = object.__new__(type(self))
+        generator = (self._generator or torch.default_generator).clone_state()
+        other.__dict__.update(vars(self), _generator=generator, **attributes)
+        return other.sample(storage, batch_size)[0]
+
+    def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
+        """Set in a gathered batch what `sample` said of it; here: leaf by leaf.
+
+        A subclass may combine its leaves with what is there. Several threads may call it at once,
+        for different batches.
+
+        Args:
+            batch: `[B]`, changed in place; no leaf of it is written to.
+            leaves: As `sample` gave them.
+        """
+        for key, leaf in leaves.items():
+            batch.set(key, leaf)
+
+    def extend(self, rows: Tensor) -> None:  # noqa: B027 - most samplers have nothing to note
+        """Take note that `rows`, int64 `[n]`, were written in the storage; nothing by default."""
+
+    def add(self, row: int) -> None:
+        """Take note that one row was written in the storage."""
+        self.extend(torch.tensor([row]))
+
+    def empty(self) -> None:  # noqa: B027 - a sampler may have nothing to forget
+        """Take note that the storage was emptied; nothing by default."""
+
+    def set_rng(self, generator: torch.Generator) -> None:
+        """Take randomness from `generator` from now on, not from a seed or the global one."""
+        self._generator = generator
+
+    def update_priority(self, rows: Tensor | int, priority: Tensor | float) -> None:  # noqa: ARG002
+        """Warn that this sampler has no priorities; one that has them takes them in."""
+        warnings.warn(
+            f"update_priority was called, and {type(self).__name__} has no priorities: nothing "
+            "changes; offline_data.PrioritizedSampler has them",
+            stacklevel=2,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs to go on from here; nothing by default."""

@@ -52,6 +52,10 @@ class RandomSampler(Sampler):
         numbers = torch.randint(rows.count, (batch_size,), generator=self._generator)
         return rows.at(numbers), {}
 
+    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor:
+        """Return what `sample` would draw now; see `Sampler.foresee`."""
+        return self._drawn_by_copy(storage, batch_size)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of its own generator, if it has one."""
         return {} if self._generator is None else {"generator": self._generator.get_state()}

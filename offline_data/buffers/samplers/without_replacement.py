@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from offline_data.buffers.samplers.base import Sampleable, Sampler, drawable
-from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.buffers.samplers.epochs import Epochs
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,22 +44,25 @@ class SamplerWithoutReplacement(Sampler):
         seed: int | None = None,
         valid_only: bool = True,
     ) -> None:
-        if seed is not None and seed < 0:
-            raise UsageError(f"A seed is not negative; found {seed}")
         self.drop_last = drop_last
         self.shuffle = shuffle
-        self.seed = seed
         self.valid_only = valid_only
-        self.epoch = 0
-        self.position = 0
-        self._order: EpochOrder | None = None
-        self._lock = threading.Lock()
+        self._epochs = Epochs(drop_last=drop_last, shuffle=shuffle, seed=seed)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_order": None, "_lock": None}
+    @property
+    def seed(self) -> int | None:
+        """Seed of all orders; None until the first batch where none was given."""
+        return self._epochs.seed
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._epochs.epoch
+
+    @property
+    def position(self) -> int:
+        """Transitions of this epoch that were drawn."""
+        return self._epochs.position
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
@@ -73,43 +76,27 @@ class SamplerWithoutReplacement(Sampler):
                 f"A batch of {batch_size} is more than the {rows.count} transitions of an epoch, "
                 "and drop_last leaves out batches that are not full"
             )
-        with self._lock:
-            return rows.at(self._next_numbers(rows.count, batch_size)), {}
+        piece = self._epochs.take(rows.count, batch_size)
+        self.ran_out = piece.ends_epoch
+        return rows.at(torch.from_numpy(piece.numbers)), {}
 
-    def _next_numbers(self, count: int, batch_size: int) -> Tensor:
-        if self.position + (batch_size if self.drop_last else 1) > count:
-            self._begin_epoch()  # only where the batch size or the set of rows has changed
-        start, stop = self.position, min(self.position + batch_size, count)
-        numbers = self._numbers(count, start, stop)
-        self.position = stop
-        self.ran_out = stop + (batch_size if self.drop_last else 1) > count
-        if self.ran_out:
-            self._begin_epoch()
-        return numbers
-
-    def _begin_epoch(self) -> None:
-        self.epoch += 1
-        self.position = 0
-        self._order = None
-
-    def _numbers(self, count: int, start: int, stop: int) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(start, stop)
+    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:
+        """Return what `sample` would draw now; see `Sampler.foresee`."""
         if self.seed is None:
-            self.seed = int(torch.randint(2**62, ()))
-        if self._order is None or self._order.count != count:
-            self._order = EpochOrder(count, self.seed, self.epoch)
-        return torch.from_numpy(self._order.between(start, stop))
+            return None
+        return self._drawn_by_copy(storage, batch_size, _epochs=copy(self._epochs))
+
+    def set_rng(self, generator: torch.Generator) -> None:
+        """Draw the seed of orders from `generator`, now, where none was given."""
+        self._epochs.settled_seed(generator)
 
     def state_dict(self) -> dict[str, Any]:
         """Return seed, epoch and position: all it takes to go on from here."""
-        return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
+        return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state that `state_dict` gave."""
-        self.seed, self.epoch, self.position = state["seed"], state["epoch"], state["position"]
-        self._order = None
+        self._epochs.load_state_dict(state)
 
     def __repr__(self) -> str:
-        where = f"seed={self.seed}, epoch={self.epoch}, position={self.position}"
-        return f"SamplerWithoutReplacement({where})"
+        return f"SamplerWithoutReplacement({self._epochs!r})"

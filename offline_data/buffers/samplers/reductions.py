@@ -1,0 +1,65 @@
+"""Several priorities of one row made one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from offline_data.buffers.reduce import reduced
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
+    """Give each row one priority.
+
+    Args:
+        priority: One for all; or of `shape`; or with further dimensions, which are reduced.
+        shape: Of the rows.
+        reduction: See `reduced`.
+
+    Returns:
+        As many as there are rows, in one dimension.
+
+    Raises:
+        UsageError: Another shape.
+    """
+    count = shape.numel()
+    if priority.numel() == count:
+        return priority.reshape(-1)
+    if priority.numel() == 1:
+        return priority.reshape(1).expand(count)
+    if priority.shape[: len(shape)] != shape or not priority.numel():
+        raise UsageError(
+            f"Priorities of shape {list(priority.shape)} do not fit rows of shape {list(shape)}",
+            hint="give one number, or one for each row",
+        )
+    return reduced(priority.reshape(count, -1), reduction)
+
+
+def one_per_update(rows: Tensor, priority: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Make each row come once, with the sum, mean or median of its priorities.
+
+    Args:
+        rows: int64 `[n]`.
+        priority: `[n]`, floating-point; what is returned is of its type.
+        reduction: `"sum"`, `"mean"`, or `"median"`, the lower of the two in the middle.
+
+    Example:
+        >>> once, mean = one_per_update(
+        ...     torch.tensor([7, 2, 7]), torch.tensor([1.0, 5.0, 2.0]), "mean"
+        ... )
+        >>> once.tolist(), mean.tolist()
+        ([2, 7], [5.0, 1.5])
+    """
+    once, which, counts = torch.unique(rows, return_inverse=True, return_counts=True)
+    if reduction != "median":
+        sums = torch.zeros(len(once), dtype=torch.float64).index_add_(0, which, priority.double())
+        return once, (sums / counts if reduction == "mean" else sums).to(priority.dtype)
+    ascending = torch.argsort(priority, stable=True)
+    by_row = ascending[torch.argsort(which[ascending], stable=True)]
+    middle = counts.cumsum(0) - counts + (counts - 1) // 2
+    return once, priority[by_row[middle]]

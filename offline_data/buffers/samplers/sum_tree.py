@@ -1,0 +1,190 @@
+"""Draws rows in proportion to their weights, and keeps the weights' sums and minimum.
+
+```
+level 2    [                 sum                ]          one node
+level 1    [  sum  |  sum  | … 8 of them        ]
+level 0    [  8 w. |  8 w. | …                  ]          the leaves: a weight for each row
+```
+
+A node is the sum of the 8 below it, added up anew whenever one of them changes, in a fixed
+order: it has no memory of earlier weights, and there is no error that grows. A second tree of the
+same form has the least weight that is not zero. All numbers are float64.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from offline_data.buffers.native import extension
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+_WIDTH, _SHIFT, _MAX_LEVELS = 8, 3, 16
+
+compiled = extension("_sum_tree")
+"""The extension module, or None: then numpy does the same, to the last bit."""
+
+
+class SumTree:
+    """Weights of `capacity` rows, at first zero.
+
+    Args:
+        capacity: Rows, at least one.
+
+    Attributes:
+        packed: What `_sum_tree.c` knows of the tree.
+
+    Example:
+        >>> tree = SumTree(100)
+        >>> tree.set(torch.tensor([3, 70]), torch.tensor([1.0, 3.0], dtype=torch.float64))
+        -1
+        >>> tree.total, tree.minimum
+        (4.0, 1.0)
+        >>> tree.draw(torch.tensor([0.0, 0.2, 0.25, 0.9], dtype=torch.float64))[0].tolist()
+        [3, 3, 70, 70]
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        sizes = [_filled(capacity)]
+        while sizes[-1] > _WIDTH:
+            sizes.append(_filled(sizes[-1] // _WIDTH))
+        sizes.append(1)
+        self._first = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        self._sums = np.zeros(self._first[-1])
+        self._minima = np.full(self._first[-1] - sizes[0], np.inf)
+        self.packed = self._pack()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave addresses behind."""
+        return {**vars(self), "packed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.packed = self._pack()
+
+    @property
+    def weights(self) -> Tensor:
+        """float64 `[capacity]`, a view."""
+        return torch.from_numpy(self._sums[: self.capacity])
+
+    @property
+    def total(self) -> float:
+        """Sum of all weights."""
+        return float(self._sums[-1])
+
+    @property
+    def minimum(self) -> float:
+        """The least weight that is not zero; infinite where all are."""
+        return float(self._minima[-1])
+
+    def set(self, rows: Tensor, weights: Tensor) -> int:
+        """Change weights.
+
+        Args:
+            rows: int64 `[n]` on the CPU, contiguous; where a row comes again, the last counts.
+            weights: float64 `[n]` likewise, finite and not negative.
+
+        Returns:
+            Number in `[0, n)` of the first row that is out of range or weight that cannot be,
+            in which case nothing has changed; -1: all is fine.
+        """
+        if compiled is not None:
+            args = rows.data_ptr(), weights.data_ptr(), rows.shape[0]
+            return int(compiled.set(self.packed, *args))
+        return self._set(rows.numpy(), weights.numpy())
+
+    def draw(self, fractions: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw rows, each with probability weight / total; never one of weight zero.
+
+        Args:
+            fractions: float64 `[n]` in `[0, 1)`, uniform; some weight is not zero.
+
+        Returns:
+            Rows, int64 `[n]`, and their weights, float64 `[n]`.
+        """
+        if compiled is not None:
+            count = fractions.shape[0]
+            rows, weights = torch.empty(count, dtype=torch.int64), torch.empty_like(fractions)
+            compiled.draw(
+                self.packed, fractions.data_ptr(), count, rows.data_ptr(), weights.data_ptr()
+            )
+            return rows, weights
+        found = self._draw(fractions.numpy())
+        return torch.from_numpy(found), torch.from_numpy(self._sums[found])
+
+    def _set(self, rows: NDArray[np.int64], weights: NDArray[np.float64]) -> int:
+        wrong = unsound(self.capacity, sys.float_info.max, rows, weights)
+        if wrong >= 0:
+            return wrong
+        self._sums[rows] = weights
+        for level in range(1, len(self._first) - 1):
+            self._renew(level, rows)
+        return -1
+
+    def _renew(self, level: int, rows: NDArray[np.int64]) -> None:
+        """Bring a level in line with the one below it, where leaves `rows` have changed."""
+        below, start = self._first[level - 1], self._first[level]
+        nodes, count = rows >> (_SHIFT * level), (start - below) // _WIDTH
+        if count <= len(rows):
+            nodes = np.arange(count)
+        sums = self._sums[below:start].reshape(-1, _WIDTH)[nodes]
+        self._sums[start + nodes] = _sums_of(sums)
+        if level == 1:
+            least = np.where(sums > 0, sums, np.inf)
+        else:
+            low, high = below - self._first[1], start - self._first[1]
+            least = self._minima[low:high].reshape(-1, _WIDTH)[nodes]
+        self._minima[start - self._first[1] + nodes] = least.min(1)
+
+    def _draw(self, fractions: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Go from the top down; `mass` is what is left of each draw's share of the sum."""
+        at, draws = np.zeros(len(fractions), np.int64), np.arange(len(fractions))
+        mass = fractions * self.total
+        for level in range(len(self._first) - 2, 0, -1):
+            begin, stop = self._first[level - 1], self._first[level]
+            below = self._sums[begin:stop].reshape(-1, _WIDTH)[at]
+            upto = np.cumsum(below, axis=1)
+            chosen = (upto <= mass[:, None]).sum(1)
+            beyond = chosen == _WIDTH  # by rounding: then it is the last that can be drawn
+            if beyond.any():
+                chosen[beyond] = _WIDTH - 1 - (below[beyond, ::-1] > 0).argmax(1)
+            before = np.where(chosen > 0, upto[draws, chosen - 1], 0.0)
+            mass = mass - before
+            at = at * _WIDTH + chosen
+        return at
+
+    def _pack(self) -> bytes:
+        """Pack a `Tree` of `_sum_tree.c`."""
+        first = [*self._first, *[0] * (_MAX_LEVELS + 1 - len(self._first))]
+        addresses = self._sums.ctypes.data, self._minima.ctypes.data
+        return struct.pack(
+            f"={5 + _MAX_LEVELS}q", *addresses, self.capacity, len(self._first) - 1, *first
+        )
+
+
+def unsound(
+    capacity: int, limit: float, rows: NDArray[np.int64], values: NDArray[np.float64]
+) -> int:
+    """Return the number of the first row or value that cannot be, or -1."""
+    fine = (rows >= 0) & (rows < capacity) & (values >= 0) & (values <= limit)
+    return -1 if fine.all() else int(fine.argmin())
+
+
+def _filled(count: int) -> int:
+    """Round up to whole nodes."""
+    return -(-count // _WIDTH) * _WIDTH
+
+
+def _sums_of(below: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add up rows of 8 in the order in which four lanes do it."""
+    lane = below[:, :4] + below[:, 4:]
+    total: NDArray[np.float64] = (lane[:, 0] + lane[:, 1]) + (lane[:, 2] + lane[:, 3])
+    return total
