@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from offline_data.buffers.samplers import RandomSampler, Sampler
-from offline_data.buffers.writers import ImmutableDatasetWriter
+from offline_data.buffers.storages import GrowingStorage, ListStorage
+from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from offline_data.buffers.storage import Storage
+
+Part = TypeVar("Part")
+
+DEFAULT_ROWS = 1000
+"""Rows of the storage of a buffer that was given none, as in TorchRL."""
+
+
+def as_storage(storage: Storage | Callable[[], Storage] | None) -> Storage:
+    """Return a storage, or what makes one, as a storage; None: a `ListStorage` of 1000 rows."""
+    made: Any = ListStorage(DEFAULT_ROWS) if storage is None else storage
+    if isinstance(made, type) or (not hasattr(made, "gather") and callable(made)):
+        made = made()
+    if not all(hasattr(made, name) for name in ("gather", "rows", "runs")):
+        raise UsageError(
+            f"{made!r} is no storage of this package",
+            hint="offline_data.LazyTensorStorage and its like take the same arguments as TorchRL's",
+        )
+    found: Storage = made
+    return found
 
 
 def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
@@ -27,13 +51,39 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
     return made
 
 
-def as_writer(writer: ImmutableDatasetWriter | None) -> ImmutableDatasetWriter:
-    """Return a writer if it refuses to write; None: one that does."""
-    if writer is None:
-        return ImmutableDatasetWriter()
-    if not isinstance(writer, ImmutableDatasetWriter):
-        raise UsageError(f"{writer!r} would write, and a dataset is immutable; leave writer out")
-    return writer
+def as_writer(
+    writer: Writer | Callable[[], Writer] | None, storage: Storage, default: Callable[[], Writer]
+) -> Writer:
+    """Return a writer, or what makes one, as a writer for `storage`.
+
+    Args:
+        writer: None: `default()` where the storage grows, else one that refuses.
+        storage: What it writes to; a dataset takes only a writer that refuses.
+        default: Makes a writer.
+    """
+    grows = isinstance(storage, GrowingStorage)
+    made: Any = writer
+    if made is None:
+        made = default() if grows else ImmutableDatasetWriter()
+    if not isinstance(made, Writer) and callable(made):
+        made = made()
+    if not grows and not isinstance(made, ImmutableDatasetWriter):
+        raise UsageError(f"{made!r} would write, and a dataset is immutable; leave writer out")
+    if not isinstance(made, Writer):
+        raise UsageError(
+            f"{made!r} is no writer of this package",
+            hint="offline_data.RoundRobinWriter and its like take the same arguments as TorchRL's",
+        )
+    if isinstance(storage, GrowingStorage):
+        made.register_storage(storage)
+    return made
+
+
+def either(one: Part | None, maker: Callable[[], Part] | None, name: str) -> Part | None:
+    """Return what was given, or what `maker` makes; raises `UsageError` where both were."""
+    if one is not None and maker is not None:
+        raise UsageError(f"{name} and {name}_factory were both given; expected one of them")
+    return maker() if maker is not None else one
 
 
 def positive(value: int, name: str) -> int:
@@ -41,3 +91,13 @@ def positive(value: int, name: str) -> int:
     if value < 1:
         raise UsageError(f"{name} is {value}; expected at least 1")
     return value
+
+
+def pinnable(pin_memory: bool) -> bool:
+    """Return `pin_memory`; raises `UsageError` where it is wanted without an accelerator."""
+    if pin_memory and not getattr(torch, "accelerator", torch.cuda).is_available():
+        raise UsageError(
+            "pin_memory=True speeds up copies to an accelerator, and there is none here",
+            hint="leave it out, or write pin_memory=torch.cuda.is_available()",
+        )
+    return pin_memory

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
@@ -24,34 +24,73 @@ class Draw(NamedTuple):
     """Whether the batch ends an epoch."""
 
 
+Make: TypeAlias = "Callable[[Draw], Any]"
+"""Makes the batch of a draw; called by several threads at once."""
+
+
 class Prefetcher:
-    """Keeps `depth` batches under way.
+    """Keeps batches under way.
 
     Drawing happens in the thread that asks, so rows and their order are those of a buffer that
-    does not prefetch. Threads are started on first use, and again in a forked process.
+    does not prefetch. Threads are started on first use, and again in a forked process; they end
+    when the prefetcher is let go of, which holds neither the buffer nor its sampler.
 
     Args:
-        draw: Draws the rows of the next batch.
-        make: Makes the batch of a draw; called by several threads at once.
-        depth: Number of batches, and of threads.
+        depth: Number of batches, and of threads. 0: no threads; a batch is made when it is taken.
     """
 
-    def __init__(self, draw: Callable[[], Draw], make: Callable[[Draw], Any], depth: int) -> None:
-        self._draw = draw
-        self._make = make
+    def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._queue: deque[tuple[Draw, Future[Any]]] = deque()
+        self._queue: deque[tuple[Draw, Future[Any] | None]] = deque()
+        self._leaving: set[Future[Any]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
-    def take(self) -> tuple[Draw, Any]:
-        """Return the next batch and its draw; raises what drawing or making it raised."""
-        threads = self._running()
+    def __len__(self) -> int:
+        """Return how many batches were drawn and not handed out."""
+        return len(self._queue)
+
+    def take(self, draw: Callable[[], Draw], make: Make) -> tuple[Draw, Future[Any] | None]:
+        """Return the next draw, and its batch under way, or None where that is to be made.
+
+        Raises what drawing raised; the batch has what making it raised.
+        """
+        if not self._depth:
+            return self._queue.popleft() if self._queue else (draw(), None)
+        self._recover(make)
         while len(self._queue) <= self._depth:
-            draw = self._draw()
-            self._queue.append((draw, threads.submit(self._make, draw)))
-        draw, future = self._queue.popleft()
-        return draw, future.result()
+            self._submit(draw(), make)
+        following, future = self._queue.popleft()
+        if future is not None:  # another thread may write before this one has the batch
+            self._leaving.add(future)
+            future.add_done_callback(self._leaving.discard)
+        return following, future
+
+    def drawn(self) -> list[Draw]:
+        """Return the draws whose batches were not handed out, in their order."""
+        return [draw for draw, _ in self._queue]
+
+    def restore(self, draws: Iterable[Draw], make: Make) -> None:
+        """Forget what is under way; these are the next draws."""
+        self.settle()
+        self._queue.clear()
+        for draw in draws:
+            self._submit(draw, make)
+
+    def settle(self) -> None:
+        """Wait until no thread is making a batch."""
+        if self._process == os.getpid():
+            waiting = [future for _, future in self._queue if future is not None]
+            wait([*waiting, *self._leaving])
+
+    def remake(self, stale: Callable[[Draw], bool], make: Make) -> None:
+        """Make the batches of stale draws again, in their places."""
+        waiting, self._queue = self._queue, deque()
+        for draw, future in waiting:
+            if future is None or not stale(draw):
+                self._queue.append((draw, future))
+            else:
+                self._submit(draw, make)
 
     def close(self) -> None:
         """Drop what is under way and end the threads."""
@@ -60,16 +99,29 @@ class Prefetcher:
             self._threads.shutdown(wait=True, cancel_futures=True)
         self._threads = None
 
-    def _running(self) -> ThreadPoolExecutor:
-        if self._process != os.getpid():  # threads do not survive a fork
-            self._process = os.getpid()
-            self._remake()
+    def __getstate__(self) -> dict[str, Any]:
+        """Take draws along, and leave threads behind."""
+        waiting = deque((draw, None) for draw, _ in self._queue)
+        return {
+            **vars(self),
+            "_queue": waiting,
+            "_leaving": set(),
+            "_threads": None,
+            "_process": -1,
+        }
+
+    def _submit(self, draw: Draw, make: Make) -> None:
+        if not self._depth:
+            self._queue.append((draw, None))
+            return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._depth, thread_name_prefix="offline-data")
-        return self._threads
+        self._queue.append((draw, self._threads.submit(make, draw)))
 
-    def _remake(self) -> None:
-        self._threads = ThreadPoolExecutor(self._depth, thread_name_prefix="offline-data")
-        draws = [draw for draw, _ in self._queue]
-        self._queue.clear()
-        self._queue.extend((draw, self._threads.submit(self._make, draw)) for draw in draws)
+    def _recover(self, make: Make) -> None:
+        """Begin anew in a process that was forked, or that this was pickled to."""
+        if self._process != os.getpid():
+            self._process, self._threads, self._leaving = os.getpid(), None, set()
+            waiting, self._queue = self._queue, deque()
+            for draw, _ in waiting:
+                self._submit(draw, make)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
+from offline_data.buffers.arguments import pinnable
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.buffers.gathering import TorchGather
 from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.maps import map_rows
+from offline_data.buffers.maps import map_file
 from offline_data.buffers.native import NativeGather, fits
 from offline_data.buffers.plan import all_keys, plan_batch
+from offline_data.buffers.readahead import Readahead, around
 from offline_data.buffers.samplers.base import RowSet, Runs, Sampleable
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import NotFoundError
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
+
+    from offline_data.episodes import Key
+    from offline_data.store.reader import DatasetReader
 
 
 class Storage(Sampleable, Protocol):
@@ -67,24 +73,20 @@ class DatasetStorage:
         device: torch.device | str | int | None = None,
         pin_memory: bool = False,
     ) -> None:
-        if pin_memory and not _accelerator():
-            raise UsageError(
-                "pin_memory=True speeds up copies to an accelerator, and there is none here",
-                hint="leave it out, or write pin_memory=torch.cuda.is_available()",
-            )
         self.reader = open_reader(path)
         known = all_keys(self.reader)
         self.keys = known if keys is None else select_keys(known, keys)
         self.device = torch.device("cpu" if device is None else device)
-        self._pin = pin_memory
+        self._pin = pinnable(pin_memory)
         self._plan = plan_batch(self.reader, self.keys)
         self._tree = tree_of(self._plan.slots)
         self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
+        self._readahead: Readahead | None = None
         self._closed = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave maps behind: the other process opens its own."""
-        return {**vars(self), "_leaves_of": None}
+        return {**vars(self), "_leaves_of": None, "_readahead": None}
 
     def __len__(self) -> int:
         """Return `N`, all stored transitions, those without a known next observation included."""
@@ -110,7 +112,7 @@ class DatasetStorage:
         other.keys = select_keys(all_keys(self.reader), keys)
         other._plan = plan_batch(self.reader, other.keys)
         other._tree = tree_of(other._plan.slots)
-        other._leaves_of = None
+        other._leaves_of = other._readahead = None
         return other
 
     def runs(self) -> Runs:
@@ -119,27 +121,59 @@ class DatasetStorage:
 
     @cached_property
     def _runs(self) -> Runs:
-        return Runs(torch.from_numpy(self.reader.starts), torch.from_numpy(self.reader.lengths))
+        reader = self.reader
+        final = np.array(reader.episodes[("final_observation",)], dtype=bool)
+        return Runs(
+            torch.from_numpy(reader.starts),
+            torch.from_numpy(reader.lengths),
+            torch.from_numpy(final),
+        )
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`; see `Storage`."""
-        leaves = (self._leaves_of or self._open())(rows)
-        return assemble(self._tree, leaves, rows.shape, self.device)
+        return assemble(self._tree, self.leaves(rows), rows.shape, self.device)
+
+    def leaves(self, rows: Tensor) -> list[Tensor]:
+        """Return the leaves of the batch of `rows`, each in its slot; see `slots` and `gather`."""
+        gather = self._leaves_of or self._open()
+        if self._readahead is not None and self._readahead.due():
+            return around([self._readahead], [rows], partial(gather, rows))
+        return gather(rows)
+
+    @property
+    def cold(self) -> bool:
+        """Whether batches come from a disk now, so that saying which come next is worth while."""
+        return self._readahead is not None and self._readahead.asking
+
+    def expect(self, rows: Tensor) -> None:
+        """Take note that rows, int64 `[B]`, are gathered soon: a `cold` storage has them read."""
+        if self._readahead is not None and self._readahead.asking:
+            self._readahead.expect(rows)
+
+    @property
+    def slots(self) -> Mapping[Key, int]:
+        """Number in `leaves` of each leaf of a batch."""
+        return self._plan.slots
 
     def close(self) -> None:
         """Let go of the maps for good: the files are about to be deleted."""
-        self._leaves_of = None
+        self._leaves_of = self._readahead = None
         self._closed = True
 
     def _open(self) -> Callable[[Tensor], list[Tensor]]:
         if self._closed:
             raise self._deleted()
         plan, path = self._plan, self.reader.path
-        maps = [map_rows(path / one.file, one.rows, one.stride) for one in plan.gathers]
+        files = {
+            one.file: map_file(path / one.file, one.rows, one.stride) for one in plan.gathers
+        }
+        maps = [files[one.file] for one in plan.gathers]
+        words = [map.words for map in maps]
+        self._readahead = Readahead(plan, maps, partial(_episodes_of, self.reader))
         if self.device.type == "cpu" and not self._pin and fits(plan):
-            self._leaves_of = NativeGather(plan, maps)
+            self._leaves_of = NativeGather(plan, words)
         else:
-            self._leaves_of = TorchGather(plan, maps, self.device, pin_memory=self._pin)
+            self._leaves_of = TorchGather(plan, words, self.device, pin_memory=self._pin)
         return self._leaves_of
 
     def _deleted(self) -> NotFoundError:
@@ -149,5 +183,5 @@ class DatasetStorage:
         )
 
 
-def _accelerator() -> bool:
-    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
+def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.searchsorted(reader.starts, rows, side="right") - 1

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from offline_data.buffers import native
+from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
+from offline_data.buffers.storages import LazyTensorStorage
 from offline_data.episodes.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -95,3 +106,82 @@ def gathering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(native, "compiled", None)
     elif native.compiled is None:
         pytest.skip("the compiled gather was not built")
+
+
+@pytest.fixture
+def steps() -> Callable[..., TensorDict]:
+    """Make self-identifying transitions: `steps([3, 2], first_episode=4)` has two episodes.
+
+    The action at time `t` of episode `e` is `-(1000·(e + 1) + t + 1)`; see `toy_batch`.
+    """
+
+    def make(lengths: Sequence[int], *, first_episode: int = 0) -> TensorDict:
+        toy = toy_batch(lengths, first_episode=first_episode)
+        leaves: dict[Key, NDArray[Any]] = dict(toy.steps)
+        for key, values in toy.observations.items():
+            leaves[key] = values[toy.root_rows]
+            leaves[next_of(key)] = values[toy.next_rows]
+        leaves["next", "done"] = leaves["next", "terminated"] | leaves["next", "truncated"]
+        made = TensorDict({}, batch_size=[toy.transitions])
+        for key, values in leaves.items():
+            made.set(key, torch.from_numpy(values))
+        return made
+
+    return make
+
+
+class _Recording(Sampler):
+    """Draws rows 0, 1, 2, …, and takes note of every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.next = 0
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[Any, torch.Tensor]]:
+        rows = (torch.arange(batch_size) + self.next) % len(storage)
+        self.next += batch_size
+        return rows, {"weight": rows + 0.5}
+
+    def extend(self, rows: torch.Tensor) -> None:
+        self.calls.append(("extend", rows.tolist()))
+
+    def empty(self) -> None:
+        self.calls.append("empty")
+
+    def update_priority(self, rows: Any, priority: Any) -> None:
+        self.calls.append(("priority", rows.tolist(), priority.tolist()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+
+
+@pytest.fixture
+def recording() -> Callable[[], Any]:
+    """Make a sampler that draws rows 0, 1, 2, … and notes in `calls` what it was told."""
+    return _Recording
+
+
+@pytest.fixture
+def growing() -> Callable[..., TensorDictReplayBuffer]:
+    """Make a buffer of at most 8 rows, or as many as told, and other arguments."""
+
+    def make(size: int = 8, **options: Any) -> TensorDictReplayBuffer:
+        return TensorDictReplayBuffer(storage=LazyTensorStorage(size), **options)
+
+    return make
+
+
+@pytest.fixture(params=["random", "epochs", "slices", "priorities", "recording"])
+def new_sampler(request: pytest.FixtureRequest, recording: Callable[[], Any]) -> Any:
+    """Make samplers of each kind, with the same seed each time; call it for one."""
+    makers: dict[str, Callable[[], Any]] = {
+        "random": lambda: RandomSampler(seed=3),
+        "epochs": lambda: SamplerWithoutReplacement(seed=3),
+        "slices": lambda: SliceSampler(slice_len=2, seed=3),
+        "priorities": lambda: PrioritizedSampler(16, 0.7, 0.5, seed=3),
+        "recording": recording,
+    }
+    return makers[request.param]

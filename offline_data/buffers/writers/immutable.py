@@ -1,13 +1,14 @@
-"""Writers: datasets are immutable, so the only one refuses and says what to do instead."""
+"""The writer of what never changes: it refuses, and says what to do instead."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from offline_data.buffers.writers.base import Writer
 from offline_data.errors import ImmutableError
 
 
-class ImmutableDatasetWriter:
+class ImmutableDatasetWriter(Writer):
     """Refuses every change of a dataset.
 
     Example:
@@ -18,13 +19,20 @@ class ImmutableDatasetWriter:
         A dataset is immutable: add would change it
     """
 
-    def add(self, data: object) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
+    def add(self, data: Any) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
         """Raise `ImmutableError`."""
         raise immutable("add")
 
-    def extend(self, data: object) -> NoReturn:  # noqa: ARG002
+    def extend(self, data: Any) -> NoReturn:  # noqa: ARG002
         """Raise `ImmutableError`."""
         raise immutable("extend")
+
+    def empty(self, empty_write_count: bool = True) -> NoReturn:  # noqa: ARG002
+        """Raise `ImmutableError`."""
+        raise immutable("empty")
+
+    def __repr__(self) -> str:
+        return "ImmutableDatasetWriter()"
 
 
 def immutable(what: str) -> ImmutableError:

@@ -1,0 +1,95 @@
+"""Transforms: what is done to batches on the way out, and undone to rows on the way in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Transform: TypeAlias = "Callable[[Any], Any]"
+"""Anything that is called with a batch and returns one; TorchRL's `Transform`s among them."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One transform of a chain.
+
+    A TorchRL `Transform` has two directions, calling it and its method `inv`; any other callable
+    has one, and leaves alone what goes the other way.
+    """
+
+    transform: Transform
+    """Called with a batch, returns what the next one gets."""
+    invert: bool = False
+    """Whether the directions are swapped: called on the way in, `inv` on the way out."""
+
+    @property
+    def outward(self) -> Transform | None:
+        """What is done to batches."""
+        return self._inverse() if self.invert else self.transform
+
+    @property
+    def inward(self) -> Transform | None:
+        """What is done to rows before they are written."""
+        return self.transform if self.invert else self._inverse()
+
+    def _inverse(self) -> Transform | None:
+        return getattr(self.transform, "inv", None)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Transforms in the order in which batches go through them; rows go the other way."""
+
+    links: tuple[Link, ...] = ()
+    outward: tuple[Transform, ...] = field(init=False, default=())
+    inward: tuple[Transform, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        out = (link.outward for link in self.links)
+        back = (link.inward for link in reversed(self.links))
+        object.__setattr__(self, "outward", tuple(step for step in out if step is not None))
+        object.__setattr__(self, "inward", tuple(step for step in back if step is not None))
+
+    def insert(self, index: int, transform: Transform, *, invert: bool) -> Chain:
+        """Return the chain with one more transform before the one at `index`.
+
+        Raises:
+            UsageError: Something that cannot be called.
+        """
+        if not callable(transform):
+            raise UsageError(f"A transform is called with a batch; {transform!r} cannot be called")
+        if hasattr(transform, "inv") and hasattr(transform, "eval"):
+            transform.eval()  # TorchRL's are modules, some of which gather statistics in training
+        links = list(self.links)
+        links.insert(index, Link(transform, invert))
+        return Chain(tuple(links))
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return the state of every transform that has one."""
+        return [_state_of(link.transform) for link in self.links]
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Take over what `state_dict` returned; raises `UsageError` for another chain's."""
+        if len(states) != len(self.links):
+            raise UsageError(
+                f"The state is of {len(states)} transforms; here are {len(self.links)}"
+            )
+        for link, state in zip(self.links, states, strict=True):
+            if state:
+                link.transform.load_state_dict(state)  # type: ignore[attr-defined]
+
+
+def _state_of(transform: Any) -> dict[str, Any]:
+    return dict(transform.state_dict()) if hasattr(transform, "state_dict") else {}
+
+
+def through(steps: Sequence[Transform], data: Any) -> Any:
+    """Call each step with what the one before it returned."""
+    for step in steps:
+        data = step(data)
+    return data

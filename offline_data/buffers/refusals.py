@@ -1,0 +1,70 @@
+"""Arguments of TorchRL's signatures without a meaning here: their defaults pass, nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ONE_PROCESS = "write in one process; others read a LazyMemmapStorage, or after share_memory_()"
+
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "checkpointer": ((None,), "dumps(path) and loads(path) need none"),
+    "cleanup_memmap": ((True, False), "LazyMemmapStorage has auto_cleanup"),
+    "compilable": ((None, False), "leave it out, and compile what uses the batches"),
+    "consolidated": ((False,), "leave it out: the memory of a leaf is contiguous"),
+    "consume_after_n_samples": ((None,), "SamplerWithoutReplacement draws each row once an epoch"),
+    "delayed_init": ((None, False), "leave it out: storages reserve memory with the first row"),
+    "dim_extend": ((None, 0), "rows have one dimension: extend(data.reshape(-1))"),
+    "ends": ((None,), "leave it out: where trajectories end is stored"),
+    "fragmented": (
+        (False,),
+        "leave it out: rows of a trajectory are slices where they are adjacent",
+    ),
+    "ndim": ((1,), "rows have one dimension: extend(data.reshape(-1))"),
+    "routing_dim": ((None,), "ensemble[i].extend(data) writes to one member"),
+    "routing_key": ((None,), "ensemble[i].extend(data) writes to one member"),
+    "sample_unit": (
+        (None,),
+        "SliceSampler gives windows of rows, derived=[…] what lies around one",
+    ),
+    "service_backend": (("direct",), _ONE_PROCESS),
+    "service_backend_options": ((None,), _ONE_PROCESS),
+    "shared": ((False,), _ONE_PROCESS),
+    "shared_init": ((False,), _ONE_PROCESS),
+    "span": (
+        (False, 0, (False, False)),
+        "slices lie in their trajectory; strict_length=False takes shorter ones whole",
+    ),
+    "track_generations": ((False,), "leave it out: write_count tells whether anything was written"),
+    "trajectories": ((None,), "leave it out: where trajectories end is stored"),
+    "transport": (("auto", "direct"), _ONE_PROCESS),
+    "transport_options": ((None,), _ONE_PROCESS),
+}
+
+
+def refuse(owner: str, given: Mapping[str, Any], known: str) -> None:
+    """Raise `UsageError` for arguments that cannot be honoured.
+
+    Args:
+        owner: Class that was given them, for the message.
+        given: Arguments by name.
+        known: Names that TorchRL's class has, separated by blanks.
+
+    Example:
+        >>> refuse("LazyTensorStorage", {"ndim": 1}, "ndim compilable")
+        >>> try:
+        ...     refuse("LazyTensorStorage", {"ndim": 2}, "ndim compilable")
+        ... except UsageError as error:
+        ...     print(error.message)
+        LazyTensorStorage cannot do ndim=2
+    """
+    for name, value in given.items():
+        if name not in known.split():
+            raise UsageError(f"{owner} has no argument {name!r}")
+        accepted, hint = _REFUSED[name]
+        if not any(value is one or value == one for one in accepted):
+            raise UsageError(f"{owner} cannot do {name}={value!r}", hint=hint)

@@ -1,0 +1,209 @@
+"""The contract of a storage that grows: rows are written, and sampled, and written over."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.samplers.base import RowSet, Runs
+from offline_data.buffers.state import load_tree, save_tree
+from offline_data.buffers.storages.links import Links, Marks
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.storage import Storage
+
+
+class GrowingStorage(ABC):
+    """Rows `[0, len)` of at most `max_size`; a `Storage` as datasets are, so that it can be sampled.
+
+    Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
+    the buffer that a storage is in sees to that.
+
+    Attributes:
+        max_size: How many rows there can be.
+    """
+
+    max_size: int
+
+    def __init__(self, max_size: int) -> None:
+        self.max_size = max_size
+        self._count = 0
+        self._links = Links()
+        self._all = RowSet(0, np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of rows that have been written."""
+        return self._count
+
+    @abstractmethod
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows`, int64 `[B]`, in memory of its own; see `Storage.gather`."""
+
+    @abstractmethod
+    def get(self, index: Index) -> Any:
+        """Return rows by index (see `rows_of`), a single one for an int."""
+
+    @abstractmethod
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
+
+    @abstractmethod
+    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
+        """Put `data` where `index` says, all of it or nothing, and return its marks."""
+
+    @abstractmethod
+    def _content(self) -> Any:
+        """Return all rows, without copying, as a tree that `save_tree` takes."""
+
+    @abstractmethod
+    def _restore(self, content: Any, count: int) -> None:
+        """Put back what `_content` gave of `count` rows, copying it."""
+
+    def set(self, index: Index, data: Any, *, linked: bool = True) -> None:
+        """Write rows.
+
+        Args:
+            index: An int, with one row as `data`; or anything else that `rows_of` takes, no row
+                twice, with as many rows. New rows begin where the storage ends.
+            data: What is written; it is copied.
+            linked: Whether the rows follow each other in time, and the first one what was written
+                before. False: each is a run of its own.
+
+        Raises:
+            IndexError: A row beyond `max_size`, or one that would leave a gap.
+            UsageError: Data that do not fit what is here.
+        """
+        rows = self._to_write(index)
+        end = rows.stop if isinstance(rows, slice) else int(rows.max()) + 1 if len(rows) else 0
+        if end:
+            marks = self._write(rows, data, single=_is_int(index))
+            self._links.wrote(rows, marks, linked=linked)
+            self._count = max(self._count, end)
+
+    def __getitem__(self, index: Index) -> Any:
+        """Return rows; see `get`."""
+        return self.get(index)
+
+    def __setitem__(self, index: Index, data: Any) -> None:
+        """Change the values of rows that are there; they stay where they were in time."""
+        single = _is_int(index)
+        rows = rows_of(index, len(self)).reshape(-1)
+        if len(rows):
+            self._links.changed(rows, self._write(rows, data, single=single))
+
+    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - rows bring their `next`
+        """Return all rows: each has its next observation. See `Sampleable`.
+
+        Raises:
+            UsageError: Nothing has been written yet.
+        """
+        if not self._count:
+            raise UsageError(
+                "There is nothing to sample: the storage is empty",
+                hint="buffer.extend(…) or buffer.add(…) writes rows",
+            )
+        if self._all.count != self._count:
+            self._all = RowSet(self._count, np.zeros(0, np.int64))
+        return self._all
+
+    def runs(self) -> Runs:
+        """Return the trajectories, or what is left of them; see `Sampleable`.
+
+        A run is a piece of a trajectory whose rows were written one after the other: it ends where
+        the trajectory does (`("next", "done")`, or terminated or truncated; or where the number in
+        `("collector", "traj_ids")`, `traj_ids` or `episode` changes), where newer rows meet older
+        ones in a ring, and at the end of the ring: what goes on in row 0 is a run of its own. The
+        newest trajectory is a run although it has not ended. Rows that tell nothing of
+        trajectories are each a run of their own.
+
+        The object is the same until the next write. Values changed behind the storage's back, in
+        tensors that it was made of, are not seen.
+        """
+        return self._links.runs(self._count)
+
+    def empty(self) -> None:
+        """Forget all rows; the memory stays reserved."""
+        self._count = 0
+        self._links.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all rows and how they follow each other, without copying the rows."""
+        return {
+            "count": self._count,
+            "content": self._content(),
+            "links": self._links.state_dict(self._count),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, copying it.
+
+        Raises:
+            UsageError: It has more rows than fit, or other leaves than those here.
+        """
+        count = state["count"]
+        if count > self.max_size:
+            raise UsageError(f"The state has {count} rows, and {self.max_size} fit in this storage")
+        self._restore(state["content"], count)
+        self._links.load_state_dict(state["links"], count)
+        self._count = count
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict()` to a folder; see `save_tree` for what is raised."""
+        save_tree(self.state_dict(), Path(path))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Read what `dumps` wrote; see `load_tree` and `load_state_dict` for what is raised."""
+        self.load_state_dict(load_tree(Path(path)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"
+
+    def _to_write(self, index: Index) -> slice | Tensor:
+        """Return the rows of an index: a slice of at least one where they follow each other."""
+        if _is_int(index):
+            row = operator.index(index)  # type: ignore[arg-type]
+            index = slice(row, row + 1)
+        if isinstance(index, slice) and index.step in {None, 1}:
+            start, stop, _ = index.indices(self.max_size)
+            if (index.stop or 0) > self.max_size or (index.start or 0) < 0:
+                raise IndexError(
+                    f"Rows {index.start} to {index.stop} asked for, of {self.max_size}"
+                )
+            new, end = max(stop - max(start, self._count), 0), stop
+            rows: slice | Tensor = slice(start, stop) if start < stop else torch.zeros(0).long()
+        else:
+            rows = rows_of(index, self.max_size).reshape(-1)
+            new, end = int((rows >= self._count).sum()), int(rows.max()) + 1 if len(rows) else 0
+        if end - self._count > new:
+            raise IndexError(
+                f"Rows up to {end - 1} would leave a gap behind the {self._count} here"
+            )
+        return rows
+
+
+def _is_int(index: Any) -> bool:
+    try:
+        operator.index(index)
+    except TypeError:
+        return False
+    return not isinstance(index, (torch.Tensor, np.ndarray)) or index.ndim == 0
+
+
+def capacity(max_size: int) -> int:
+    """Return `max_size` if a storage can have it."""
+    if max_size < 1:
+        raise UsageError(f"max_size is {max_size}; expected at least 1")
+    return max_size

@@ -1,0 +1,173 @@
+"""Which rows of a storage that grows follow each other, from what was written where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from offline_data.buffers.samplers.base import Runs
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
+"""Leaves that number trajectories, the first that is there counts: TorchRL's, and a dataset's."""
+
+
+class Marks(NamedTuple):
+    """What rows say of the trajectories that they are in."""
+
+    ends: Tensor
+    """Whether a trajectory ends with the row, bool `[B]`."""
+    trajectory: Tensor | None
+    """Number of the trajectory, int64 `[B]`, where the rows have one."""
+
+
+def marks_of(leaves: Any, count: int) -> Marks:
+    """Read the marks of `count` rows.
+
+    A trajectory ends where `("next", "done")` is set, or where that leaf is missing,
+    `("next", "terminated")` or `("next", "truncated")`; a flag of several parts is set where one
+    part is. Rows that have neither flags nor a number of their trajectory are each one of their
+    own.
+
+    Args:
+        leaves: Tensors `[count, …]`, by `get(key, None)`: a dict or a TensorDict.
+        count: Number of rows, at least one.
+    """
+    done = leaves.get(DONE, None)
+    flags = (
+        [done] if done is not None else [leaves.get(key, None) for key in (TERMINATED, TRUNCATED)]
+    )
+    there = [_of_rows(flag, count) for flag in flags if flag is not None]
+    numbers = next(
+        (ids for key in TRAJECTORIES if (ids := leaves.get(key, None)) is not None), None
+    )
+    if not there:
+        ends = torch.full((count,), numbers is None)
+    else:
+        ends = there[0] if len(there) == 1 else there[0] | there[1]
+    if numbers is not None:
+        numbers = numbers.detach().reshape(count, -1)[:, 0].to("cpu", torch.int64)
+    return Marks(ends, numbers)
+
+
+def alone(count: int) -> Marks:
+    """Return the marks of rows that are each a trajectory of their own."""
+    return Marks(torch.ones(count, dtype=torch.bool), None)
+
+
+def _of_rows(flag: Tensor, count: int) -> Tensor:
+    """Reduce a flag to one bool a row, `[count]` on the CPU."""
+    parts = flag.detach().reshape(count, -1)
+    return (parts[:, 0] if parts.shape[1] == 1 else parts.any(1)).to("cpu", torch.bool)
+
+
+class Links:
+    """For every row, whether it continues the row before it.
+
+    ```
+    rows of a ring of 6     0   1   2 | 3   4   5       | cursor: 3 is the oldest row
+    written as number       7   8   9   4   5   6
+    continues               –   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5, and begins a run
+    ```
+
+    A row continues the one before it if it was written right after it, no trajectory ended there,
+    and the trajectory's number is the same. Every write costs `O(rows written)`; the runs are
+    `O(rows)` once after a write.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._after = torch.zeros(0, dtype=torch.bool)
+        self._ends = torch.zeros(0, dtype=torch.bool)
+        self._trajectory = torch.zeros(0, dtype=torch.int64)
+        self._numbered = False
+        self._last = -1
+        self._runs: Runs | None = None
+
+    def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
+        """Take note of rows that were written, in the order in which they were.
+
+        Args:
+            rows: Their numbers: a slice of at least one, or int64 `[B]`, no two alike.
+            marks: What they say.
+            linked: Whether they follow each other, and the first what was written before.
+        """
+        if isinstance(rows, slice):
+            self._wrote_run(rows.start, rows.stop, linked=linked)
+        else:
+            self._wrote_rows(rows, linked=linked)
+        self.changed(rows, marks)
+
+    def changed(self, rows: slice | Tensor, marks: Marks) -> None:
+        """Take note of new values in rows that stay where they were in time."""
+        self._ends[rows] = marks.ends
+        if marks.trajectory is not None:
+            self._numbered = True
+            self._trajectory[rows] = marks.trajectory
+        elif self._numbered:
+            self._trajectory[rows] = -1
+        self._runs = None
+
+    def _wrote_run(self, start: int, stop: int, *, linked: bool) -> None:
+        self._reserve(stop + 1)
+        self._after[start:stop] = linked
+        self._after[start] = linked and start == self._last + 1
+        self._after[stop] = False
+        self._last = stop - 1 if linked else -1
+
+    def _wrote_rows(self, rows: Tensor, *, linked: bool) -> None:
+        self._reserve(int(rows.max()) + 2)
+        last = -1 if bool((rows == self._last).any()) else self._last  # written over: gone
+        before = torch.cat([torch.tensor([last]), rows[:-1]])
+        self._after[rows + 1] = False
+        self._after[rows] = (rows == before + 1) & linked
+        self._last = int(rows[-1]) if linked else -1
+
+    def runs(self, count: int) -> Runs:
+        """Return the runs of rows `[0, count)`; the same object until the next write."""
+        if self._runs is None:
+            first = ~self._after[:count]
+            first[1:] |= self._ends[: count - 1]
+            if self._numbered:
+                first[1:] |= self._trajectory[1:count] != self._trajectory[: count - 1]
+            first[:1] = True
+            starts = first.nonzero()[:, 0]
+            self._runs = Runs(starts, torch.diff(starts, append=torch.tensor([count])))
+        return self._runs
+
+    def state_dict(self, count: int) -> dict[str, Any]:
+        """Return what is known of rows `[0, count)`."""
+        return {
+            "after": self._after[:count].clone(),
+            "ends": self._ends[:count].clone(),
+            "trajectory": self._trajectory[:count].clone() if self._numbered else None,
+            "last": self._last,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], count: int) -> None:
+        """Take over what `state_dict` returned; raises `UsageError` where it is of other rows."""
+        if len(state["after"]) != count or len(state["ends"]) != count:
+            raise UsageError(f"The state tells of {len(state['after'])} rows; expected {count}")
+        self.clear()
+        self._reserve(count)
+        self._after[:count], self._ends[:count] = state["after"], state["ends"]
+        self._last = state["last"]
+        if state["trajectory"] is not None:
+            self._numbered = True
+            self._trajectory[:count] = state["trajectory"]
+
+    def _reserve(self, count: int) -> None:
+        missing = count - len(self._after)
+        if missing > 0:
+            room = max(missing, len(self._after), 1024)  # doubling: O(1) a row in the long run
+            self._after = torch.cat([self._after, torch.zeros(room, dtype=torch.bool)])
+            self._ends = torch.cat([self._ends, torch.zeros(room, dtype=torch.bool)])
+            self._trajectory = torch.cat([self._trajectory, torch.full((room,), -1)])

@@ -1,0 +1,142 @@
+"""A storage of any objects, in a list."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch.utils import _pytree as pytree
+
+from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.refusals import refuse
+from offline_data.buffers.storages.base import GrowingStorage, capacity
+from offline_data.buffers.storages.links import Marks, alone, marks_of
+from offline_data.buffers.storages.selection import Selection
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+
+class ListStorage(GrowingStorage):
+    """Rows that are any objects, each kept as it is; slow beside tensors.
+
+    A batch stacks its rows: TensorDicts to a TensorDict with `index` (a lazy stack where shapes
+    differ), tensors to a tensor, tuples, lists and dicts of tensors leaf by leaf, numbers to a
+    tensor. Rows of other kinds need the buffer's `collate_fn`, which gets the list of rows.
+
+    Args:
+        max_size: How many rows there can be; None: as many as memory holds.
+        device: Where tensors are moved when they are written; None: they stay.
+        **torchrl: `compilable` of TorchRL's signature, with its default.
+
+    Raises:
+        UsageError: An argument that cannot be meant.
+
+    Example:
+        >>> storage = ListStorage()
+        >>> storage.set([0, 1], ["a", "b"])
+        >>> storage.get([1, 0])
+        ['b', 'a']
+    """
+
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+        **torchrl: Any,
+    ) -> None:
+        refuse(type(self).__name__, torchrl, "compilable")
+        super().__init__(sys.maxsize if max_size is None else capacity(max_size))
+        self.device = None if device is None else torch.device(device)
+        self._items: list[Any] = []
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the rows stacked; raises `UsageError` where they cannot be."""
+        batch = _stack([self._items[row] for row in rows.tolist()])
+        if isinstance(batch, TensorDictBase):
+            spread = rows.reshape(-1, *[1] * (batch.batch_dims - 1)).to(batch.device)
+            batch.set("index", spread.expand(batch.batch_size).clone())
+        return batch
+
+    def get(self, index: Index) -> Any:
+        """Return one row for an int, otherwise a list of rows."""
+        rows = rows_of(index, len(self))
+        if rows.ndim == 0:
+            return self._items[int(rows)]
+        return [self._items[row] for row in rows.reshape(-1).tolist()]
+
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows, as they will be, with some of the leaves; see `Storage`.
+
+        Keys that a row does not have are left out.
+        """
+        return Selection(self, [as_key(key) for key in keys], self._take)
+
+    def empty(self) -> None:
+        """Forget all rows."""
+        super().empty()
+        self._items = []
+
+    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
+        rows = range(index.start, index.stop) if isinstance(index, slice) else index.tolist()
+        items = [self._moved(item) for item in ([data] if single else data)]
+        if len(items) != len(rows):
+            raise UsageError(f"There are {len(items)} objects for {len(rows)} rows")
+        self._items.extend([None] * (max(rows) + 1 - len(self._items)))
+        for row, item in zip(rows, items, strict=True):
+            self._items[row] = item
+        return _marks(items)
+
+    def _moved(self, item: Any) -> Any:
+        if self.device is None:
+            return item
+        if hasattr(item, "to"):
+            return item.to(self.device)
+        return pytree.tree_map(lambda x: x.to(self.device) if hasattr(x, "to") else x, item)
+
+    def _take(self, rows: Tensor, keys: tuple[Any, ...]) -> Any:
+        return self.gather(rows).select("index", *keys, strict=False)
+
+    def _content(self) -> Any:
+        return list(self._items)
+
+    def _restore(self, content: Any, count: int) -> None:
+        self._items = [pytree.tree_map(_own, item) for item in content[:count]]
+
+
+def _stack(items: Sequence[Any]) -> Any:
+    if all(isinstance(item, TensorDictBase) for item in items):
+        return LazyStackedTensorDict.maybe_dense_stack(list(items))
+    try:
+        return pytree.tree_map(lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]), *items)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"Rows of {type(items[0]).__name__} cannot be stacked: {error}",
+            hint="collate_fn=… of the buffer gets the list of rows and makes a batch of it",
+        ) from error
+
+
+def _marks(items: Sequence[Any]) -> Marks:
+    marks = [_marks_of(item) for item in items]
+    numbers = [-1 if mark.trajectory is None else int(mark.trajectory) for mark in marks]
+    numbered = any(mark.trajectory is not None for mark in marks)
+    ends = torch.cat([mark.ends for mark in marks])
+    return Marks(ends, torch.tensor(numbers) if numbered else None)
+
+
+def _marks_of(item: Any) -> Marks:
+    one_row = isinstance(item, TensorDictBase) and not item.batch_dims
+    return marks_of(item, 1) if one_row else alone(1)
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.samplers import (
+    SamplerWithoutReplacement,
+)
+from offline_data.buffers.storages import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+)
+from offline_data.buffers.writers import (
+    TensorDictMaxValueWriter,
+)
+from offline_data.errors import IntegrityError, UsageError
+
+
+def actions(batch: Any) -> list[float]:
+    found: list[float] = batch["action"][..., 0].tolist()
+    return found
+
+
+def batches(buffer: Any, count: int = 6) -> list[Any]:
+    return [
+        (one["index"].tolist(), actions(one)) for one in (buffer.sample() for _ in range(count))
+    ]
+
+
+@pytest.mark.parametrize("prefetch", [None, 3])
+def test_the_batches_after_loading_are_those_that_would_have_come(
+    steps: Any, tmp_path: Path, new_sampler: Any, prefetch: int | None, growing: Any
+) -> None:
+    def new(ahead: int | None) -> Any:
+        return growing(16, sampler=new_sampler(), batch_size=4, prefetch=ahead)
+
+    buffer = new(prefetch)
+    buffer.extend(steps([5, 4, 4, 6]))
+    batches(buffer, 5)
+    buffer.extend(steps([2], first_episode=7))
+    state = tmp_path / "state"
+    buffer.dumps(state)
+    copy, other, plain = new(prefetch), new(2), new(None)
+    for one in (copy, other, plain):
+        one.loads(state)
+    picked = pickle.loads(pickle.dumps(buffer))  # noqa: S301
+    want = batches(buffer)
+    assert batches(copy) == batches(other) == batches(plain) == batches(picked) == want
+    buffer.extend(steps([3], first_episode=9))
+    for one in (copy, other, plain):
+        assert (len(one), one.write_count) == (16, 21)
+        one.extend(steps([3], first_episode=9))
+        assert actions(one[:]) == actions(buffer[:])
+        assert one.storage.runs().starts.tolist() == buffer.storage.runs().starts.tolist()
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_what_was_drawn_with_the_global_generator_is_not_lost(
+    steps: Any, tmp_path: Path, prefetch: int | None, growing: Any
+) -> None:
+    buffer = growing(16, batch_size=4, prefetch=prefetch)
+    buffer.extend(steps([5, 4]))
+    batches(buffer, 2)
+    buffer.dumps(tmp_path / "state")
+    random = torch.get_rng_state()
+    want = batches(buffer)
+    copy = growing(16, batch_size=4, prefetch=prefetch)
+    copy.loads(tmp_path / "state")
+    torch.set_rng_state(random)
+    assert batches(copy) == want
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_a_dataset_goes_on_without_its_rows_in_the_state(
+    folder: Path, tmp_path: Path, prefetch: int | None
+) -> None:
+    def new() -> BaseDatasetExperienceReplay:
+        sampler = SamplerWithoutReplacement(seed=3)
+        return BaseDatasetExperienceReplay(folder, 3, sampler=sampler, prefetch=prefetch)
+
+    ds, copy = new(), new()
+    for _ in range(5):
+        ds.sample()
+    ds.dumps(tmp_path / "state")
+    assert (tmp_path / "state" / "state.bin").stat().st_size < 1000
+    copy.loads(tmp_path / "state")
+    want = [batch["index"].tolist() for _ in range(2) for batch in ds]
+    assert [batch["index"].tolist() for _ in range(2) for batch in copy] == want
+    picked = pickle.loads(pickle.dumps(ds))  # noqa: S301
+    assert [batch["index"].tolist() for batch in picked] == [b["index"].tolist() for b in ds]
+
+
+def test_a_state_of_other_parts_is_refused(
+    steps: Any, folder: Path, tmp_path: Path, growing: Any
+) -> None:
+    buffer = growing(batch_size=2)
+    buffer.extend(steps([3]))
+    buffer.dumps(tmp_path / "state")
+    others = [
+        growing(sampler=SamplerWithoutReplacement()),
+        growing(writer=TensorDictMaxValueWriter("action")),
+        BaseDatasetExperienceReplay(folder),
+    ]
+    for other in others:
+        with pytest.raises(UsageError, match="The state is of"):
+            other.loads(tmp_path / "state")
+    with pytest.raises(UsageError, match="3 rows, and 2 fit"):
+        growing(2).loads(tmp_path / "state")
+    (tmp_path / "state" / "state.json").write_text("[]")
+    with pytest.raises(IntegrityError):
+        growing().loads(tmp_path / "state")
+
+
+def test_the_state_says_whether_an_epoch_is_over(steps: Any, growing: Any) -> None:
+    buffer, copy = (
+        growing(sampler=SamplerWithoutReplacement(seed=0), batch_size=2) for _ in range(2)
+    )
+    buffer.extend(steps([2]))
+    next(buffer)
+    copy.load_state_dict(buffer.state_dict())
+    for one in (buffer, copy):
+        with pytest.raises(StopIteration):
+            next(one)
+
+
+def test_transforms_keep_their_state(steps: Any) -> None:
+    def new(bias: float) -> Any:
+        layer = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(layer.bias, bias)
+        return ReplayBuffer(storage=LazyTensorStorage(4), transform=layer)
+
+    first, second = new(3.0), new(4.0)
+    second.load_state_dict(first.state_dict())
+    assert second._transforms[0].bias.item() == 3.0
+
+
+@pytest.mark.parametrize("kind", ["lazy", "memmap", "dataset"])
+def test_workers_that_are_spawned_read_the_same_rows(steps: Any, folder: Path, kind: str) -> None:
+    buffer: ReplayBuffer
+    if kind == "dataset":
+        buffer = BaseDatasetExperienceReplay(folder)
+    else:
+        storage = LazyMemmapStorage(8) if kind == "memmap" else LazyTensorStorage(8)
+        buffer = TensorDictReplayBuffer(storage=storage)
+        buffer.extend(steps([3, 1, 4]))
+    loader: Any = torch.utils.data.DataLoader(
+        buffer,  # type: ignore[arg-type]
+        sampler=[[0, 5], [7, 1]],
+        batch_size=None,
+        collate_fn=torch.nn.Identity(),
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
+    assert [actions(batch) for batch in loader] == [[-1001, -3002], [-3004, -1002]]
+
+
+def test_rows_of_a_pickle_are_paths_or_rows(steps: Any) -> None:
+    wide = TensorDict({"a": torch.arange(200_000).reshape(2, -1)}, [2])
+    sizes = []
+    for storage in (LazyTensorStorage(4), LazyMemmapStorage(4)):
+        buffer = ReplayBuffer(storage=storage)
+        buffer.extend(wide)
+        sizes.append(len(pickle.dumps(buffer)))
+        copy = pickle.loads(pickle.dumps(buffer))  # noqa: S301
+        assert copy[1]["a"][-1] == 199_999
+    assert sizes[0] > 1_600_000
+    assert sizes[1] < 50_000

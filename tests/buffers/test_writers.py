@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from offline_data.buffers.storages import LazyTensorStorage, ListStorage
+from offline_data.buffers.writers import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+    Writer,
+)
+from offline_data.errors import ImmutableError, UsageError
+
+
+def registered(writer: Writer, size: int) -> tuple[Any, LazyTensorStorage]:
+    storage = LazyTensorStorage(size)
+    writer.register_storage(storage)
+    return writer, storage
+
+
+def content(storage: LazyTensorStorage, key: str = "a") -> list[float]:
+    found: list[float] = storage.get(...)[key].tolist()
+    return found
+
+
+@given(size=st.integers(1, 7), counts=st.lists(st.integers(0, 17), min_size=1, max_size=8))
+def test_a_ring_is_what_a_naive_loop_makes(size: int, counts: list[int]) -> None:
+    writer, storage = registered(RoundRobinWriter(), size)
+    want: list[int] = []
+    number = 0
+    for count in counts:
+        rows = writer.extend(TensorDict({"a": torch.arange(number, number + count)}, [count]))
+        assert rows.tolist() == [one % size for one in range(number, number + count)]
+        for one in range(number, number + count):
+            if len(want) < size:
+                want.append(one)
+            else:
+                want[one % size] = one
+        number += count
+    assert writer.write_count == number
+    assert writer.cursor == number % size
+    assert len(storage) == len(want)
+    if want:
+        assert content(storage) == want
+
+
+def test_adding_is_extending_by_one() -> None:
+    writer, storage = registered(RoundRobinWriter(), 3)
+    rows = [writer.add(TensorDict({"a": torch.tensor(7 + n)}, [])) for n in range(5)]
+    assert rows == [0, 1, 2, 0, 1]
+    assert content(storage) == [10, 11, 9]
+    assert (writer.cursor, writer.write_count) == (2, 5)
+
+
+def test_a_ring_of_objects() -> None:
+    writer, storage = RoundRobinWriter(), ListStorage(3)
+    writer.register_storage(storage)
+    assert writer.extend(["a", "b"]).tolist() == [0, 1]
+    assert writer.extend(["c", "d", "e"]).tolist() == [2, 0, 1]
+    assert storage.get(slice(0, 3)) == ["d", "e", "c"]
+    assert writer.extend(list("uvwxyz")).tolist() == [2, 0, 1, 2, 0, 1]
+    assert storage.get(slice(0, 3)) == ["y", "z", "x"]
+
+
+def test_a_write_that_fails_moves_nothing() -> None:
+    writer, storage = registered(RoundRobinWriter(), 4)
+    writer.extend(TensorDict({"a": torch.arange(3)}, [3]))
+    for wrong in ({"b": torch.arange(3)}, {"a": torch.ones(3, 2)}):
+        with pytest.raises(UsageError):
+            writer.extend(TensorDict(wrong, [3]))
+    assert (writer.cursor, writer.write_count, len(storage)) == (3, 3, 3)
+    assert content(storage) == [0, 1, 2]
+
+
+def test_what_is_written_is_left_alone() -> None:
+    writer, _ = registered(TensorDictRoundRobinWriter(), 4)
+    rows = TensorDict({"a": torch.arange(6)}, [6])
+    assert writer.extend(rows).tolist() == [0, 1, 2, 3, 0, 1]
+    assert list(rows.keys()) == ["a"]
+
+
+@given(
+    size=st.integers(1, 6),
+    writes=st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5),
+)
+def test_the_best_are_those_of_a_naive_loop(size: int, writes: list[list[int]]) -> None:
+    writer, storage = registered(TensorDictMaxValueWriter("rank"), size)
+    slots: list[tuple[int, int]] = []
+    number = written = 0
+    for ranks in writes:
+        where: dict[int, int] = {}
+        for position, rank in enumerate(ranks):
+            row = len(slots)
+            if row < size:
+                slots.append((rank, number + position))
+            else:
+                row = min(range(size), key=lambda one: (slots[one][0], one))
+                if rank <= slots[row][0]:
+                    continue
+                slots[row] = (rank, number + position)
+            written += 1
+            where[row] = position
+        want = [-1] * len(ranks)
+        for row, position in where.items():
+            want[position] = row
+        numbers = torch.arange(number, number + len(ranks))
+        rows = TensorDict({"rank": torch.tensor(ranks), "a": numbers}, [len(ranks)])
+        rows["next", "done"] = torch.zeros(len(ranks), 1, dtype=torch.bool)
+        assert writer.extend(rows).tolist() == want
+        number += len(ranks)
+    assert writer.write_count == written
+    if slots:
+        assert content(storage) == [one for _, one in slots]
+        assert storage.runs().lengths.tolist() == [1] * len(slots)
+
+
+def test_one_row_is_kept_or_not() -> None:
+    writer, storage = registered(TensorDictMaxValueWriter("a"), 2)
+    rows = [writer.add(TensorDict({"a": torch.tensor(v)}, [])) for v in (3.0, 5.0, 1.0, 4.0)]
+    assert rows == [0, 1, None, 0]
+    assert content(storage) == [4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("reduction", "best"), [("sum", 1), ("mean", 1), ("max", 0), ("min", 2), ("median", 1)]
+)
+def test_several_numbers_of_a_row_are_reduced(reduction: str, best: int) -> None:
+    writer, storage = registered(TensorDictMaxValueWriter("r", reduction), 1)
+    ranks = torch.tensor([[9.0, 0.0, 0.0], [4.0, 5.0, 1.0], [2.0, 2.0, 2.0]])
+    writer.extend(TensorDict({"r": ranks[..., None], "a": torch.arange(3)}, [3]))
+    assert content(storage) == [best]
+
+
+def test_the_rank_is_the_next_reward_unless_told() -> None:
+    writer, storage = registered(TensorDictMaxValueWriter(), 1)
+    rows = TensorDict({"a": torch.arange(2), "next": {"reward": torch.tensor([[2.0], [1.0]])}}, [2])
+    writer.extend(rows)
+    assert content(storage) == [0]
+
+
+def test_rows_without_a_rank_are_refused() -> None:
+    writer, storage = registered(TensorDictMaxValueWriter("rank"), 2)
+    with pytest.raises(UsageError, match="ranked by rank") as caught:
+        writer.extend(TensorDict({"a": torch.arange(2)}, [2]))
+    assert "rank_key" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="NaN"):
+        writer.extend(TensorDict({"rank": torch.tensor([1.0, torch.nan])}, [2]))
+    with pytest.raises(UsageError, match="expected one of"):
+        TensorDictMaxValueWriter(reduction="best")
+    assert len(storage) == 0
+
+
+@pytest.mark.parametrize("kind", [RoundRobinWriter, TensorDictMaxValueWriter])
+def test_a_writer_goes_on_from_its_state(kind: Any) -> None:
+    first, _ = registered(kind(), 3)
+    second, other = registered(kind(), 3)
+
+    def rows(values: list[float]) -> TensorDict:
+        reward = torch.tensor(values)
+        return TensorDict({"next": {"reward": reward}, "a": reward}, [len(values)])
+
+    first.extend(rows([3.0, 1.0, 2.0, 5.0]))
+    other.load_state_dict(first.storage.state_dict())
+    second.load_state_dict(first.state_dict())
+    assert second.write_count == first.write_count
+    assert first.extend(rows([4.0, 9.0])).tolist() == second.extend(rows([4.0, 9.0])).tolist()
+    assert content(first.storage) == content(other)
+    second.empty(empty_write_count=False)
+    assert second.write_count == first.write_count
+    second.empty()
+    assert second.write_count == 0
+
+
+def test_a_writer_of_a_dataset_refuses_and_says_what_to_do() -> None:
+    writer = ImmutableDatasetWriter()
+    attempts: list[Callable[[], Any]] = [
+        lambda: writer.add(1),
+        lambda: writer.extend([1]),
+        writer.empty,
+    ]
+    for attempt in attempts:
+        with pytest.raises(ImmutableError) as caught:
+            attempt()
+        assert "transform=" in str(caught.value.hint)
+
+
+def test_a_writer_without_a_storage_says_so() -> None:
+    with pytest.raises(UsageError, match="no storage"):
+        RoundRobinWriter().add(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RoundRobinWriter, {"track_generations": True}),
+        (TensorDictRoundRobinWriter, {"compilable": True}),
+        (TensorDictMaxValueWriter, {"compilable": True}),
+        (RoundRobinWriter, {"colour": 1}),
+    ],
+)
+def test_arguments_that_cannot_be_honoured(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        kind(**options)

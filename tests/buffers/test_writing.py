@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    RandomSampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
+from offline_data.buffers.storages import (
+    LazyTensorStorage,
+    ListStorage,
+    TensorStorage,
+)
+from offline_data.buffers.writers import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+)
+from offline_data.errors import ImmutableError, UsageError
+
+
+def actions(batch: Any) -> list[float]:
+    found: list[float] = batch["action"][..., 0].tolist()
+    return found
+
+
+def test_rows_come_out_as_they_went_in(steps: Any, growing: Any) -> None:
+    buffer = growing(batch_size=4)
+    rows = steps([3, 2])
+    assert buffer.extend(rows).tolist() == [0, 1, 2, 3, 4]
+    assert buffer.add(steps([1], first_episode=8)[0]) == 5
+    assert "index" not in rows
+    assert (len(buffer), buffer.write_count) == (6, 6)
+    for _ in range(20):
+        batch = buffer.sample()
+        assert batch.batch_size == (4,)
+        for row, action in zip(batch["index"].tolist(), actions(batch), strict=True):
+            assert action == [-1001, -1002, -1003, -2001, -2002, -9001][row]
+
+
+def test_a_ring_forgets_the_oldest_rows(steps: Any, growing: Any) -> None:
+    buffer = growing(4)
+    buffer.extend(steps([3]))
+    assert buffer.extend(steps([2], first_episode=4)).tolist() == [3, 0]
+    assert actions(buffer[:]) == [-5002, -1002, -1003, -5001]
+    assert (len(buffer), buffer.write_count) == (4, 5)
+
+
+def test_values_can_be_changed_in_place(steps: Any, growing: Any) -> None:
+    buffer = growing()
+    buffer.extend(steps([3, 2]))
+    buffer[1:3] = steps([2], first_episode=7)
+    buffer[-1] = steps([1], first_episode=8)[0]
+    assert actions(buffer[:]) == [-1001, -8001, -8002, -2001, -9001]
+    assert buffer.write_count == 5
+
+
+def test_emptying_begins_again(steps: Any, recording: Any, growing: Any) -> None:
+    sampler = recording()
+    buffer = growing(sampler=sampler, batch_size=2, prefetch=2)
+    buffer.extend(steps([3, 2]))
+    buffer.sample()
+    buffer.empty(empty_write_count=False)
+    assert (len(buffer), buffer.write_count, sampler.calls[-1]) == (0, 5, "empty")
+    assert buffer.extend(steps([2], first_episode=6)).tolist() == [0, 1]
+    assert set(actions(buffer.sample())) == {-7001, -7002}
+    buffer.empty()
+    assert buffer.write_count == 0
+    with pytest.raises(UsageError, match="empty"):
+        growing(batch_size=2).sample()
+
+
+def test_the_sampler_is_told_what_was_written(steps: Any, recording: Any, growing: Any) -> None:
+    sampler = recording()
+    buffer = growing(4, sampler=sampler)
+    buffer.extend(steps([3]))
+    buffer.add(steps([1])[0])
+    buffer.extend(steps([6]))
+    assert sampler.calls == [("extend", [0, 1, 2]), ("extend", [3]), ("extend", [2, 3, 0, 1])]
+
+
+def test_rows_that_are_not_kept_are_not_told(steps: Any, recording: Any, growing: Any) -> None:
+    sampler = recording()
+    writer = TensorDictMaxValueWriter("action")
+    buffer = growing(2, sampler=sampler, writer=writer)
+    assert buffer.extend(steps([3])).tolist() == [0, 1, -1]
+    assert buffer.add(steps([1], first_episode=3)[0]) is None
+    assert sampler.calls == [("extend", [0, 1])]
+    assert buffer.write_count == 2
+
+
+def test_priorities_reach_the_sampler(steps: Any, recording: Any, growing: Any) -> None:
+    sampler = recording()
+    buffer = growing(sampler=sampler)
+    buffer.extend(steps([3]).set("td_error", torch.tensor([[1.0], [3.0], [2.0]])))
+    assert sampler.calls[-1] == ("priority", [0, 1, 2], [[1.0], [3.0], [2.0]])
+    buffer.add(steps([1]).set("td_error", torch.tensor([[4.0]]))[0])
+    assert sampler.calls[-1] == ("priority", [3], [[4.0]])
+    buffer.extend(steps([1]).set("td_error", torch.ones(1, 1)), update_priority=False)
+    assert sampler.calls[-1] == ("extend", [4])
+    buffer.update_priority(torch.tensor([[0, -1], [2, 1]]), torch.tensor([[1, 2], [3, 4]]))
+    assert sampler.calls[-1] == ("priority", [0, 2, 1], [1, 3, 4])
+    buffer.update_priority([0, 2], 5.0)
+    assert sampler.calls[-1] == ("priority", [0, 2], 5.0)
+    buffer.update_priority(torch.tensor([[0, 1]]), torch.ones(1, 2))
+    assert sampler.calls[-1] == ("priority", [[0, 1]], [[1.0, 1.0]])
+
+
+def test_priorities_of_a_batch(steps: Any, recording: Any, growing: Any) -> None:
+    sampler = recording()
+    buffer = growing(sampler=sampler, priority_key=("loss", "td"), batch_size=3)
+    buffer.extend(steps([3]))
+    batch = buffer.sample()
+    with pytest.raises(UsageError, match="loss/td") as caught:
+        buffer.update_tensordict_priority(batch)
+    assert "priority_key" in str(caught.value.hint)
+    batch.set(("loss", "td"), torch.tensor([[1.0, 5.0], [2.0, 1.0], [0.0, 7.0]]))
+    buffer.update_tensordict_priority(batch)
+    assert sampler.calls[-1] == ("priority", [0, 1, 2], [[1.0, 5.0], [2.0, 1.0], [0.0, 7.0]])
+    buffer.update_tensordict_priority(batch[1])
+    assert sampler.calls[-1] == ("priority", [1], [[2.0, 1.0]])
+
+
+def test_priorities_of_no_use_are_passed_over(steps: Any, growing: Any) -> None:
+    buffer = growing(batch_size=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        buffer.extend(steps([3]).set("td_error", torch.ones(3)))
+        buffer.update_tensordict_priority(buffer.sample())
+    with pytest.warns(UserWarning, match="no priorities"):
+        buffer.update_priority(torch.tensor([1]), 2.0)
+
+
+def test_priorities_decide_what_is_drawn(steps: Any, growing: Any) -> None:
+    sampler = PrioritizedSampler(8, 1.0, 1.0, eps=0.0, seed=0)
+    buffer = growing(sampler=sampler, batch_size=64)
+    buffer.extend(steps([3]))
+    buffer.update_priority(torch.arange(3), torch.tensor([0.0, 1.0, 0.0]))
+    assert set(buffer.sample()["index"].tolist()) == {1}
+    buffer.extend(steps([1], first_episode=5))
+    assert set(buffer.sample()["index"].tolist()) == {1, 3}
+    buffer.empty()
+    buffer.extend(steps([2], first_episode=6))
+    assert set(buffer.sample()["index"].tolist()) == {0, 1}
+
+
+def test_slices_are_of_one_episode(steps: Any, growing: Any) -> None:
+    buffer = growing(32, sampler=SliceSampler(slice_len=3, seed=0), batch_size=12)
+    for episode in range(12):
+        buffer.extend(steps([3 + episode % 4], first_episode=episode))
+        slices = buffer.sample()["action"].reshape(4, 3)
+        assert ((slices[:, 1:] - slices[:, :-1]) == -1).all()
+        assert ((slices / 1000).trunc() == (slices[:, :1] / 1000).trunc()).all()
+
+
+def test_what_the_sampler_says_is_in_the_batch(steps: Any, recording: Any, growing: Any) -> None:
+    buffer = growing(sampler=recording())
+    buffer.extend(steps([3]))
+    batch, info = buffer.sample(2, return_info=True)
+    assert batch["weight"].tolist() == info["weight"].tolist() == [0.5, 1.5]
+    assert info["index"].tolist() == [0, 1]
+
+
+def test_next_says_once_that_an_epoch_is_over(steps: Any, growing: Any) -> None:
+    buffer = growing(sampler=SamplerWithoutReplacement(seed=0), batch_size=2)
+    buffer.extend(steps([3]))
+    sizes = [len(next(buffer)), len(next(buffer))]
+    assert sizes == [2, 1]
+    with pytest.raises(StopIteration):
+        next(buffer)
+    assert len(next(buffer)) == 2
+    assert len(buffer.next()) == 1
+    assert buffer.next() is None
+    assert len(buffer.next()) == 2
+
+
+class Doubling:
+    """A transform of two directions."""
+
+    def __call__(self, batch: Any) -> Any:
+        return batch.set("action", batch["action"] * 2)
+
+    def inv(self, rows: Any) -> Any:
+        return rows.set("action", rows["action"] / 2)
+
+
+def test_transforms_are_undone_on_the_way_in(steps: Any, growing: Any) -> None:
+    buffer = growing(transform=Doubling())
+    rows = steps([3])
+    buffer.extend(rows)
+    buffer.add(steps([1], first_episode=5)[0])
+    buffer[0] = steps([1], first_episode=7)[0]
+    assert actions(buffer.storage.get(...)) == [-4000.5, -501.0, -501.5, -3000.5]
+    assert actions(buffer[:]) == [-8001, -1002, -1003, -6001]
+    assert actions(rows) == [-1001, -1002, -1003]
+
+
+def test_transforms_can_be_swapped(steps: Any, growing: Any) -> None:
+    buffer = growing().append_transform(Doubling(), invert=True)
+    buffer.insert_transform(0, lambda rows: rows.set("action", rows["action"] + 1), invert=True)
+    buffer.extend(steps([2]))
+    assert actions(buffer.storage.get(...)) == [-2001, -2003]
+    assert actions(buffer[:]) == [-1000.5, -1001.5]
+
+
+def test_a_transform_may_keep_rows_out(steps: Any, growing: Any) -> None:
+    class Refusing(Doubling):
+        def inv(self, rows: Any) -> Any:  # noqa: ARG002
+            return None
+
+    buffer = growing(transform_factory=Refusing)
+    assert buffer.extend(steps([2])).tolist() == []
+    assert buffer.add(steps([1])[0]).tolist() == []
+    assert len(buffer) == 0
+    with pytest.raises(UsageError, match="both"):
+        growing(transform=Doubling(), transform_factory=Doubling)
+
+
+def test_lists_of_anything_with_a_collate_function() -> None:
+    buffer = ReplayBuffer(batch_size=2, collate_fn=list)
+    assert isinstance(buffer.storage, ListStorage)
+    assert buffer.storage.max_size == 1000
+    assert buffer.extend(["a", "b"]).tolist() == [0, 1]
+    assert set(buffer.sample()) <= {"a", "b"}
+    assert (buffer[0], buffer[:]) == ("a", ["a", "b"])
+    with pytest.raises(UsageError, match="lists of rows"):
+        ReplayBuffer(collate_fn=list, derived=[_as_it_is])
+
+
+def _as_it_is(batch: Any, rows: torch.Tensor, storage: Any) -> Any:
+    return batch
+
+
+def test_tensors_have_no_index_to_set(recording: Any) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), sampler=recording())
+    buffer.extend(torch.tensor([7.0, 8.0, 9.0]))
+    assert buffer.sample(2).tolist() == [7.0, 8.0]
+    assert buffer[[2, 0]].tolist() == [9.0, 7.0]
+
+
+def test_parts_in_every_form(steps: Any, folder: Path, growing: Any) -> None:
+    made = ReplayBuffer(storage=lambda: LazyTensorStorage(3), writer=TensorDictRoundRobinWriter)
+    assert isinstance(made.storage, LazyTensorStorage)
+    assert isinstance(made.writer, TensorDictRoundRobinWriter)
+    assert type(ReplayBuffer(storage=LazyTensorStorage(3)).writer) is RoundRobinWriter
+    assert type(growing().writer) is TensorDictRoundRobinWriter
+    assert isinstance(BaseDatasetExperienceReplay(folder).writer, ImmutableDatasetWriter)
+    fixed = ReplayBuffer(storage=TensorStorage(steps([3])), writer=ImmutableDatasetWriter())
+    for attempt in (lambda: fixed.extend(steps([1])), lambda: fixed.__setitem__(0, 1), fixed.empty):
+        with pytest.raises(ImmutableError):
+            attempt()
+    for storage in (3, "rows", lambda: 3):
+        with pytest.raises(UsageError, match="no storage of this package"):
+            ReplayBuffer(storage=storage)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no writer of this package"):
+        ReplayBuffer(storage=LazyTensorStorage(3), writer=lambda: 3)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"sample_unit": 1},
+        {"dim_extend": 1},
+        {"shared": True},
+        {"service_backend": "ray"},
+        {"consume_after_n_samples": 1},
+        {"compilable": True},
+        {"colour": 1},
+    ],
+)
+def test_arguments_that_cannot_be_honoured(option: dict[str, Any], growing: Any) -> None:
+    with pytest.raises(UsageError, match=next(iter(option))):
+        growing(**option)
+
+
+def test_defaults_of_torchrl_pass(growing: Any) -> None:
+    growing(
+        dim_extend=0, shared=False, compilable=False, service_backend="direct", transport="auto"
+    )
+
+
+def test_parts_can_be_replaced(steps: Any, folder: Path, recording: Any, growing: Any) -> None:
+    buffer = growing(sampler=recording(), batch_size=2, prefetch=1)
+    buffer.extend(steps([3]))
+    buffer.sample()
+    before = buffer.set_sampler(SamplerWithoutReplacement(shuffle=False))
+    assert not isinstance(before, SamplerWithoutReplacement)
+    assert buffer.sample()["index"].tolist() == [0, 1]
+    old = buffer.set_storage(LazyTensorStorage(4))
+    assert len(old) == 3
+    buffer.set_writer(RoundRobinWriter())
+    assert buffer.extend(steps([2], first_episode=6)).tolist() == [0, 1]
+    assert set(actions(buffer.sample())) == {-7001, -7002}
+    with pytest.raises(UsageError, match="grows or does not"):
+        buffer.set_storage(BaseDatasetExperienceReplay(folder).storage)
+    with pytest.raises(ImmutableError):
+        BaseDatasetExperienceReplay(folder).set_writer(RoundRobinWriter())
+
+
+@pytest.mark.parametrize("kind", [RandomSampler, SamplerWithoutReplacement])
+def test_a_generator_decides_instead_of_the_global_one(steps: Any, kind: Any, growing: Any) -> None:
+    def drawn(seed: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(seed)
+        buffer = growing(sampler=kind, batch_size=4, generator=generator)
+        buffer.extend(steps([8]))
+        torch.randint(9, (3,))
+        return [buffer.sample()["index"].tolist() for _ in range(4)]
+
+    assert drawn(3) == drawn(3) != drawn(4)
