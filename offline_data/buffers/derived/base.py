@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 class Derived(Protocol):
     """Adds leaves to a batch, or replaces some, by looking at other rows of its storage.
 
-    An instance is frozen, picklable and holds no data: what it needs it gathers from the storage,
-    for `storage.runs()` says which rows follow each other. Several threads may call it at once.
+    An instance is frozen, hashable and picklable; instances made by the same arguments are equal.
+    What it needs it gathers from the storage, for `storage.runs()` says which rows follow each
+    other. What it worked out for a storage it may remember (see `Memory`). Several threads may call
+    it at once, so that what it does for a batch follows from the batch alone.
     """
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
@@ -24,5 +26,9 @@ class Derived(Protocol):
         Args:
             batch: `[B]`, the gathered rows, with what was derived before; may be changed in place.
             rows: Their rows of the storage, int64 `[B]`; not to be changed.
-            storage: Where they are from; `storage.only(keys).gather(other_rows)` gives others.
+            storage: Where they are from; `storage.only(keys).gather(other_rows)` gives others,
+                and those that are written later too.
+
+        Raises:
+            UsageError: From the first batch, where this cannot be done with it.
         """

@@ -1,0 +1,189 @@
+"""`normalize`: leaves brought to mean 0 and spread 1 by the statistics of a dataset."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from offline_data.buffers.derived.checks import as_keys, check_rows, leaf_keys, names, within
+from offline_data.buffers.derived.memory import Memory, once
+from offline_data.buffers.derived.statistics import Scale, scales_of
+from offline_data.buffers.keys import KeyLike, as_key, select_keys
+from offline_data.episodes.fields import Key, join_key, next_of
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+_FITTED = "fitted"
+
+
+def normalize(
+    keys: Iterable[KeyLike] = ("observation",),
+    statistics: Mapping[Any, tuple[Any, Any]] | None = None,
+    eps: float = 1e-3,
+) -> Normalize:
+    """Bring leaves of a batch to mean 0 and spread 1: `(x - mean) / (std + eps)`, float32.
+
+    Mean and standard deviation are taken number by number, in float64, over the root leaves of all
+    rows of a storage (each transition once, values that are not finite left out); next leaves are
+    brought to the same scale. They are computed once, by one pass over the first storage that is
+    met, and stay with this object, also where it is pickled: given to a second buffer, for
+    validation or online training, it uses those of the first. `fit` computes them before.
+
+    It comes after whatever else changes the same leaves: stacked frames and chunks of actions are
+    normalized each by itself (not where frames are joined by `cat_dim`).
+
+    Args:
+        keys: Root leaves; a parent stands for the leaves of floating-point numbers below it. A
+            string is one key.
+        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a
+            row of the leaf; None: those of the first storage.
+        eps: Added to the standard deviation, as CORL and d3rlpy do; a number that never changes
+            becomes 0. Greater than 0 where a standard deviation is 0.
+
+    Raises:
+        UsageError: An argument that cannot be meant; and from the first batch, where a leaf is not
+            there, has another shape than its statistics or no finite value.
+
+    Example:
+        >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
+        >>> scaled.normalized("observation", torch.tensor([[3.0, 2.0]]))
+        tensor([[1., 0.]])
+    """
+    wanted = as_keys(keys)
+    scales = None
+    if statistics is not None:
+        given = {as_key(key): Scale(mean, std) for key, (mean, std) in statistics.items()}
+        select_keys(list(given), wanted)
+        scales = tuple(given.items())
+    return Normalize(wanted, scales, within(eps, "eps", 0, math.inf))
+
+
+@dataclass(frozen=True, repr=False)
+class Normalize:
+    """What `normalize` gives."""
+
+    keys: tuple[Key, ...]
+    """Root leaves or their parents."""
+    statistics: tuple[tuple[Key, Scale], ...] | None
+    """Statistics that were given."""
+    eps: float
+    """Added to standard deviations."""
+    _fitted: dict[str, Mapping[Key, Scale]] = field(default_factory=dict, init=False, compare=False)
+    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
+        """Normalize the leaves of the batch; see `Derived`."""
+        self.fit(storage)
+        for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
+            root = key[1:] if key[0] == "next" else key
+            batch.set(key, self.normalized(root, batch.get(key)))
+        return batch
+
+    def fit(self, storage: Storage) -> Normalize:
+        """Compute the statistics of a storage (`buffer.storage`), unless there are some already.
+
+        Returns:
+            This object.
+        """
+        if self.statistics is None:
+            once(self._fitted, _FITTED, lambda: self._scales(storage))
+        return self
+
+    def normalized(self, key: KeyLike, values: Tensor) -> Tensor:
+        """Normalize one leaf: an observation on its way to a policy.
+
+        Args:
+            key: Its root key.
+            values: `[…, *shape]`, where `shape` is that of a row.
+
+        Returns:
+            float32, in the shape of `values`, on their device.
+
+        Raises:
+            UsageError: There are no statistics of it (yet), or they have another shape.
+        """
+        mean, scale = self._of(key, values)
+        return ((values - mean) / scale).float()
+
+    def denormalized(self, key: KeyLike, values: Tensor) -> Tensor:
+        """Undo `normalized`: an action on its way from a policy."""
+        mean, scale = self._of(key, values)
+        return (values * scale + mean).float()
+
+    def denormalize(self, batch: TensorDict) -> TensorDict:
+        """Bring every normalized leaf of a batch back to its own scale, in place."""
+        known = leaf_keys(batch)
+        for root in self._known():
+            for key in (root, next_of(root)):
+                if key in known:
+                    batch.set(key, self.denormalized(root, batch.get(key)))
+        return batch
+
+    def __repr__(self) -> str:
+        given = self.statistics
+        shown = given and {join_key(key): scale for key, scale in given}
+        return f"normalize({names(self.keys)}, statistics={shown}, eps={self.eps})"
+
+    def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
+        row = storage.gather(torch.arange(min(1, len(storage))))
+        check_rows("normalize", row)
+        return scales_of(storage, self._roots(row))
+
+    def _roots(self, batch: TensorDict) -> list[Key]:
+        """List the root leaves that are meant."""
+        known = [key for key in leaf_keys(batch) if key[0] != "next"]
+        wanted = select_keys(known, self.keys)
+        return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]
+
+    def _check(self, batch: TensorDict) -> list[Key]:
+        """List the leaves of the batch that are normalized, `next` included."""
+        check_rows("normalize", batch)
+        roots = self._roots(batch)
+        for key in roots:
+            leaf = batch.get(key)
+            mean, scale = self._of(key, leaf)
+            for one in (mean, scale):
+                _check_shape(key, one.shape, leaf.shape[1:])
+        after = set(map(next_of, roots)) & set(leaf_keys(batch))
+        return [*roots, *sorted(after)]
+
+    def _known(self) -> Mapping[Key, Scale]:
+        if self.statistics is not None:
+            return dict(self.statistics)
+        if _FITTED not in self._fitted:
+            raise UsageError(
+                "There are no statistics yet: they are those of the first storage that is sampled",
+                hint="fit(buffer.storage) computes them now",
+            )
+        return self._fitted[_FITTED]
+
+    def _of(self, key: KeyLike, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and scale of a leaf, in the dtype and on the device to compute with."""
+        known, name = self._known(), as_key(key)
+        if name not in known:
+            there = ", ".join(map(join_key, known))
+            raise UsageError(f"There are no statistics of {join_key(name)!r}; there are {there}")
+        found = known[name]
+        _check_shape(name, found.mean.shape, values.shape)
+        _check_shape(name, found.std.shape, values.shape)
+        wide = values.dtype in {torch.float64, torch.int64}
+        dtype, device = torch.float64 if wide else torch.float32, values.device
+        return found.mean.to(device, dtype), found.std.to(device, dtype) + self.eps
+
+
+def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
+    pairs = zip(reversed(found), reversed(values), strict=False)
+    if len(found) > len(values) or any(size not in {1, of} for size, of in pairs):
+        raise UsageError(
+            f"Statistics of {join_key(key)!r} are {list(found)}, and do not go with {list(values)}"
+        )

@@ -1,0 +1,204 @@
+"""Datasets of random episodes, and a storage that grows, to derive leaves from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.samplers import RowSet, Runs
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.episodes import EpisodeBatch, Key
+from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.testing.toy import toy_batch, write_toy
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What an episode of a test is like."""
+
+    length: int
+    end: str = "terminated"
+    """`terminated`, `truncated`, `both` or `neither`."""
+    known: bool = True
+    """Whether its final observation is known."""
+    middle: int | None = None
+    """A step within it that is terminated, although the episode goes on."""
+
+
+@dataclass
+class Set:
+    """A dataset, and all that is in it."""
+
+    path: Path
+    storage: DatasetStorage
+    episodes: list[Episode]
+    truth: EpisodeBatch
+
+    def __post_init__(self) -> None:
+        self.place = [(e, t) for e, one in enumerate(self.episodes) for t in range(one.length)]
+        """Episode and time of each row."""
+        self.reward = self.truth.steps["next", "reward"][:, 0]
+        self.terminated = self.truth.steps["next", "terminated"][:, 0]
+        self.truncated = self.truth.steps["next", "truncated"][:, 0]
+
+    @property
+    def rows(self) -> int:
+        """Number of transitions."""
+        return len(self.place)
+
+    def row(self, episode: int, time: int) -> int:
+        """Number of a step's row."""
+        return self.place.index((episode, time))
+
+    def state(
+        self, episode: int, time: int, key: tuple[str, ...] = ("observation", "state")
+    ) -> Any:
+        """The observation at a time from 0 to `T`."""
+        column: NDArray[Any] = self.truth.observations[key]
+        return column[int(self.truth.starts[episode]) + episode + time]
+
+    def gather(self, rows: Any = None) -> tuple[Any, torch.Tensor]:
+        """Give a batch of rows (all of them), and the rows."""
+        wanted = torch.arange(self.rows) if rows is None else torch.tensor(rows)
+        return self.storage.gather(wanted.clone()), wanted
+
+    def derive(self, derived: Any, rows: Any = None) -> Any:
+        """Give a batch of rows with what is derived."""
+        batch, index = self.gather(rows)
+        return derived(batch, index, self.storage)
+
+
+def _flags(episodes: list[Episode], name: str) -> NDArray[np.bool_]:
+    flags = [np.zeros((one.length, 1), bool) for one in episodes]
+    for one, column in zip(episodes, flags, strict=True):
+        column[-1] = one.end in {name, "both"}
+        if name == "terminated" and one.middle is not None:
+            column[one.middle % one.length] = True
+    return np.concatenate(flags)
+
+
+def _batch(episodes: list[Episode]) -> EpisodeBatch:
+    unknown = [e for e, one in enumerate(episodes) if not one.known]
+    toy = toy_batch([one.length for one in episodes], unknown_final=unknown)
+    codes = toy.observations["info", "code"].astype(np.float64)
+    goals = np.repeat(np.arange(len(episodes)), toy.lengths + 1)
+    flags: dict[Key, NDArray[Any]] = {
+        ("next", name): _flags(episodes, name) for name in ("terminated", "truncated")
+    }
+    extra: dict[Key, NDArray[Any]] = {
+        ("observation", "achieved_goal"): (codes[:, None] * np.array([1, -1])).astype(np.float32),
+        ("observation", "desired_goal"): np.stack([goals + 7e6, goals - 7e6], 1).astype(np.float32),
+        ("image",): (codes[:, None, None, None] % 251 * np.ones((2, 3, 4))).astype(np.uint8),
+    }
+    bonus = toy.steps["next", "reward"].astype(np.int64) * np.array([1, 2])
+    steps: dict[Key, NDArray[Any]] = {**toy.steps, **flags, ("next", "bonus"): bonus}
+    return replace(toy, steps=steps, observations={**toy.observations, **extra})
+
+
+@dataclass
+class Sets:
+    """Makes datasets in a folder."""
+
+    folder: Path
+    number: Any
+
+    strategy = st.tuples(
+        st.lists(
+            st.builds(
+                Episode,
+                st.integers(1, 6),
+                st.sampled_from(("terminated", "truncated", "both", "neither")),
+                st.booleans(),
+                st.sampled_from((None, None, 0, 1, 2)),
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+        st.sampled_from(LAYOUTS),
+    )
+
+    def write(
+        self, episodes: Iterable[Episode], layout: LayoutName = "compact", **options: Any
+    ) -> Set:
+        """Write a dataset and open it."""
+        path = self.folder / str(next(self.number))
+        listed = list(episodes)
+        truth = _batch(listed)
+        write_toy(path, [truth], layout=layout)
+        return Set(path, DatasetStorage(path, **options), listed, truth)
+
+
+@pytest.fixture(scope="session")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    return Sets(tmp_path_factory.mktemp("derived"), count())
+
+
+@pytest.fixture(scope="session")
+def episode() -> Callable[..., Episode]:
+    return Episode
+
+
+class Grown:
+    """A storage in memory that rows can be added to; `only` gives a view of it."""
+
+    def __init__(self, content: Any, ends: list[int], keys: Any = None, of: Any = None) -> None:
+        self._of: Grown = self if of is None else of
+        self.content, self.ends, self.keys = content, ends, keys
+        self.gathered = 0
+
+    def __len__(self) -> int:
+        return len(self._of.content)
+
+    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002
+        return RowSet(len(self), np.zeros(0, np.int64))
+
+    def runs(self) -> Runs:
+        if self._of is not self:
+            return self._of.runs()
+        if getattr(self, "_runs", None) is None:
+            stops = torch.tensor(self.ends)
+            starts = torch.cat([torch.zeros(1, dtype=torch.int64), stops[:-1]])
+            self._runs: Runs | None = Runs(starts, stops - starts)
+        assert self._runs is not None
+        return self._runs
+
+    def only(self, keys: Iterable[KeyLike]) -> Grown:
+        content = self._of.content.keys(include_nested=True, leaves_only=True)
+        known = [key if isinstance(key, tuple) else (key,) for key in content]
+        return Grown(None, [], select_keys(known, keys), self._of)
+
+    def gather(self, rows: torch.Tensor) -> Any:
+        self._of.gathered += len(rows)
+        batch = self._of.content[rows].clone()
+        batch = batch if self.keys is None else batch.select(*self.keys)
+        return batch.set("index", rows)
+
+    def extend(self, content: Any) -> None:
+        """Add an episode."""
+        self.content = torch.cat([self.content, content])
+        self.ends.append(len(self.content))
+        self._runs = None
+
+
+@pytest.fixture
+def grown() -> Callable[[Any], Grown]:
+    """Make such a storage of the rows of a dataset."""
+
+    def make(of: Any) -> Grown:
+        lengths = np.array([one.length for one in of.episodes])
+        content, _ = of.gather()
+        del content["index"], content["episode"]
+        return Grown(TensorDict(content.to_dict(), [len(content)]), np.cumsum(lengths).tolist())
+
+    return make

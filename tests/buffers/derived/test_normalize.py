@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived import Derived, frame_stack, n_step, normalize
+from offline_data.episodes.fields import next_of
+from offline_data.errors import UsageError
+
+pytestmark = pytest.mark.usefixtures("gathering")
+
+STATE = ("observation", "state")
+
+
+def roots(of: Any, key: Any = STATE) -> Any:
+    """List the observation before every action."""
+    return np.stack([of.state(e, t, key) for e, t in of.place]).astype(np.float64)
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), eps=st.sampled_from((1e-3, 0.5)))
+def test_it_is_the_sets_mean_and_spread(sets: Any, data: Any, eps: float) -> None:
+    of = sets.write(*data.draw(sets.strategy))
+    rows = data.draw(st.permutations([*range(of.rows), 0]))
+    batch, index = of.gather(rows)
+    before = batch.clone()
+    found = normalize(["observation", "image"], eps=eps)(batch, index, of.storage)
+    for key in (STATE, ("observation", "achieved_goal"), ("image",)):
+        column = roots(of, key)
+        mean, spread = column.mean(0), column.std(0)
+        for name in (key, next_of(key)):
+            want = (before[name].numpy() - mean) / (spread + eps)
+            assert found[name].dtype == torch.float32
+            np.testing.assert_allclose(found[name].numpy(), want, rtol=1e-3, atol=1e-3)
+    assert found["info", "code"].equal(before["info", "code"])
+    assert found["action"].equal(before["action"])
+
+
+def test_a_parent_stands_for_floating_numbers(sets: Any, episode: Any) -> None:
+    of = sets.write([episode(5)])
+    found = of.derive(normalize(["info", "observation"]))
+    assert found["info", "code"].dtype == torch.int64
+    found = of.derive(normalize([("info", "code")], eps=0))
+    assert found["info", "code"].dtype == torch.float32
+    assert abs(float(found["info", "code"].mean())) < 1e-6
+    assert float(found["info", "code"].std(unbiased=False)) == pytest.approx(1)
+
+
+def test_the_inverse(sets: Any, episode: Any) -> None:
+    of, scaled = sets.write([episode(5), episode(3)]), normalize(["observation", "action"])
+    batch, rows = of.gather()
+    before = batch.clone()
+    found = scaled(batch, rows, of.storage)
+    assert not found[STATE].equal(before[STATE])
+    back = scaled.denormalize(found)
+    for key in (STATE, next_of(STATE), "action"):
+        torch.testing.assert_close(back[key], before[key], rtol=1e-5, atol=1e-2)
+    one = scaled.denormalized("action", scaled.normalized("action", before["action"][0]))
+    torch.testing.assert_close(one, before["action"][0], rtol=1e-5, atol=1e-2)
+
+
+def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
+    training, other = sets.write([episode(5)]), sets.write([episode(2), episode(9)])
+    scaled = normalize("observation")
+    with pytest.raises(UsageError, match="no statistics yet") as caught:
+        scaled.normalized(STATE, torch.zeros(3))
+    assert "fit(buffer.storage)" in str(caught.value.hint)
+    ds = BaseDatasetExperienceReplay(training.path, 4, derived=[scaled])
+    want = ds[:][STATE]
+    found = BaseDatasetExperienceReplay(other.path, 4, derived=[scaled])[:2][STATE]
+    assert found.equal(want[:2])
+    again = pickle.loads(pickle.dumps(ds))  # noqa: S301
+    assert again[:][STATE].equal(want)
+    moved = pickle.loads(pickle.dumps(scaled))  # noqa: S301
+    assert other.derive(moved, [0])[STATE].equal(want[:1])
+    assert moved.fit(other.storage) is moved
+    assert moved == scaled
+
+
+def test_statistics_that_are_given(grown: Any, sets: Any, episode: Any) -> None:
+    storage = grown(sets.write([episode(2)]))
+    given_ones = {STATE: (np.array([1000.0, 0, 1]), torch.tensor([1.0, 2, 4]))}
+    scaled = normalize([STATE], given_ones, eps=0)
+    rows, read = torch.arange(2), storage.gathered
+    found = scaled(storage.gather(rows), rows, storage)
+    assert found[STATE].tolist() == [[1, 500.5, 250], [2, 501, 250.25]]
+    assert storage.gathered == read + 2
+    single = normalize([STATE], {"observation.state": (1000, 2)}, eps=0)
+    assert single(storage.gather(rows), rows, storage)[STATE][:, 0].tolist() == [0.5, 1]
+
+
+def test_after_steps_and_frames(sets: Any, episode: Any) -> None:
+    of = sets.write([episode(5), episode(3)])
+    scale = {STATE: (1000.0, 10.0)}
+    derived: list[Derived] = [n_step(2), frame_stack(2, [STATE]), normalize([STATE], scale, eps=0)]
+    batch = BaseDatasetExperienceReplay(of.path, 4, derived=derived)[0]
+    assert batch[STATE][:, 0].tolist() == pytest.approx([0.1, 0.1])
+    assert batch[next_of(STATE)][:, 0].tolist() == pytest.approx([0.2, 0.3])
+
+
+def test_a_set_without_next(sets: Any, episode: Any) -> None:
+    of = sets.write([episode(3)], keys=[STATE])
+    assert of.derive(normalize())[STATE].shape == (3, 3)
+
+
+def test_it_is_a_value() -> None:
+    statistics = {"observation": ([0.0], [1.0])}
+    one = normalize("observation", statistics)
+    assert one == pickle.loads(pickle.dumps(normalize(["observation"], statistics)))  # noqa: S301
+    assert len({one, normalize(), normalize(), normalize(eps=1)}) == 3
+    assert repr(normalize()) == "normalize(['observation'], statistics=None, eps=0.001)"
+    assert repr(one) == (
+        "normalize(['observation'], statistics={'observation': ([0.0], [1.0])}, eps=0.001)"
+    )
+
+
+def test_what_cannot_be_meant(sets: Any, episode: Any) -> None:
+    with pytest.raises(UsageError, match="eps is -1"):
+        normalize(eps=-1)
+    with pytest.raises(UsageError, match="no leaf 'observation'"):
+        normalize(["observation"], {"action": (0, 1)})
+    of = sets.write([episode(3)])
+    for one, message in [
+        (normalize(["observatio"]), "no leaf 'observatio'"),
+        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"are \[2\], and do not go with \[3, 3\]"),
+        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"are \[3, 1\], and do not go"),
+        (normalize(["observation"], {STATE: (0, 1)}), "no statistics of 'observation/achieved_goal'"),
+    ]:  # fmt: skip
+        with pytest.raises(UsageError, match=message):
+            of.derive(one)
+    with pytest.raises(UsageError, match="whole episodes"):
+        BaseDatasetExperienceReplay(of.path, 1, derived=[normalize()], split_trajs=True).sample()
+    derived: list[Derived] = [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])]
+    with pytest.raises(UsageError, match=r"are \[2, 3, 4\], and do not go with \[., 4, 3, 4\]"):
+        BaseDatasetExperienceReplay(of.path, 2, derived=derived).sample()
