@@ -11,6 +11,8 @@ from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.text import TextDecoder, decode_codes, vocabularies_of
 from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views.methods import MakesViews
+from offline_data.errors import MissingDependencyError
 from offline_data.store.library import entry_at, remove
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from offline_data.store.manifest import Manifest
 
 
-class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(MakesViews, TensorDictReplayBuffer):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after
@@ -132,6 +134,45 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             UsageError: The leaf is not text, or a number is no code of it.
         """
         return decode_codes(as_key(key), self._words, codes)
+
+    def to_numpy(
+        self,
+        *,
+        valid_only: bool = True,
+        observation_key: KeyLike | None = None,
+        copy: bool = False,
+    ) -> dict[str, Any]:
+        """Return all transitions as the arrays that CORL and D4RL scripts expect.
+
+        See `offline_data.buffers.numpy_arrays.to_numpy` for the arrays, and which are copies.
+        """
+        from offline_data.buffers.numpy_arrays import to_numpy
+
+        return to_numpy(self, valid_only=valid_only, observation_key=observation_key, copy=copy)
+
+    def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
+        """Return TorchRL's own `TensorDictReplayBuffer` over the same files.
+
+        Args:
+            valid_only: Whether to leave out transitions whose next observation is unknown and that
+                are not terminated: TorchRL's samplers draw any row there is.
+            **options: See `offline_data.buffers.torchrl.to_torchrl`.
+
+        Raises:
+            MissingDependencyError: torchrl is not installed, or cannot be imported.
+            UsageError: An argument that cannot be meant.
+        """
+        try:
+            from offline_data.buffers.torchrl import to_torchrl
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"to_torchrl needs torchrl, which cannot be imported: {error}",
+                hint="pip install 'offline-data[torchrl]'",
+            ) from error
+        return to_torchrl(self, valid_only=valid_only, **options)
+
+    def _origin(self) -> dict[str, Any]:
+        return {**super()._origin(), "dataset": self.manifest.id}
 
     def delete(self) -> None:
         """Delete the dataset directory, and nothing else; batches already drawn stay.

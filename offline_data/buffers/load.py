@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.registered import registered_first
 from offline_data.config import Settings, resolve_settings
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, parse_id
@@ -40,6 +41,7 @@ def open_dataset(
     return BaseDatasetExperienceReplay(path, batch_size, **options)
 
 
+@registered_first
 def load_dataset(
     id: str | os.PathLike[str],
     batch_size: int | None = None,
@@ -59,11 +61,13 @@ def load_dataset(
     keys: Iterable[KeyLike] | None = None,
     derived: Iterable[Derived] = (),
     decode_text: bool = False,
+    view: str | os.PathLike[str] | None = None,
 ) -> BaseDatasetExperienceReplay:
     """Load a dataset, brought to this disk first if need be.
 
     Args:
-        id: `source:name[@revision]`, or the path of a dataset directory.
+        id: `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
+            the prefix was given to `register_dataset`, whose function then gets everything else.
         batch_size: Rows of a batch where `sample` is not told.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
             user's cache folder.
@@ -82,6 +86,7 @@ def load_dataset(
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
+        view: Name, or file, of a view that was saved of it: the buffer is that view.
 
     Returns:
         A buffer of transitions in TED, see `BaseDatasetExperienceReplay`.
@@ -94,7 +99,7 @@ def load_dataset(
     """
     settings = resolve_settings(root=root)
     path = bring(id, settings, download=download, revision=revision, layout=layout)
-    return BaseDatasetExperienceReplay(
+    dataset = BaseDatasetExperienceReplay(
         path,
         batch_size,
         sampler=sampler,
@@ -109,6 +114,7 @@ def load_dataset(
         derived=derived,
         decode_text=decode_text,
     )
+    return dataset if view is None else dataset.saved_view(view, sampler=dataset.sampler)
 
 
 def bring(

@@ -1,0 +1,1 @@
+"""Mixtures: batches whose rows come from several buffers, in stated proportions."""

@@ -1,0 +1,178 @@
+"""The file of a saved view: its place, and reading and writing it without executing anything.
+
+```
+<root>/<source>/<dataset>/<revision>/                    the dataset directory
+<root>/<source>/<dataset>/.views/<revision>/NAME.npz     its saved views
+```
+
+A file is a numpy `.npz`: `about`, the bytes of a JSON text (`SavedView`'s fields but the arrays,
+and `format_version`), and int64 arrays: `episodes` where the view is of whole episodes; or `first`
+and `lengths` of pieces of rows that follow each other; or `rows`. Numbers are the dataset's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from offline_data.disk import disk_errors, write_durably
+from offline_data.errors import (
+    AccessError,
+    IntegrityError,
+    NewerFormatError,
+    NotFoundError,
+    UsageError,
+)
+from offline_data.ids import looks_like_path
+from offline_data.store.layout import EPISODES
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from offline_data.store.manifest import Manifest
+
+VIEW_VERSION = 1
+"""Version of the format of views that this package writes, and the newest it reads."""
+
+VIEWS = ".views"
+SUFFIX = ".npz"
+
+_ABOUT = "about"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
+_KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
+
+
+@dataclass(frozen=True)
+class SavedView:
+    """What a file of a view says."""
+
+    dataset: str
+    """The dataset's id with its revision."""
+    path: str
+    """The dataset directory at the time."""
+    identity: str
+    """See `identity_of`."""
+    arrays: Mapping[str, Tensor]
+    """`episodes`; or `first` and `lengths`; or `rows`: int64."""
+
+
+def identity_of(manifest: Manifest) -> str:
+    """Digest what makes a dataset the same, rows and episodes, in whichever layout it is.
+
+    That is its id with the revision, its counts, and the digests of its table of episodes, which
+    has their starts, lengths and returns.
+
+    Returns:
+        SHA-256 in hex.
+    """
+    files = {
+        name: entry["sha256"]
+        for name, entry in manifest.digests.items()
+        if name.startswith(f"{EPISODES}/")
+    }
+    told = [manifest.id, dict(manifest.counts), files]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
+    """Return the file of a view of the dataset directory `dataset`.
+
+    Args:
+        dataset: The dataset directory.
+        name: A name; or a path (with a separator or `.npz` in it), which is returned.
+
+    Raises:
+        UsageError: Neither.
+    """
+    if isinstance(name, str) and _NAME.match(name) and not name.endswith(SUFFIX):
+        return dataset.parent / VIEWS / dataset.name / f"{name}{SUFFIX}"
+    path = Path(name).expanduser().absolute()
+    is_path = not isinstance(name, str) or looks_like_path(name) or path.suffix == SUFFIX
+    if not is_path or path.suffix != SUFFIX:
+        raise UsageError(
+            f"{name!r} is no name of a view: expected letters, digits and . _ + -, or the path of "
+            f"a file that ends in {SUFFIX}"
+        )
+    return path
+
+
+def dataset_beside(path: Path) -> Path | None:
+    """Return the dataset directory of a view that lies in its place; None where it does not."""
+    if path.parent.parent.name != VIEWS:
+        return None
+    return path.parent.parent.parent / path.parent.name
+
+
+def names_beside(dataset: Path) -> list[str]:
+    """List the names of views saved of a dataset directory."""
+    return sorted(path.stem for path in (dataset.parent / VIEWS / dataset.name).glob(f"*{SUFFIX}"))
+
+
+def write_view(path: Path, view: SavedView) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        AccessError, NoSpaceError: It cannot be written.
+    """
+    about = {
+        "format_version": VIEW_VERSION,
+        "dataset": view.dataset,
+        "path": view.path,
+        "identity": view.identity,
+    }
+    text = json.dumps(about, ensure_ascii=False).encode()
+    memory = io.BytesIO()
+    arrays: dict[str, Any] = {name: array.numpy() for name, array in view.arrays.items()}
+    np.savez(memory, about=np.frombuffer(text, np.uint8), **arrays)
+    with disk_errors(path.parent):
+        write_durably(path, memory.getvalue())
+
+
+def read_view(path: Path) -> SavedView:
+    """Read a file that `write_view` wrote; nothing in it is executed.
+
+    Raises:
+        NotFoundError: It is not there.
+        AccessError: It may not be read.
+        NewerFormatError: It was written by a newer version of this package.
+        IntegrityError: It is no view, or damaged.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+        about = json.loads(arrays.pop(_ABOUT).tobytes())
+        if about["format_version"] > VIEW_VERSION:
+            raise NewerFormatError(
+                f"{path} is a view of format {about['format_version']}; this version of "
+                f"offline-data reads up to {VIEW_VERSION}"
+            )
+        return SavedView(about["dataset"], about["path"], about["identity"], _checked(arrays))
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no view {path}") from None
+    except OSError as error:
+        raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise IntegrityError(f"{path} is no view, or damaged: {error}") from error
+
+
+def _checked(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    if set(arrays) not in _KINDS:
+        raise ValueError(f"it has the arrays {sorted(arrays)}")
+    sizes = {array.shape for array in arrays.values()}
+    if any(array.dtype != np.int64 or array.ndim != 1 for array in arrays.values()):
+        raise ValueError("row numbers are int64, one after the other")
+    if len(sizes) != 1:
+        raise ValueError(f"its arrays differ in length: {sizes}")
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived import n_step
+from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
+from offline_data.buffers.views.view import DatasetView
+from offline_data.errors import NotFoundError, UsageError
+
+from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
+
+INVALID = {rows_of(e)[-1] for e in UNKNOWN if e % 2 == 1}  # even episodes end terminated
+
+
+def everything(view: BaseDatasetExperienceReplay) -> list[int]:
+    """Rows of the dataset, in the order of the view, checked against what the rows hold."""
+    batch = view[:]
+    rows: list[int] = batch["index"].tolist()
+    expected = [action(*step_of(row)) for row in rows]
+    assert batch["action"][:, 0].tolist() == expected
+    assert batch["episode"].tolist() == [step_of(row)[0] for row in rows]
+    return rows
+
+
+def test_filter_by_a_mask(many: BaseDatasetExperienceReplay) -> None:
+    view = many.filter(lambda episodes: episodes["length"] >= 5)
+    long = [e for e, length in enumerate(LENGTHS) if length >= 5]
+    assert everything(view) == rows_of(*long)
+    assert len(view) == len(rows_of(*long))
+    assert view.episodes.numbers.tolist() == long
+    assert view.episodes.length.tolist() == [LENGTHS[e] for e in long]
+
+
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
+def test_filter_by_numbers_keeps_their_order(
+    many: BaseDatasetExperienceReplay, form: Callable[[Any], Any]
+) -> None:
+    view = many.filter(lambda _: form([30, 2, 17]))
+    assert everything(view) == rows_of(30, 2, 17)
+    assert view.episodes["id"].tolist() == [30, 2, 17]
+    assert everything(many.episodes_at([30, 2, 17])) == rows_of(30, 2, 17)
+    assert everything(many.episodes_at(slice(-2, None))) == rows_of(38, 39)
+    assert everything(many.episodes_at(5)) == rows_of(5)
+
+
+def test_a_filter_that_tells_nothing(many: BaseDatasetExperienceReplay) -> None:
+    with pytest.raises(UsageError, match="returned True; expected a mask") as caught:
+        many.filter(lambda _: True)
+    assert "columns" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="no index"):
+        many.filter(lambda _: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(IndexError, match="mask"):
+        many.filter(lambda _: torch.tensor([True, False]))
+    with pytest.raises(IndexError, match="40"):
+        many.episodes_at([40])
+
+
+def test_an_empty_view_says_so_when_it_is_sampled(many: BaseDatasetExperienceReplay) -> None:
+    view = many.filter(lambda episodes: episodes.length > 1000)
+    assert len(view) == len(view.episodes) == 0
+    assert view[:].batch_size == (0,)
+    with pytest.raises(UsageError, match="view is empty"):
+        view.sample()
+
+
+def test_rows_of_a_subset(many: BaseDatasetExperienceReplay) -> None:
+    total = len(many)
+    order = np.random.default_rng(0).permutation(total)[:50]
+    cases: list[tuple[Any, list[int]]] = [
+        (order, order.tolist()),
+        ([5, 5, -1], [5, 5, total - 1]),
+        (slice(3, 90), list(range(3, 90))),
+        (range(3, 90), list(range(3, 90))),
+        (range(20, 0, -3), list(range(20, 0, -3))),
+        (slice(None, None, -7), list(range(total - 1, -1, -7))),
+        (torch.arange(total) % 3 == 0, list(range(0, total, 3))),
+        (7, [7]),
+        ([], []),
+    ]
+    for index, expected in cases:
+        view = many.subset(index)
+        assert everything(view) == view.rows.tolist() == expected
+        seen = dict.fromkeys(step_of(row)[0] for row in expected)
+        assert view.episodes.numbers.tolist() == list(seen)
+    for wrong in ([total], [-total - 1]):
+        with pytest.raises(IndexError):
+            many.subset(wrong)
+
+
+def test_a_view_of_a_view_is_a_view_of_the_dataset(many: BaseDatasetExperienceReplay) -> None:
+    first = many.filter(lambda _: [9, 4, 25, 6])
+    second = first.filter(lambda episodes: episodes["id"] != 4)
+    assert everything(second) == rows_of(9, 25, 6)
+    third = second.subset(slice(1, -1))
+    assert everything(third) == rows_of(9, 25, 6)[1:-1]
+    assert everything(third.episodes_at([-1, 0])) == rows_of(6)[:-1] + rows_of(9)[1:]
+    assert everything(third.subset([2, 0])) == [third.rows[2], third.rows[0]]
+    assert third.storage.whole is many.storage  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("valid_only", [True, False])
+def test_samplers_draw_rows_of_the_view_and_no_other(
+    many: BaseDatasetExperienceReplay, valid_only: bool
+) -> None:
+    for base in (many.episodes_at([1, 7, 0, 7 + 6]), many.subset(range(100, 30, -2))):
+        mine = set(base.rows.tolist()) - (INVALID if valid_only else set())
+        assert bool(INVALID & set(base.rows.tolist()))
+        for sampler in (
+            SamplerWithoutReplacement(seed=0, valid_only=valid_only),
+            RandomSampler(seed=0, valid_only=valid_only),
+        ):
+            view = base.subset(slice(None), sampler=sampler)
+            seen: list[int] = []
+            for _ in range(60):
+                batch = view.sample()
+                rows = batch["index"].tolist()
+                assert batch["action"][:, 0].tolist() == [action(*step_of(r)) for r in rows]
+                seen += rows
+            assert set(seen) == mine
+        epoch = base.subset(slice(None), sampler=SamplerWithoutReplacement(valid_only=valid_only))
+        drawn = sorted(row for batch in epoch for row in batch["index"].tolist())
+        assert drawn == sorted(mine)
+
+
+def test_info_has_the_views_rows(many: BaseDatasetExperienceReplay) -> None:
+    view = many.episodes_at([20, 3])
+    batch, info = view.sample(return_info=True)
+    assert batch["index"].tolist() == view.rows[info["index"]].tolist()
+
+
+def test_runs_are_the_views_episodes(many: BaseDatasetExperienceReplay) -> None:
+    runs = many.episodes_at([8, 1, 30]).storage.runs()
+    sizes = [LENGTHS[e] for e in (8, 1, 30)]
+    assert runs.lengths.tolist() == sizes
+    assert runs.starts.tolist() == [0, sizes[0], sizes[0] + sizes[1]]
+    assert runs.final is not None
+    assert runs.final.tolist() == [True, False, True]
+
+
+class Neighbours:
+    """A derived leaf: the action before, in the same run, else 0."""
+
+    def __call__(self, batch: Any, rows: torch.Tensor, storage: Any) -> Any:
+        runs = storage.runs()
+        start = runs.starts[runs.of(rows)]
+        before = storage.only(["action"]).gather((rows - 1).clamp(min=0))["action"]
+        return batch.set("before", torch.where((rows > start)[:, None], before, 0))
+
+
+def test_what_is_derived_sees_only_the_view(toy: Path) -> None:
+    ds = BaseDatasetExperienceReplay(toy, 4, derived=[Neighbours()])
+    for view in (ds.episodes_at([12, 5, 31]), ds.subset([4, 5, 9, 8, 7, 100, 101])):
+        batch = view[:]
+        rows = batch["index"].tolist()
+        expected = [0.0]
+        for last, row in itertools.pairwise(rows):
+            follows = row == last + 1 and step_of(row)[1] > 0
+            expected.append(action(*step_of(last)) if follows else 0.0)
+        assert batch["before"][:, 0].tolist() == expected
+        assert any(expected)
+
+
+def test_split_is_by_whole_episodes_and_follows_from_the_seed(
+    many: BaseDatasetExperienceReplay,
+) -> None:
+    parts = many.split(train=0.7, val=0.2, test=0.1, seed=3)
+    assert list(parts) == ["train", "val", "test"]
+    assert [len(part.episodes) for part in parts.values()] == [28, 8, 4]
+    numbers = [part.episodes.numbers.tolist() for part in parts.values()]
+    assert sorted(itertools.chain(*numbers)) == list(range(40))
+    for part, mine in zip(parts.values(), numbers, strict=True):
+        assert mine == sorted(mine)
+        assert everything(part) == rows_of(*mine)
+    again = BaseDatasetExperienceReplay(many.data_path).split(train=0.7, val=0.2, test=0.1, seed=3)
+    assert [part.episodes.numbers.tolist() for part in again.values()] == numbers
+    other = many.split(train=0.7, val=0.2, test=0.1, seed=4)
+    assert other["train"].episodes.numbers.tolist() != numbers[0]
+    assert parts["val"].episodes.numbers.tolist() == [2, 8, 14, 18, 27, 29, 37, 38]
+    some = many.split(train=0.5)
+    assert len(some["train"].episodes) == 20
+
+
+def test_shares_of_a_split_that_cannot_be(many: BaseDatasetExperienceReplay) -> None:
+    wrongs: list[dict[str, Any]] = [
+        {},
+        {"a": 0.9, "b": 0.2},
+        {"a": 0.0},
+        {"a": -0.1},
+        {"a": float("nan")},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(UsageError, match="sum to 1 or less"):
+            many.split(**wrong)
+    with pytest.raises(UsageError, match=r"val=0\.01 of 40 episodes is no episode"):
+        many.split(train=0.99, val=0.01)
+    with pytest.raises(UsageError, match="not negative"):
+        many.split(train=1.0, seed=-1)
+
+
+def test_each_view_of_a_split_has_a_sampler_of_its_own(many: BaseDatasetExperienceReplay) -> None:
+    parts = many.split(a=0.5, b=0.5, sampler=lambda: SamplerWithoutReplacement(seed=1))
+    assert parts["a"].sampler is not parts["b"].sampler
+    one = SamplerWithoutReplacement(seed=1)
+    with pytest.raises(UsageError, match="belongs to one buffer"):
+        many.split(a=0.5, b=0.5, sampler=one)  # type: ignore[arg-type]
+
+
+def test_a_view_keeps_what_the_buffer_does(toy: Path) -> None:
+    ds = BaseDatasetExperienceReplay(
+        toy,
+        6,
+        keys=["action", "next.reward"],
+        prefetch=2,
+        transform=lambda batch: batch.set("twice", batch["action"] * 2),
+        collate_fn=lambda batch: batch.set("once", batch["action"]),
+    )
+    ds.append_transform(lambda batch: batch.set("thrice", batch["action"] * 3))
+    view = ds.episodes_at([3, 4], batch_size=5)
+    batch = view.sample()
+    assert batch.batch_size == (5,)
+    assert set(batch.keys()) == {"index", "action", "next", "once", "twice", "thrice"}
+    assert torch.equal(batch["thrice"], batch["once"] * 3)
+    assert ds.episodes_at([3]).batch_size == 6
+    view.append_transform(lambda batch: batch.set("own", batch["action"]))
+    assert "own" not in ds.sample().keys()  # noqa: SIM118
+    assert view.manifest.id == "local:toy@1"
+    assert view.data_path == toy
+
+
+def test_text_is_decoded_in_views(folder: Path, truth: dict[Key, NDArray[Any]]) -> None:
+    mission = ("observation", "mission")
+    view = BaseDatasetExperienceReplay(folder, decode_text=True).episodes_at([2, 0])
+    assert list(view[:][mission]) == truth[mission][[4, 5, 6, 7, 0, 1, 2]].tolist()
+    assert view.episodes.name == ["episode 2", "episode 0"]
+    codes = BaseDatasetExperienceReplay(folder).episodes_at([2])
+    assert codes.decode(mission, codes[:][mission]) == truth[mission][4:8].tolist()
+
+
+def test_whole_episodes_as_rows(toy: Path, many: BaseDatasetExperienceReplay) -> None:
+    padded = BaseDatasetExperienceReplay(toy, split_trajs=True)
+    view = padded.episodes_at([11, 2, 30])
+    batch = view[:]
+    assert batch.batch_size == (3, max(LENGTHS))
+    assert batch["index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
+    assert len(view) == 3
+    assert everything(many.filter(lambda e: e["id"] == 30)) == rows_of(30)
+    assert view.subset([2, 0]).episodes.numbers.tolist() == [30, 11]
+
+
+def test_finding_a_batchs_episodes_in_the_views_table(many: BaseDatasetExperienceReplay) -> None:
+    view = many.episodes_at([22, 3, 35])
+    batch = view.sample(64)
+    found = view.episodes["return"][view.episodes.find(batch["episode"])]
+    assert torch.equal(found, many.episodes["return"][batch["episode"]])
+    for absent in (0, 39):
+        with pytest.raises(IndexError, match="not in the view"):
+            view.episodes.find(torch.tensor([3, absent]))
+
+
+class Noted(Sampler):
+    """A sampler that keeps what it is told of priorities."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[list[int], list[float]]] = []
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[Any, Any]]:
+        return torch.arange(batch_size) % len(storage), {}
+
+    def update_priority(self, rows: Any, priority: Any) -> None:
+        self.noted.append((rows.tolist(), priority.tolist()))
+
+
+def test_priorities_are_told_by_the_rows_in_batches(many: BaseDatasetExperienceReplay) -> None:
+    for view in (
+        many.episodes_at([30, 2], sampler=Noted()),
+        many.subset([9, 5, 3], sampler=Noted()),
+    ):
+        batch = view.sample(3)
+        view.update_priority(batch["index"].flip(0), torch.tensor([1.0, 2.0, 3.0]))
+        assert isinstance(view.sampler, Noted)
+        assert view.sampler.noted == [([2, 1, 0], [1.0, 2.0, 3.0])]
+        with pytest.raises(IndexError, match="not in the view"):
+            view.update_priority(torch.tensor([0]), torch.tensor([1.0]))
+
+
+def test_a_view_is_not_deleted(many: BaseDatasetExperienceReplay, toy: Path) -> None:
+    view = many.episodes_at([0])
+    with pytest.raises(UsageError, match="all of them") as caught:
+        view.delete()
+    assert str(toy) in str(caught.value.hint)
+    assert view[:].batch_size == (LENGTHS[0],)
+    view.sample()
+    many.delete()
+    uses: list[Callable[[], Any]] = [view.sample, lambda: view[0]]
+    for use in uses:
+        with pytest.raises(NotFoundError, match="deleted"):
+            use()
+
+
+def test_pickled_views_carry_a_path_and_indices(
+    tmp_path: Path, many: BaseDatasetExperienceReplay
+) -> None:
+    view = many.filter(lambda e: e.length > 2, sampler=SamplerWithoutReplacement(seed=3))
+    view.sample()
+    packed = pickle.dumps(view)
+    assert len(packed) < 16_000
+    copy = pickle.loads(packed)  # noqa: S301
+    assert isinstance(copy, DatasetView)
+    assert everything(copy) == everything(view)
+    assert copy.episodes.numbers.tolist() == view.episodes.numbers.tolist()
+    assert [b["index"].tolist() for b in copy] == [b["index"].tolist() for b in view]
+
+
+def test_spawned_workers_index_views(many: BaseDatasetExperienceReplay) -> None:
+    view = many.episodes_at([25, 3])
+    loader: Any = torch.utils.data.DataLoader(
+        view,  # type: ignore[arg-type]
+        sampler=[[0, 3], [2, 1, 1]],
+        batch_size=None,
+        collate_fn=torch.nn.Identity(),
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
+    expected = rows_of(25, 3)
+    found = [batch["index"].tolist() for batch in loader]
+    assert found == [[expected[i] for i in rows] for rows in ([0, 3], [2, 1, 1])]
+
+
+def test_repr_tells_what_it_is(many: BaseDatasetExperienceReplay) -> None:
+    view = many.episodes_at([0, 1])
+    assert f"{LENGTHS[0] + LENGTHS[1]} rows of 2 episodes of local:toy@1" in repr(view)
+
+
+KNOWN = {
+    "data_path", "data_path_root", "decode", "delete", "manifest", "metadata",
+    "episodes_at", "filter", "saved_view", "split", "subset", "to_numpy", "to_torchrl",
+}  # fmt: skip
+"""What a dataset has beyond a buffer, seen to be right on a view."""
+
+
+def test_nothing_of_a_dataset_shows_a_view_more_than_its_rows() -> None:
+    """A new method of datasets is tried on a view before it is added here."""
+    public = {
+        name
+        for owner in BaseDatasetExperienceReplay.__mro__
+        if owner.__module__
+        in {
+            "offline_data.buffers.dataset",
+            "offline_data.buffers.views.methods",
+        }
+        for name in vars(owner)
+        if not name.startswith("_")
+    }
+    assert public == KNOWN
+
+
+def test_a_state_is_of_one_view(many: BaseDatasetExperienceReplay) -> None:
+    def view(*numbers: int) -> DatasetView:
+        return many.episodes_at(numbers, sampler=SamplerWithoutReplacement(seed=2), batch_size=3)
+
+    one, other = view(25, 3), view(25, 3)
+    one.sample()
+    other.load_state_dict(one.state_dict())
+    assert [b["index"].tolist() for b in other] == [b["index"].tolist() for b in one]
+    with pytest.raises(UsageError, match="The state is of"):
+        view(3, 25).load_state_dict(one.state_dict())
+
+
+def test_other_forms_have_the_views_rows_only(many: BaseDatasetExperienceReplay) -> None:
+    view = many.episodes_at([20, 7])
+    rows = [row for row in rows_of(20, 7) if row not in INVALID]
+    assert len(rows) < len(view)
+    expected = [action(*step_of(row)) for row in rows]
+    found = view.to_numpy(observation_key="observation")
+    assert found["actions"][:, 0].tolist() == expected
+    assert [len(array) for array in found.values()] == [len(rows)] * 6
+    theirs = view.to_torchrl(batch_size=4)
+    assert theirs[:]["action"][:, 0].tolist() == expected
+
+
+def test_slices_stay_inside_the_views_episodes(many: BaseDatasetExperienceReplay) -> None:
+    for base in (many.episodes_at([20, 3, 33]), many.subset(range(10, 150))):
+        view = base.subset(slice(None), sampler=SliceSampler(slice_len=3, seed=0))
+        seen = set()
+        for _ in range(40):
+            batch = view.sample(12)
+            slices = batch["index"].reshape(4, 3)
+            assert torch.equal(slices - slices[:, :1], torch.arange(3).expand(4, 3))
+            episodes = batch["episode"].reshape(4, 3)
+            assert (episodes == episodes[:, :1]).all()
+            seen.update(slices.flatten().tolist())
+        assert seen <= set(base.rows.tolist())
+        assert len({step_of(row)[0] for row in seen}) > 2
+
+
+def test_priorities_of_a_view(many: BaseDatasetExperienceReplay) -> None:
+    sampler = PrioritizedSampler(1000, alpha=1.0, beta=1.0, eps=0.0, seed=0)
+    view = many.episodes_at([30, 2], sampler=sampler)
+    batch = view.sample(200)
+    wanted = batch["index"][7]
+    view.update_priority(batch["index"], (batch["index"] == wanted).float())
+    drawn = view.sample(200)["index"]
+    valid = {row for row in rows_of(30, 2) if row not in INVALID}
+    told = set(batch["index"].tolist())
+    assert set(drawn.tolist()) <= {int(wanted)} | (valid - told)
+    assert int(wanted) in drawn.tolist()
+
+
+def test_n_step_ends_with_the_views_episode(toy: Path) -> None:
+    ds = BaseDatasetExperienceReplay(toy, 4, derived=[n_step(3, gamma=0.5)])
+    plain = BaseDatasetExperienceReplay(toy)
+    view = ds.subset([5, 6, 7, 8, 9, 60, 61])
+    batch, reward = view[:], plain[:]["next", "reward"][:, 0]
+    runs = view.storage.runs()
+    pieces = [
+        view.rows[start : start + length].tolist()
+        for start, length in zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True)
+    ]
+    sums = [
+        sum(0.5**k * float(reward[row]) for k, row in enumerate(piece[at : at + 3]))
+        for piece in pieces
+        for at in range(len(piece))
+    ]
+    assert len(pieces) > 2
+    assert batch["next", "reward"][:, 0].tolist() == pytest.approx(sums)
