@@ -1,0 +1,367 @@
+"""Ensembles of the same members in TorchRL and here: keys, shapes, types, law, and what cannot be."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict
+
+from offline_data import open_dataset
+from offline_data.buffers.ensembles import (
+    ReplayBufferEnsemble,
+    SamplerEnsemble,
+    StorageEnsemble,
+    WriterEnsemble,
+)
+from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler
+from offline_data.buffers.storages import TensorStorage
+from offline_data.buffers.writers import RoundRobinWriter
+from offline_data.errors import UsageError
+from offline_data.testing.toy import toy_batch, write_toy
+
+with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    import torchrl.data as theirs
+    from torchrl.envs.transforms import Compose, RewardScaling
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NESTED = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+"""TorchRL makes one where members give different numbers of rows, and torch warns of that."""
+
+LENGTHS = ([30, 1, 9], [20, 40], [8] * 4)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Datasets of 40, 60 and 32 rows in layout `ted`."""
+    for number, lengths in enumerate(LENGTHS):
+        batch = toy_batch(lengths, first_episode=10 * number)
+        write_toy(tmp_path / str(number), [batch], layout="ted")
+    return [tmp_path / str(number) for number in range(len(LENGTHS))]
+
+
+def mine(folders: list[Path], sampler: Any = RandomSampler) -> list[Any]:
+    return [open_dataset(folder, sampler=sampler) for folder in folders]
+
+
+def other(folders: list[Path], sampler: Any = theirs.RandomSampler, **options: Any) -> list[Any]:
+    return [
+        theirs.TensorDictReplayBuffer(
+            storage=theirs.TensorStorage(TensorDict.load_memmap(folder / "ted")),
+            writer=theirs.ImmutableDatasetWriter(),
+            sampler=sampler(),
+            **options,
+        )
+        for folder in folders
+    ]
+
+
+def leaves(batch: Any) -> dict[Any, Any]:
+    return dict(batch.items(include_nested=True, leaves_only=True))
+
+
+def assert_same(ours: Any, torchrls: Any) -> None:
+    """Keys, shapes, types, values and batch sizes at every level are the same."""
+    assert ours.batch_size == torchrls.batch_size
+    ours_leaves, others = leaves(ours), leaves(torchrls)
+    assert ours_leaves.keys() == others.keys()
+    for key, leaf in others.items():
+        assert ours_leaves[key].dtype == leaf.dtype, key
+        np.testing.assert_array_equal(ours_leaves[key].numpy(), leaf.numpy(), str(key))
+        if isinstance(key, tuple):
+            assert ours.get(key[:-1]).batch_size == torchrls.get(key[:-1]).batch_size, key
+
+
+def test_the_same_torch_seed_gives_the_same_batches(folders: list[Path]) -> None:
+    ours = ReplayBufferEnsemble(*mine(folders), sample_from_all=True)
+    torchrls = theirs.ReplayBufferEnsemble(*other(folders), sample_from_all=True)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        batch, info = ours.sample(12, return_info=True)
+        torch.manual_seed(seed)
+        want, want_info = torchrls.sample(12, return_info=True)
+        assert type(batch) is type(want) is TensorDict
+        assert_same(batch, want)
+        assert_same(info, want_info)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "shape"),
+    [
+        ({}, 12, (3, 4)),
+        ({"p": [0.2, 0.3, 0.5]}, 12, (3, 4)),
+        ({"p": [2, 3, 5]}, 9, (3, 3)),
+        ({"p": torch.tensor([0.0, 1.0, 0.0])}, 3, (3, 1)),
+        ({"p": "sampleable"}, 12, (3, 4)),
+        ({"num_buffer_sampled": 5}, 10, (5, 2)),
+        ({"num_buffer_sampled": 1, "p": [1, 1, 1]}, 7, (1, 7)),
+    ],
+)
+def test_members_are_drawn_alike(
+    folders: list[Path], options: dict[str, Any], size: int, shape: tuple[int, int]
+) -> None:
+    ours = ReplayBufferEnsemble(*mine(folders), **options, batch_size=size)
+    torchrls = theirs.ReplayBufferEnsemble(*other(folders), **options, batch_size=size)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        batch = ours.sample()
+        torch.manual_seed(seed)
+        want = torchrls.sample()
+        assert batch.batch_size == want.batch_size == shape
+        assert leaves(batch).keys() == leaves(want).keys()
+        if options.get("p") != "sampleable":  # of which the numbers are float64 here
+            assert torch.equal(batch["index", "buffer_ids"], want["index", "buffer_ids"])
+        for member, part in enumerate(batch.unbind(0)):
+            number = int(part["index", "buffer_ids"][0])
+            rows = part["index", "index"]
+            assert_same(
+                part.exclude("index"), torchrls[number][rows].exclude("index", inplace=False)
+            )
+            assert member < shape[0]
+
+
+def test_shares_are_torchrls(folders: list[Path]) -> None:
+    def of(ensemble: Any) -> torch.Tensor:
+        drawn = [ensemble.sample(6)["index", "buffer_ids"][:, 0] for _ in range(600)]
+        return torch.bincount(torch.cat(drawn), minlength=3).double()
+
+    for p in (None, [0.6, 0.1, 0.3]):
+        torch.manual_seed(0)
+        expected = torch.tensor(p or [1 / 3] * 3, dtype=torch.float64) * 1800
+        for ensemble in (
+            ReplayBufferEnsemble(*mine(folders), p=p),
+            theirs.ReplayBufferEnsemble(*other(folders), p=p),
+        ):
+            found = of(ensemble)
+            assert float(((found - expected) ** 2 / expected).sum()) < 13.8
+
+
+def test_members_with_other_leaves_are_lazy_in_both(folders: list[Path]) -> None:
+    ours = mine(folders)
+    ours[0].append_transform(lambda batch: batch.exclude("info"))
+    torchrls = other(folders)
+    torchrls[0].append_transform(lambda batch: batch.exclude("info"))
+    options: dict[str, Any] = {"sample_from_all": True}
+    torch.manual_seed(0)
+    batch = ReplayBufferEnsemble(*ours, **options).sample(12)
+    torch.manual_seed(0)
+    want = theirs.ReplayBufferEnsemble(*torchrls, **options).sample(12)
+    assert type(batch) is type(want) is LazyStackedTensorDict
+    assert_same(batch, want)
+    assert "info" in batch[1].keys()  # noqa: SIM118 - a TensorDict holds leaves, not keys
+    for part, want_part in zip(batch.unbind(0), want.unbind(0), strict=True):
+        assert_same(part, want_part)
+
+
+def test_types_are_kept_where_torchrl_casts() -> None:
+    rows = [torch.arange(4), torch.arange(4).float() + 0.5]
+    data = [TensorDict({"action": leaf}, [4]) for leaf in rows]
+    from offline_data.buffers.buffer import ReplayBuffer
+
+    batch = ReplayBufferEnsemble(
+        *(ReplayBuffer(TensorStorage(one)) for one in data), sample_from_all=True
+    ).sample(4)
+    want = theirs.ReplayBufferEnsemble(
+        *(theirs.TensorDictReplayBuffer(storage=theirs.TensorStorage(one)) for one in data),
+        sample_from_all=True,
+    ).sample(4)
+    assert want[0]["action"].dtype == torch.float32
+    assert batch[0]["action"].dtype == torch.int64
+    assert batch[1]["action"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(None), 3),
+        (slice(None), [1, 2]),
+        (slice(None), slice(0, 5)),
+        ([0, 1], [1, 2]),
+        ([2, 0], [[1, 2], [3, 4]]),
+        ([0, 1], torch.tensor([[1, 2], [3, 4]])),
+        (slice(0, 2), slice(0, 3)),
+        (slice(0, 1), [7]),
+        (range(2), np.array([5, 6])),
+        (slice(None), slice(None)),
+    ],
+)
+def test_rows_by_index(folders: list[Path], index: Any) -> None:
+    """Ours have `index` too, as batches have."""
+    batch = ReplayBufferEnsemble(*mine(folders))[index]
+    want = theirs.ReplayBufferEnsemble(*other(folders))[index]
+    assert type(batch) is type(want)
+    assert batch.batch_size == want.batch_size
+    for part, want_part in zip(batch.unbind(0), want.unbind(0), strict=True):
+        assert_same(part.exclude("index"), want_part)
+
+
+def test_members_by_index(folders: list[Path]) -> None:
+    ours = ReplayBufferEnsemble(*mine(folders), p=[1, 1, 2])
+    torchrls = theirs.ReplayBufferEnsemble(*other(folders), p=[1, 1, 2])
+    assert len(ours) == len(torchrls) == 3
+    for index in (0, -1):
+        assert ours[index] is ours.members[index]
+        assert torchrls[index] is torchrls._rbs[index]
+    assert ours[:] is ours
+    assert torchrls[:] is torchrls
+    for some in ([0, 2], slice(1, None), torch.tensor([2, 2]), np.array([1, 0]), range(3)):
+        part, want = ours[some], torchrls[some]
+        assert len(part) == len(want)
+        torch.testing.assert_close(part.sampler.p, want.sampler.p)
+    for wrong, error in ((3, IndexError), ("a", TypeError), (torch.zeros(1), TypeError)):
+        with pytest.raises(error):
+            torchrls[wrong]
+        with pytest.raises((IndexError, UsageError)):
+            ours[wrong]
+
+
+def test_some_members_make_as_many_sub_batches(folders: list[Path]) -> None:
+    """TorchRL's go on making as many as the whole ensemble."""
+    ours, torchrls = (
+        ReplayBufferEnsemble(*mine(folders)),
+        theirs.ReplayBufferEnsemble(*other(folders)),
+    )
+    assert torchrls[[1]].sample(6).batch_size == (3, 2)
+    assert ours[[1]].sample(6).batch_size == (1, 6)
+
+
+def test_transforms_of_members_and_of_the_ensemble(folders: list[Path]) -> None:
+    def scaling(scale: float) -> Any:
+        return Compose(RewardScaling(loc=0.0, scale=scale, in_keys=[("next", "reward")]))
+
+    ours, torchrls = mine(folders), other(folders)
+    for number in range(3):
+        ours[number].append_transform(scaling(number + 2.0))
+        torchrls[number].append_transform(scaling(number + 2.0))
+    torch.manual_seed(0)
+    batch = ReplayBufferEnsemble(*ours, transform=scaling(10.0), sample_from_all=True).sample(6)
+    torch.manual_seed(0)
+    want = theirs.ReplayBufferEnsemble(
+        *torchrls, transform=scaling(10.0), sample_from_all=True
+    ).sample(6)
+    assert_same(batch, want)
+
+
+def test_the_collate_functions_of_the_ensemble(folders: list[Path]) -> None:
+    options: dict[str, Any] = {
+        "collate_fns": [
+            lambda part, n=n: part.set("member", torch.full((2,), n)) for n in range(3)
+        ],
+        "collate_fn": lambda parts: [part.exclude("index") for part in parts],
+        "sample_from_all": True,
+    }
+    torch.manual_seed(0)
+    parts = ReplayBufferEnsemble(*mine(folders), **options).sample(6)
+    torch.manual_seed(0)
+    wants = theirs.ReplayBufferEnsemble(*other(folders), **options).sample(6)
+    assert len(parts) == len(wants) == 3
+    for part, want in zip(parts, wants, strict=True):
+        assert_same(part, want)
+
+
+def test_ensembles_made_of_parts() -> None:
+    data = [TensorDict({"action": torch.arange(4) + 10 * n}, [4]) for n in range(2)]
+    options: dict[str, Any] = {"p": [0.25, 0.75]}
+
+    def negative(batch: Any) -> Any:
+        return batch.set("action", -batch["action"])
+
+    ours = ReplayBufferEnsemble(
+        storages=StorageEnsemble(*map(TensorStorage, data), transforms=[None, negative]),
+        samplers=SamplerEnsemble(RandomSampler(), RandomSampler(), **options),
+        writers=WriterEnsemble(RoundRobinWriter(), RoundRobinWriter()),
+    )
+    torchrls = theirs.ReplayBufferEnsemble(
+        storages=theirs.StorageEnsemble(
+            *map(theirs.TensorStorage, data), transforms=[None, negative]
+        ),
+        samplers=theirs.SamplerEnsemble(theirs.RandomSampler(), theirs.RandomSampler(), **options),
+        writers=theirs.WriterEnsemble(theirs.RoundRobinWriter(), theirs.RoundRobinWriter()),
+    )
+    assert_same(ours.sample(8)[:, :0], torchrls.sample(8)[:, :0])
+    for _ in range(10):
+        batch = ours.sample(8)
+        sign = torch.where(batch["index", "buffer_ids"] == 1, -1, 1)
+        want = sign * (10 * batch["index", "buffer_ids"] + batch["index", "index"])
+        assert torch.equal(batch["action"], want)
+    torch.manual_seed(0)
+    rows, _ = ours.sampler.sample(ours.storage, 8)
+    torch.manual_seed(0)
+    want_rows, _ = torchrls.sampler.sample(torchrls.storage, 8)
+    assert rows.batch_size == want_rows.batch_size
+    assert rows["buffer_ids"].tolist() == want_rows["buffer_ids"].tolist()
+    assert rows["index"].shape == want_rows["index"].shape
+    pairs = zip(ours.storage.get(want_rows), torchrls.storage.get(want_rows), strict=True)
+    for (member, part), (want_member, want) in pairs:
+        assert member == want_member
+        assert part["action"].tolist() == want["action"].tolist()
+
+
+@NESTED
+def test_slices_have_no_dimension_more(folders: list[Path]) -> None:
+    """TorchRL's batches of slices are `[K, B / K, 1]`, and it fails beside another sampler."""
+    sampler = {"slice_len": 4, "truncated_key": ("next", "truncated")}
+    ours = mine(folders, lambda: SliceSampler(**sampler))  # type: ignore[arg-type]
+    torchrls = other(folders, lambda: theirs.SliceSampler(**sampler, end_key=("next", "done")))
+    batch = ReplayBufferEnsemble(*ours).sample(24)
+    want = theirs.ReplayBufferEnsemble(*torchrls).sample(24)
+    assert want.batch_size == (3, 8, 1)
+    assert batch.batch_size == (3, 8)
+    for key, leaf in leaves(want).items():
+        assert leaves(batch)[key].numel() == leaf.numel(), key
+        assert leaves(batch)[key].dtype == leaf.dtype, key
+    mixed = theirs.ReplayBufferEnsemble(torchrls[0], *other(folders[1:]), sample_from_all=True)
+    with pytest.raises(RuntimeError):
+        mixed.sample(24)
+    batch = ReplayBufferEnsemble(ours[0], *mine(folders[1:]), sample_from_all=True).sample(24)
+    assert batch.batch_size == (3, 8)
+
+
+@NESTED
+def test_epochs_of_members_go_on(folders: list[Path]) -> None:
+    """Where an epoch ends within a sub-batch TorchRL fails if each member has one."""
+    torchrls = theirs.ReplayBufferEnsemble(
+        *other(folders, theirs.SamplerWithoutReplacement), sample_from_all=True
+    )
+    ours = ReplayBufferEnsemble(*mine(folders, SamplerWithoutReplacement), sample_from_all=True)
+    torchrls.sample(81)
+    with pytest.raises(RuntimeError):
+        torchrls.sample(81)
+    rows = torch.cat([ours.sample(90)["index", "index"] for _ in range(4)], 1)
+    assert rows[0, :120].reshape(3, 40).sort(1).values.tolist() == [list(range(40))] * 3
+
+
+@pytest.mark.parametrize(
+    ("construct", "sample"),
+    [
+        ({}, 5),
+        ({"num_buffer_sampled": 2}, 9),
+        ({"p": [0.0, 0.0, 0.0]}, 6),
+        ({"p": [-1.0, 1.0, 1.0]}, 6),
+        ({"p": "all"}, 6),
+        ({"p": [1.0, 1.0, 1.0], "sample_from_all": True}, 6),
+        ({}, None),
+    ],
+)
+def test_what_cannot_be_is_an_error_in_both(
+    folders: list[Path], construct: dict[str, Any], sample: int | None
+) -> None:
+    with pytest.raises((RuntimeError, ValueError)):
+        theirs.ReplayBufferEnsemble(*other(folders), **construct).sample(sample)
+    with pytest.raises(UsageError):
+        ReplayBufferEnsemble(*mine(folders), **construct).sample(sample)
+
+
+def test_neither_is_written_to(folders: list[Path]) -> None:
+    for ensemble in (
+        ReplayBufferEnsemble(*mine(folders)),
+        theirs.ReplayBufferEnsemble(*other(folders)),
+    ):
+        with pytest.raises(RuntimeError):
+            ensemble.extend(ensemble[0][:3])
