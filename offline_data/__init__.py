@@ -9,43 +9,147 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_data.buffers.agile import Transition, to_tensordict, to_torch_tensor
+    from offline_data.buffers.agile_dataset import ReplayDataset
     from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.experience_replay import (
-        D4RLExperienceReplay,
-        MinariExperienceReplay,
+    from offline_data.buffers.derived import (
+        action_chunk,
+        frame_stack,
+        n_step,
+        normalize,
+        relabel,
+        return_to_go,
     )
+    from offline_data.buffers.ensembles import (
+        ReplayBufferEnsemble,
+        SamplerEnsemble,
+        StorageEnsemble,
+        WriterEnsemble,
+    )
+    from offline_data.buffers.experience_replay import D4RLExperienceReplay, MinariExperienceReplay
+    from offline_data.buffers.flat import Flat2TED, TED2Flat
+    from offline_data.buffers.from_schema import from_schema
     from offline_data.buffers.load import load_dataset, open_dataset
-    from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement
-    from offline_data.buffers.writers import ImmutableDatasetWriter
+    from offline_data.buffers.mixture.mixture import DatasetMixture
+    from offline_data.buffers.registered import register_dataset
+    from offline_data.buffers.samplers import (
+        PrioritizedSampler,
+        PrioritizedSliceSampler,
+        RandomSampler,
+        Sampler,
+        SamplerWithoutReplacement,
+        SliceSampler,
+        SliceSamplerWithoutReplacement,
+    )
+    from offline_data.buffers.split import split_trajs
+    from offline_data.buffers.storages import (
+        LazyMemmapStorage,
+        LazyTensorStorage,
+        ListStorage,
+        TensorStorage,
+    )
+    from offline_data.buffers.writers import (
+        ImmutableDatasetWriter,
+        RoundRobinWriter,
+        TensorDictMaxValueWriter,
+        TensorDictRoundRobinWriter,
+        Writer,
+    )
 
     __version__: str
 
 __all__ = [
     "BaseDatasetExperienceReplay",
     "D4RLExperienceReplay",
+    "DatasetMixture",
+    "Flat2TED",
     "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
     "MinariExperienceReplay",
+    "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
+    "ReplayDataset",
+    "RoundRobinWriter",
+    "Sampler",
+    "SamplerEnsemble",
     "SamplerWithoutReplacement",
+    "SliceSampler",
+    "SliceSamplerWithoutReplacement",
+    "StorageEnsemble",
+    "TED2Flat",
+    "TensorDictMaxValueWriter",
     "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
+    "TensorStorage",
+    "Transition",
+    "Writer",
+    "WriterEnsemble",
     "__version__",
+    "action_chunk",
+    "frame_stack",
+    "from_schema",
     "load_dataset",
+    "n_step",
+    "normalize",
     "open_dataset",
+    "register_dataset",
+    "relabel",
+    "return_to_go",
+    "split_trajs",
+    "to_tensordict",
+    "to_torch_tensor",
 ]
 
 _HOMES = {
     "BaseDatasetExperienceReplay": "dataset",
     "D4RLExperienceReplay": "experience_replay",
+    "DatasetMixture": "mixture.mixture",
+    "Flat2TED": "flat",
     "ImmutableDatasetWriter": "writers",
+    "LazyMemmapStorage": "storages",
+    "LazyTensorStorage": "storages",
+    "ListStorage": "storages",
     "MinariExperienceReplay": "experience_replay",
+    "PrioritizedSampler": "samplers",
+    "PrioritizedSliceSampler": "samplers",
     "RandomSampler": "samplers",
     "ReplayBuffer": "buffer",
+    "ReplayBufferEnsemble": "ensembles",
+    "ReplayDataset": "agile_dataset",
+    "RoundRobinWriter": "writers",
+    "Sampler": "samplers",
+    "SamplerEnsemble": "ensembles",
     "SamplerWithoutReplacement": "samplers",
+    "SliceSampler": "samplers",
+    "SliceSamplerWithoutReplacement": "samplers",
+    "StorageEnsemble": "ensembles",
+    "TED2Flat": "flat",
+    "TensorDictMaxValueWriter": "writers",
     "TensorDictReplayBuffer": "buffer",
+    "TensorDictRoundRobinWriter": "writers",
+    "TensorStorage": "storages",
+    "Transition": "agile",
+    "Writer": "writers",
+    "WriterEnsemble": "ensembles",
+    "action_chunk": "derived",
+    "frame_stack": "derived",
+    "from_schema": "from_schema",
     "load_dataset": "load",
+    "n_step": "derived",
+    "normalize": "derived",
     "open_dataset": "load",
+    "register_dataset": "registered",
+    "relabel": "derived",
+    "return_to_go": "derived",
+    "split_trajs": "split",
+    "to_tensordict": "agile",
+    "to_torch_tensor": "agile",
 }
 """Module of `offline_data.buffers` that each public name lives in."""
 

@@ -63,17 +63,37 @@ class TrajectoryStorage:
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the episodes `rows`, `[B, T]`."""
-        lengths = self._lengths[rows][:, None]
-        time = torch.arange(int(self._lengths.max()))
-        mask = (time < lengths).to(self._steps.device)
-        steps = self._starts[rows][:, None] + torch.minimum(time, lengths - 1)
+        longest = int(self._lengths.max())
+        steps, mask = padded_rows(self._starts[rows], self._lengths[rows], longest)
+        mask = mask.to(self._steps.device)
         batch = self._steps.gather(steps.reshape(-1)).reshape(mask.shape)
         for key in batch.keys(include_nested=True, leaves_only=True):
-            _fill(batch.get(key), mask, -1 if key in self._texts else 0)
+            fill(batch.get(key), mask, -1 if key in self._texts else 0)
         batch.set(MASK, mask)
         batch.set(TRAJ_IDS, torch.where(mask, rows.to(mask.device)[:, None], 0))
         return batch
 
 
-def _fill(leaf: Tensor, mask: Tensor, value: int) -> None:
+def padded_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Lay runs of rows out side by side, each filled up by its last row.
+
+    Args:
+        starts: First row of each run, int64 `[R]`.
+        lengths: Rows of each run, int64 `[R]`, at least one.
+        width: Columns; at least as many as the longest run has rows.
+
+    Returns:
+        Rows, int64 `[R, width]`, and which of them are there, bool `[R, width]`.
+
+    Example:
+        >>> padded_rows(torch.tensor([0, 3]), torch.tensor([3, 1]), 3)[0].tolist()
+        [[0, 1, 2], [3, 3, 3]]
+    """
+    time = torch.arange(width, device=starts.device)
+    rows = starts[:, None] + torch.minimum(time, lengths[:, None] - 1)
+    return rows, time < lengths[:, None]
+
+
+def fill(leaf: Tensor, mask: Tensor, value: int) -> None:
+    """Overwrite a leaf `[R, T, …]` where the mask `[R, T]` is False."""
     leaf.masked_fill_(~mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim)), value)

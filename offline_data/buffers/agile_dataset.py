@@ -1,0 +1,116 @@
+"""`ReplayDataset`: a buffer as the dataset of a `DataLoader`, its batches shared by the workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from offline_data.buffers.arguments import positive
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offline_data.buffers.buffer import ReplayBuffer
+
+
+class ReplayDataset(IterableDataset[Any]):
+    """Batches of a buffer, until its sampler says that an epoch ends: never, for a `RandomSampler`.
+
+    Of `W` workers, worker `w` gathers batches `w`, `w + W`, … of one sequence, which all of them
+    draw: what a `DataLoader` gives is what the buffer alone would, whatever `W`, and a sampler
+    without replacement gives every row exactly once an epoch. AgileRL's class of that name gives
+    one batch and stops.
+
+    ```python
+    DataLoader(ReplayDataset(ds, 256), batch_size=None, collate_fn=Identity(), num_workers=2)
+    ```
+
+    Where randomness comes from: without workers, and where no `seed` is given, from the buffer's
+    sampler. In workers samplers that are seeded by numbers, as `SamplerWithoutReplacement(seed=0)`,
+    keep their orders; all others draw from `seed`, or if it is None from what the loader draws for
+    its workers whenever an iteration begins (`torch.manual_seed`, `DataLoader(generator=…)`).
+
+    Workers have copies of the buffer, and what they draw does not reach this process: an epoch
+    begins where `set_epoch` said, or else where the buffer was when the workers were started.
+
+    Args:
+        buffer: A dataset, a view, or any other buffer; picklable, if there are workers.
+        batch_size: Rows of a batch; None: the buffer's, or 256.
+        seed: Seed of everything that is drawn, not negative.
+
+    Raises:
+        UsageError: An argument that cannot be meant.
+
+    Attributes:
+        buffer: As given.
+        batch_size: Rows of a batch.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, batch_size: int | None = None, *, seed: int | None = None
+    ) -> None:
+        if not hasattr(buffer, "sampler"):
+            raise UsageError(f"{buffer!r} is no buffer of this package")
+        if seed is not None and seed < 0:
+            raise UsageError(f"A seed is not negative; found {seed}")
+        size = batch_size if batch_size is not None else buffer.batch_size or 256
+        self.buffer = buffer
+        self.batch_size = positive(size, "batch_size")
+        self.seed = seed
+        self._first: int | None = None
+        self._begun = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is.
+
+        With workers that are started anew for each, call it before each, as with torch's
+        `DistributedSampler`; `persistent_workers=True` go on by themselves. Samplers that know no
+        epochs draw from `(seed, epoch)`.
+        """
+        self._first = epoch
+        self._begun = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this worker's batches of one epoch."""
+        info = get_worker_info()
+        if info is None:
+            return self._here()
+        return self._share(info.id, info.num_workers, info.seed - info.id)
+
+    def _here(self) -> Iterator[Any]:
+        if self.seed is not None or self._first is not None:
+            self._begin(self.seed)
+        last = False
+        while not last:
+            draw, batch = self.buffer._take(self.batch_size)
+            last = draw.last
+            yield batch
+
+    def _share(self, worker: int, workers: int, base_seed: int) -> Iterator[Any]:
+        self._begin(base_seed if self.seed is None else self.seed)
+        number, last = 0, False
+        while not last:
+            draw = self.buffer._draw(self.batch_size)
+            last = draw.last
+            if number % workers == worker:
+                yield self.buffer._make(draw)
+            number += 1
+
+    def _begin(self, seed: int | None) -> None:
+        """Put the sampler to the beginning of the next epoch: the same one in every worker."""
+        sampler = self.buffer.sampler
+        if self._first is None:
+            self._first = int(sampler.state_dict().get("epoch", 0))
+        epoch = self._first + self._begun
+        self._begun += 1
+        if seed is not None:
+            words = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)
+            sampler.set_rng(torch.Generator().manual_seed(int(words[0])))
+        state = sampler.state_dict()
+        if {"epoch", "position"} <= state.keys():
+            sampler.load_state_dict({**state, "epoch": epoch, "position": 0})
+        self.buffer._drop_drawn()

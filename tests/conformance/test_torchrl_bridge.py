@@ -1,0 +1,315 @@
+"""`to_torchrl` is TorchRL's buffer, and its samplers, losses and registry work with it."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from offline_data import RandomSampler, load_dataset, open_dataset
+from offline_data.buffers import registered
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived import n_step
+from offline_data.buffers.registered import register_dataset
+from offline_data.buffers.torchrl import register_in_torchrl, to_torchrl, torchrl_dataset
+from offline_data.errors import (
+    ImmutableError,
+    MissingDependencyError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
+from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.testing.toy import toy_batch, write_toy
+
+with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    import torchrl.data as theirs
+    import torchrl.data.datasets as their_datasets
+    from tensordict.nn import TensorDictModule
+    from torchrl.data.replay_buffers import samplers
+    from torchrl.envs.transforms import RewardScaling
+    from torchrl.modules import QValueActor
+    from torchrl.objectives import DQNLoss
+
+LENGTHS = (30, 1, 44, 25, 8)
+UNKNOWN = 99
+"""The last row of episode 3: truncated, and what came after is not known."""
+
+
+@pytest.fixture(params=LAYOUTS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    layout: LayoutName = request.param
+    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, unknown_final=(3,))], layout=layout)
+    return tmp_path / "toy"
+
+
+@pytest.fixture
+def ds(folder: Path) -> BaseDatasetExperienceReplay:
+    return open_dataset(folder, 16)
+
+
+def assert_rows(batch: Any, ds: BaseDatasetExperienceReplay, rows: Any) -> None:
+    want = ds[rows]
+    assert set(batch.keys(True, True)) >= set(want.keys(True, True))
+    for key in set(want.keys(True, True)) - {"index"}:
+        assert batch[key].dtype == want[key].dtype, key
+        np.testing.assert_array_equal(batch[key].numpy(), want[key].numpy(), str(key))
+
+
+def test_it_is_torchrls_class_with_our_rows(ds: BaseDatasetExperienceReplay) -> None:
+    rb = ds.to_torchrl(batch_size=64)
+    assert type(rb) is theirs.TensorDictReplayBuffer
+    assert not isinstance(ds, theirs.ReplayBuffer)
+    assert len(rb) == len(ds) - 1
+    seen = set()
+    for _ in range(20):
+        batch = rb.sample()
+        rows = rb.storage.rows(batch["index"])
+        assert_rows(batch, ds, rows)
+        seen |= set(rows.tolist())
+    assert UNKNOWN not in seen
+    assert len(seen) > 100
+    assert len(ds.to_torchrl(valid_only=False)) == len(ds)
+
+
+def test_what_stands_between_brackets(ds: BaseDatasetExperienceReplay) -> None:
+    rb = ds.to_torchrl()
+    valid = [row for row in range(len(ds)) if row != UNKNOWN]
+    assert isinstance(rb[:], TensorDict)
+    assert_rows(rb[:], ds, valid)
+    assert_rows(rb[98:101], ds, [98, 100, 101])
+    assert_rows(rb[[3, -1]], ds, [3, 107])
+    assert rb[5].batch_size == ()
+    assert float(rb[5]["action"]) == -1006
+
+
+def make_samplers() -> dict[str, Any]:
+    return {
+        "found by episode": samplers.SliceSampler(slice_len=8),
+        "found by flags": samplers.SliceSampler(num_slices=5, end_key=("next", "done")),
+        "looked for once": samplers.SliceSampler(slice_len=8, cache_values=True),
+        "without replacement": samplers.SliceSamplerWithoutReplacement(slice_len=8),
+    }
+
+
+@pytest.mark.parametrize("name", make_samplers())
+def test_slices_stay_in_their_episode(ds: BaseDatasetExperienceReplay, name: str) -> None:
+    rb = ds.to_torchrl(sampler=make_samplers()[name], batch_size=40)
+    for _ in range(6):
+        batch = rb.sample()
+        rows = rb.storage.rows(batch["index"])
+        assert torch.equal(batch["action"], ds[rows]["action"])
+        slices = rows.reshape(-1, 8)
+        assert (slices.diff(dim=1) == 1).all()
+        assert (batch["episode"].reshape(-1, 8).diff(dim=1) == 0).all()
+        assert batch["next", "truncated"].reshape(-1, 8)[:, -1].all()
+
+
+def test_a_single_episode_is_no_ring(tmp_path: Path) -> None:
+    write_toy(tmp_path / "toy", [toy_batch([9])])
+    sampler = samplers.SliceSampler(slice_len=5)
+    rb = open_dataset(tmp_path / "toy").to_torchrl(sampler=sampler)
+    firsts = {int(rb.sample(5)["index"][0]) for _ in range(60)}
+    assert firsts == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("end_key", [None, ("next", "done")])
+def test_pieces_of_an_episode_are_apart(folder: Path, end_key: Any) -> None:
+    whole = open_dataset(folder)
+    view = whole.subset([*range(40, 46), *range(50, 56)])
+    sampler = samplers.SliceSampler(slice_len=4, end_key=end_key)
+    rb = view.to_torchrl(sampler=sampler, batch_size=4)
+    firsts = {int(rb.sample()["index"][0]) for _ in range(80)}
+    assert firsts == {0, 1, 2, 6, 7, 8}
+
+
+def test_an_epoch_has_every_row_once(ds: BaseDatasetExperienceReplay) -> None:
+    rb = ds.to_torchrl(sampler=samplers.SamplerWithoutReplacement(), batch_size=20)
+    rows = torch.cat([rb.storage.rows(batch["index"]) for batch in rb])
+    assert sorted(rows.tolist()) == [row for row in range(len(ds)) if row != UNKNOWN]
+
+
+def test_keys_derived_transforms_and_collate_come_along(folder: Path) -> None:
+    def doubled(batch: Any) -> Any:
+        return batch.set("twice", batch["action"] * 2)
+
+    ds = open_dataset(folder, 8, derived=[n_step(2, 0.5)], transform=doubled)
+    scaling = RewardScaling(loc=0.0, scale=3.0, in_keys=[("next", "reward")])
+
+    def collate(batch: Any) -> Any:
+        return batch.set("collated", batch["action"] + 1)
+
+    rb = ds.to_torchrl(transform=scaling, collate_fn=collate)
+    batch = rb.sample()
+    assert torch.equal(batch["collated"], batch["action"] + 1)
+    rows = rb.storage.rows(batch["index"])
+    want = ds[rows]
+    assert torch.equal(batch["twice"], want["twice"])
+    torch.testing.assert_close(batch["next", "reward"], want["next", "reward"] * 3)
+    few = open_dataset(folder, keys=["action"]).to_torchrl(
+        sampler=samplers.SliceSampler(slice_len=4)
+    )
+    batch = few.sample(16)
+    numbers = batch["action"].reshape(4, 4)
+    assert (numbers.diff(dim=1) == -1).all()
+
+
+def test_it_cannot_be_written(ds: BaseDatasetExperienceReplay) -> None:
+    rb = ds.to_torchrl()
+    with pytest.raises(RuntimeError, match="doesn't allow writing"):
+        rb.extend(rb[:3])
+    with pytest.raises(ImmutableError) as error:
+        rb.storage.set(0, rb[0])
+    assert "LazyMemmapStorage" in str(error.value.hint)
+
+
+def test_refused_arguments(ds: BaseDatasetExperienceReplay) -> None:
+    with pytest.raises(UsageError, match="sampler of this package"):
+        ds.to_torchrl(sampler=RandomSampler())
+    for name in ("storage", "writer"):
+        with pytest.raises(UsageError, match=f"brings its own {name}"):
+            to_torchrl(ds, **{name: None})  # type: ignore[arg-type]
+
+
+def test_state_and_pickles(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
+    rb = ds.to_torchrl(sampler=samplers.SliceSampler(slice_len=8))
+    rb.sample()
+    again = pickle.loads(pickle.dumps(rb))  # noqa: S301
+    assert (len(rb.storage[:]._known), len(again.storage[:]._known)) == (1, 0)
+    assert torch.equal(again[:]["action"], rb[:]["action"])
+    rb.dumps(tmp_path / "state")
+    again.loads(tmp_path / "state")
+    again.load_state_dict(rb.state_dict())
+    with pytest.raises(UsageError, match="of 107 rows; here are 108"):
+        ds.to_torchrl(valid_only=False).loads(tmp_path / "state")
+    assert rb.storage.contains(106)
+    assert not rb.storage.contains(107)
+
+
+def test_a_loss_of_torchrl_learns_from_it(tmp_path: Path) -> None:
+    """Of two actions one gives reward 1, so the value of each is known."""
+    write_toy(tmp_path / "toy", [toy_batch([50] * 8)])
+
+    def coded(batch: Any) -> Any:
+        time = (-batch["action"]).long() % 1000
+        batch["action"] = torch.nn.functional.one_hot(time[:, 0] % 2, 2)
+        batch["next", "reward"] = (time % 2).float()
+        batch["observation"] = torch.ones(len(batch), 1)
+        batch["next", "observation"] = torch.ones(len(batch), 1)
+        return batch
+
+    torch.manual_seed(0)
+    rb = open_dataset(tmp_path / "toy", 64).to_torchrl(transform=coded)
+    net = torch.nn.Linear(1, 2)
+    actor = QValueActor(net, in_keys=["observation"], spec=theirs.OneHot(2))
+    loss = DQNLoss(actor, action_space="one_hot", delay_value=False)
+    loss.make_value_estimator(gamma=0.0)
+    optimiser = torch.optim.Adam(loss.parameters(), 0.05)
+    for _ in range(150):
+        optimiser.zero_grad()
+        loss(rb.sample())["loss"].backward()
+        optimiser.step()
+    values = TensorDictModule(net, ["observation"], ["value"])(
+        TensorDict({"observation": torch.ones(1)}, [])
+    )["value"]
+    torch.testing.assert_close(values.detach(), torch.tensor([0.0, 1.0]), atol=0.05, rtol=0)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Registries as they were, and as they will be again."""
+    monkeypatch.setattr(registered, "_FACTORIES", {})
+    theirs_before = dict(their_datasets.utils._DATASET_REGISTRY)
+    yield
+    their_datasets.utils._DATASET_REGISTRY.clear()
+    their_datasets.utils._DATASET_REGISTRY.update(theirs_before)
+
+
+def test_torchrls_load_dataset_finds_ours(registry: None, folder: Path) -> None:
+    with pytest.raises(ValueError, match="Unknown dataset source"):
+        their_datasets.load_dataset(f"offline_data:{folder}")
+    register_in_torchrl()
+    rb = their_datasets.load_dataset(
+        f"offline_data:{folder}",
+        batch_size=12,
+        sampler=samplers.SliceSampler(slice_len=6),
+        keys=["action", "episode"],
+    )
+    assert type(rb) is theirs.TensorDictReplayBuffer
+    batch = rb.sample()
+    assert batch.batch_size == (12,)
+    assert batch.get("observation", None) is None
+    with pytest.raises(NotFoundError):
+        their_datasets.load_dataset("offline_data:local:none", download=False, root=folder)
+
+
+def test_registering_a_prefix_tells_torchrl_too(registry: None, folder: Path) -> None:
+    register_dataset("Mine", lambda name, **options: open_dataset(folder / name, **options))
+    assert len(load_dataset("mine:.", batch_size=5).sample()) == 5
+    assert len(their_datasets.load_dataset("offline_data:mine:.", batch_size=3).sample()) == 3
+
+
+def open_it(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    return name, options
+
+
+def test_a_registered_function_gets_what_was_given(
+    registry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "their_module", sys.modules[__name__])
+    register_dataset("named", "their_module:open_it")
+    assert load_dataset("named:a:b", keys=["x"]) == ("a:b", {"keys": ["x"]})  # type: ignore[comparison-overlap]
+    register_dataset("gone", "no_such_module:open_it")
+    with pytest.raises(NotFoundError, match="no_such_module"):
+        load_dataset("gone:a")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "dataset", "words"),
+    [
+        ("minari", open_it, "'minari' is taken"),
+        ("mine", open_it, "'mine' is taken"),
+        ("a:b", open_it, "without ':'"),
+        (" ", open_it, "without ':'"),
+        ("other", "no colon", "loads no dataset"),
+        ("other", 3, "loads no dataset"),
+    ],
+)
+def test_prefixes_that_cannot_be(registry: None, prefix: str, dataset: Any, words: str) -> None:
+    register_dataset("mine", open_it)
+    with pytest.raises(UsageError, match=words):
+        register_dataset(prefix, dataset)
+    register_dataset("mine", lambda name: name.upper(), replace=True)
+    assert load_dataset("mine:a") == "A"  # type: ignore[comparison-overlap]
+
+
+def test_without_torchrl(ds: BaseDatasetExperienceReplay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "offline_data.buffers.torchrl", None)
+    with pytest.raises(MissingDependencyError) as error:
+        ds.to_torchrl()
+    assert "offline-data[torchrl]" in str(error.value.hint)
+
+
+def test_a_torchrl_without_a_registry(monkeypatch: pytest.MonkeyPatch, registry: None) -> None:
+    monkeypatch.delattr(their_datasets, "register_dataset")
+    with pytest.raises(OfflineDataError, match="no registry"):
+        register_in_torchrl()
+    register_dataset("mine", lambda name: name.upper())
+    assert load_dataset("mine:a") == "A"  # type: ignore[comparison-overlap]
+
+
+def test_options_go_where_they_belong(folder: Path) -> None:
+    rb = torchrl_dataset(str(folder), batch_size=4, decode_text=True, valid_only=False, prefetch=2)
+    assert len(rb) == 108
+    assert len(rb.sample()) == 4
+    with pytest.raises(TypeError):
+        torchrl_dataset(str(folder), no_such_option=1)
