@@ -1,4 +1,4 @@
-"""`sample`: one random batch, as training code gets it."""
+"""`sample`: one random batch of transitions or of slices of episodes, as training code gets it."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,24 +28,36 @@ def sample(
     batch: Annotated[
         int, typer.Option("--batch", metavar="N", min=1, help="Transitions in the batch.")
     ] = 256,
+    slices: Annotated[
+        int | None,
+        typer.Option("--slices", metavar="L", min=1, help="Slices of L steps of an episode each."),
+    ] = None,
 ) -> Result:
     """Sample a random batch and show what is in it."""
     from offline_data.store.library import locate
 
-    return sample_result(locate(dataset, call.settings), batch)
+    return sample_result(locate(dataset, call.settings), batch, slices)
 
 
-def sample_result(entry: "Entry", batch: int) -> Result:
+def sample_result(entry: "Entry", batch: int, slices: int | None = None) -> Result:
     """Sample one batch of a dataset and lay out its leaves."""
     import offline_data
 
-    buffer = offline_data.open_dataset(entry.path, batch_size=batch)
+    sampler = None if slices is None else offline_data.SliceSampler(slice_len=slices)
+    buffer = offline_data.open_dataset(entry.path, batch_size=batch, sampler=sampler)
     begin = time.perf_counter()
     drawn = buffer.sample()
     seconds = time.perf_counter() - begin
     leaves = _leaves(drawn)
-    data = {"id": str(entry.id), "batch": batch, "seconds": seconds, "leaves": leaves}
-    note = f"{batch} transitions in {number(1000 * seconds)} ms, the first batch"
+    data = {
+        "id": str(entry.id),
+        "batch": batch,
+        "slices": slices,
+        "seconds": seconds,
+        "leaves": leaves,
+    }
+    of = f" in slices of {slices}" if slices else ""
+    note = f"{batch} transitions{of} in {number(1000 * seconds)} ms, the first batch"
     return Result(data, (_table(leaves),), (str(entry.id),), (note,))
 
 

@@ -158,3 +158,13 @@ def test_sample(cli: Cli, toy: Path) -> None:
     rows = cli("sample", "local:toy", "--batch", "7").rows
     assert rows[0] == ["LEAF", "TYPE", "SHAPE", "MIN", "MAX"]
     assert ["action", "float32", "[7, 1]"] in [row[:3] for row in rows]
+
+
+def test_sample_slices(cli: Cli, toy: Path) -> None:
+    data = cli("sample", "local:toy", "--batch", "6", "--slices", "2", "--json").json
+    assert data["slices"] == 2
+    assert data["leaves"]["next/truncated"]["shape"] == [6, 1]
+    assert data["leaves"]["next/truncated"]["max"] is True
+    refused = cli("sample", "local:toy", "--batch", "7", "--slices", "2")
+    assert refused.code == 2
+    assert "no multiple of slice_len=2" in refused.err
