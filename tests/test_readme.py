@@ -21,13 +21,11 @@ D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 
 
 def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
-    write_minari(tmp_path / "repo/door/human-v2", [toy_episode(e, 90) for e in range(5)])
+    write_minari(tmp_path / "repo/door/human-v2", [toy_episode(e, 45) for e in range(10)])
     write_d4rl_hdf5(tmp_path / "recorded.hdf5")
     pen = (tmp_path / "recorded.hdf5").read_bytes()
     blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
-    assert [kind for kind, _ in blocks] == [
-        *("console", "python", "python", "python", "python", "console")
-    ]
+    assert [kind for kind, _ in blocks] == [*("console", *["python"] * 6, "console")]
     with (
         HubServer({"farama-minari/D4RL": tmp_path / "repo"}) as hub,
         FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": pen}) as host,
@@ -45,8 +43,10 @@ def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert "450 transitions in 5 episodes" in done.stdout
+        assert "450 transitions in 10 episodes" in done.stdout
         assert "450 transitions, each once" in done.stdout
+        assert "torch.Size([256, 1]) torch.Size([256])" in done.stdout
+        assert "tensor([128,  64,  64])" in done.stdout
         for command in blocks[-1][1].splitlines():
             run(shell, command, cwd=tmp_path)
 
