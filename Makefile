@@ -43,7 +43,7 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@touch $@
 
 # An editable install compiles the extension, so a change of its source installs again.
-BUILT_FROM = pyproject.toml setup.py offline_data/buffers/_gather.c
+BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/buffers/*.[ch])
 
 $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
 	$(PIP) --editable ".[demo]"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.timing import table
 
-NAMES = ("conversion", "fetching", "sampling")
+NAMES = ("conversion", "fetching", "sampling", "slices", "prioritized", "ensemble", "cold")
 
 
 def main() -> None:

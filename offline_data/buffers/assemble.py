@@ -53,11 +53,18 @@ def assemble(
     return _construct(content, size, device)
 
 
-def _checked(content: dict[str, Any], size: torch.Size, device: torch.device) -> TensorDict:
+def level(content: dict[str, Any], size: torch.Size, device: torch.device | None) -> TensorDict:
+    """Build one level of a TensorDict whose content has the batch size and the device."""
+    return _construct(content, size, device)
+
+
+def _checked(content: dict[str, Any], size: torch.Size, device: torch.device | None) -> TensorDict:
     return TensorDict(content, batch_size=size, device=device)
 
 
-def _unchecked(content: dict[str, Any], size: torch.Size, device: torch.device) -> TensorDict:
+def _unchecked(
+    content: dict[str, Any], size: torch.Size, device: torch.device | None
+) -> TensorDict:
     """Set the attributes that tensordict's own constructor without checks sets.
 
     They are private. Shapes, types and devices are right here by construction, and checking them
@@ -71,7 +78,7 @@ def _unchecked(content: dict[str, Any], size: torch.Size, device: torch.device) 
     return made
 
 
-def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device], TensorDict]:
+def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], TensorDict]:
     """Choose the constructor without checks if it gives what the public one gives here."""
     size, device = torch.Size((2,)), torch.device("cpu")
 

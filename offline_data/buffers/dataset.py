@@ -53,6 +53,7 @@ class BaseDatasetExperienceReplay(MakesViews, TensorDictReplayBuffer):
         split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
             `mask` and `traj_ids`.
         device: Where batches go.
+        in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
@@ -75,12 +76,17 @@ class BaseDatasetExperienceReplay(MakesViews, TensorDictReplayBuffer):
         transform: Transform | None = None,
         split_trajs: bool = False,
         device: torch.device | str | int | None = None,
+        in_memory: bool = False,
         keys: Iterable[KeyLike] | None = None,
         derived: Iterable[Derived] = (),
         decode_text: bool = False,
     ) -> None:
         steps = DatasetStorage(
-            Path(path).expanduser().absolute(), keys=keys, device=device, pin_memory=pin_memory
+            Path(path).expanduser().absolute(),
+            keys=keys,
+            device=device,
+            pin_memory=pin_memory,
+            in_memory=in_memory,
         )
         self._steps_storage = steps
         self._words = vocabularies_of(steps.reader, steps.keys)

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class TorchGather:
-    """Gathers on the CPU, moves each block at once, and cuts it where batches go.
+    """Gathers where the files are, moves each block at once, and cuts it where batches go.
 
     Args:
         plan: What to gather.
-        maps: The file of each of the plan's gathers, as words `[rows, words]`.
+        maps: The file of each of the plan's gathers, as words `[rows, words]`: a map on the CPU, or
+            copied to the device.
         device: Where leaves go.
         pin_memory: Whether blocks are put into page-locked memory first.
     """
@@ -37,7 +38,8 @@ class TorchGather:
     ) -> None:
         self._plan = plan
         self._device = device
-        self._moves = device.type != "cpu"
+        self._from = maps[0].device if maps else torch.device("cpu")
+        self._moves = device.type != self._from.type
         self._pin = pin_memory
         self._gathers = [
             (gather, _source(gather, words), _cuts(gather))
@@ -47,6 +49,7 @@ class TorchGather:
     def __call__(self, rows: Tensor) -> list[Tensor]:
         """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`."""
         plan = self._plan
+        rows = rows.to(self._from)
         leaves = [self._arrive(rows)] * plan.count
         root = rows
         for gather, source, cuts in self._gathers:

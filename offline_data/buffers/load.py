@@ -58,6 +58,7 @@ def load_dataset(
     transform: Transform | None = None,
     split_trajs: bool = False,
     device: torch.device | str | int | None = None,
+    in_memory: bool = False,
     keys: Iterable[KeyLike] | None = None,
     derived: Iterable[Derived] = (),
     decode_text: bool = False,
@@ -83,6 +84,7 @@ def load_dataset(
         transform: Called with every batch.
         split_trajs: Rows are whole episodes, padded to the longest.
         device: Where batches go.
+        in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
@@ -110,6 +112,7 @@ def load_dataset(
         transform=transform,
         split_trajs=split_trajs,
         device=device,
+        in_memory=in_memory,
         keys=keys,
         derived=derived,
         decode_text=decode_text,

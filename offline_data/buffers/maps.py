@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -32,10 +32,22 @@ def word_of(stride: int) -> tuple[int, torch.dtype]:
     return next((size, dtype) for size, dtype in _WORDS if stride % size == 0)
 
 
-def map_rows(path: Path, rows: int, stride: int) -> Tensor:
-    """Map a file of `rows` rows of `stride` bytes as words, `[rows, stride // word]`.
+class Map(NamedTuple):
+    """A file of rows in memory."""
 
-    Writing to the tensor would change this process's memory only, never the file.
+    words: Tensor
+    """`[rows, stride // word]`; writing to it changes this process's memory only, not the file."""
+    memory: mmap.mmap | None
+    """What the words lie in; None where there are none."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.words.numel() * self.words.itemsize
+
+
+def map_file(path: Path, rows: int, stride: int) -> Map:
+    """Map a file of `rows` rows of `stride` bytes.
 
     Raises:
         NotFoundError: The file is gone, or shorter than that.
@@ -43,7 +55,7 @@ def map_rows(path: Path, rows: int, stride: int) -> Tensor:
     """
     size, dtype = word_of(stride)
     if rows * stride == 0:
-        return torch.empty((rows, stride // size), dtype=dtype)
+        return Map(torch.empty((rows, stride // size), dtype=dtype), None)
     try:
         with path.open("rb") as file:
             flags = mmap.MAP_PRIVATE | _NO_RESERVE
@@ -56,4 +68,9 @@ def map_rows(path: Path, rows: int, stride: int) -> Tensor:
         ) from error
     except OSError as error:
         raise AccessError(f"{path} cannot be mapped: {error.strerror}") from error
-    return torch.frombuffer(memory, dtype=dtype).view(rows, stride // size)
+    return Map(torch.frombuffer(memory, dtype=dtype).view(rows, stride // size), memory)
+
+
+def map_rows(path: Path, rows: int, stride: int) -> Tensor:
+    """Map a file of rows as words, `[rows, stride // word]`; see `map_file`."""
+    return map_file(path, rows, stride).words

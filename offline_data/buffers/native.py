@@ -23,16 +23,19 @@ _INT, _UINT, _FLOAT, _COMPLEX, _BOOL = 0, 1, 2, 5, 6
 
 # The public function looks for a protocol first; a capsule is what the private one takes.
 _from_capsule = getattr(torch._C, "_from_dlpack", dlpack.from_dlpack)
+# Torch 2.10 and later has DLPack's functions for C, which make tensors without capsules.
+_exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
-def _compiled() -> Any:
+def extension(name: str) -> Any:
+    """Import a compiled module of this folder; None where it was not built."""
     try:
-        return import_module("offline_data.buffers._gather")
-    except ImportError:  # no C compiler where this was installed: `gathering.py` does it
+        return import_module(f"offline_data.buffers.{name}")
+    except ImportError:  # no C compiler where this was installed: Python does what it would do
         return None
 
 
-compiled = _compiled()
+compiled = extension("_gather")
 """The extension module, or None."""
 
 
@@ -62,9 +65,10 @@ class NativeGather:
             done, terminated, truncated = plan.done
             leaves[done] = _leaf(_EITHER, terminated, truncated, torch.bool, (1,))
         table = b"".join(leaves[slot] for slot in range(plan.count))
+        self._finished = _exchange is not None and not self._views
         self._gather = compiled.gather
         self._plan = compiled.plan(
-            b"".join(sources), table, episode_source, episode_offset, list(maps)
+            b"".join(sources), table, episode_source, episode_offset, list(maps), _exchange
         )
 
     def __call__(self, rows: Tensor) -> list[Tensor]:
@@ -72,17 +76,71 @@ class NativeGather:
         if rows.dtype is not torch.int64 or not rows.is_contiguous():
             rows = rows.to(dtype=torch.int64).contiguous()
         threads = torch.get_num_threads()
-        capsules = self._gather(self._plan, rows.data_ptr(), rows.shape[0], threads)
-        leaves = [_from_capsule(capsule) for capsule in capsules]
-        for slot, dtype in self._views:
-            leaves[slot] = leaves[slot].view(dtype)
-        return leaves
+        made = self._gather(self._plan, rows.data_ptr(), rows.numel(), threads)
+        return made if self._finished else _leaves(made, self._views)
+
+
+def gather_groups(gathers: Sequence[NativeGather], rows: Tensor) -> list[Tensor] | None:
+    """Gather from several datasets into the same leaves, those of one below those of another.
+
+    Args:
+        gathers: `K` of them.
+        rows: Int64 `[K, n]`, the rows of each.
+
+    Returns:
+        The leaves `[K, n, …]`, by slot; None where the datasets have other leaves.
+
+    Raises:
+        IndexError: A row that is not there.
+    """
+    views = gathers[0]._views
+    if any(gather._views != views for gather in gathers):
+        return None
+    rows = rows.to(dtype=torch.int64).contiguous()
+    plans = [gather._plan for gather in gathers]
+    threads = torch.get_num_threads()
+    made = compiled.gather_groups(plans, rows.data_ptr(), rows.shape[1], threads)
+    return None if made is None else _leaves(made, views)
+
+
+def gather_mixed(
+    gathers: Sequence[NativeGather], source: Tensor, rows: Tensor
+) -> list[Tensor] | None:
+    """Gather rows of several datasets in any order into the same leaves.
+
+    Args:
+        gathers: Of the datasets.
+        source: Number of the dataset of each row, int64 `[B]`, contiguous.
+        rows: Its row there, int64 `[B]`, contiguous.
+
+    Returns:
+        The leaves `[B, …]`, by slot; None where the datasets' leaves do not lie at the same places.
+
+    Raises:
+        IndexError: A row, or a dataset, that is not there.
+    """
+    views = gathers[0]._views
+    if any(gather._views != views for gather in gathers):
+        return None
+    plans = [gather._plan for gather in gathers]
+    threads = torch.get_num_threads()
+    made = compiled.gather_mixed(plans, source.data_ptr(), rows.data_ptr(), rows.shape[0], threads)
+    return None if made is None else _leaves(made, views)
 
 
 def fits(plan: Plan) -> bool:
     """Tell whether the compiled gather is there and has room for the plan's shapes."""
     places = [place for gather in plan.gathers for place in gather.places]
     return compiled is not None and all(len(place.shape) <= _MAX_DIMS for place in places)
+
+
+def _leaves(made: list[Any], views: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+    """Return the tensors of what the extension made: tensors, or capsules of an older DLPack."""
+    if made and not isinstance(made[0], torch.Tensor):
+        made = [_from_capsule(capsule) for capsule in made]
+    for slot, dtype in views:
+        made[slot] = made[slot].view(dtype)
+    return made
 
 
 def _source(gather: Gather, words: Tensor) -> bytes:

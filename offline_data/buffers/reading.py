@@ -206,7 +206,7 @@ class Reading:
                 draw, future = self._draw(size), None
             else:
                 draw, future = self._ahead.take(self._next_draw, self._make)
-            if future is None:
+            if future is None and getattr(self._storage, "cold", False):
                 self._look_ahead(draw, size)
             gathered = self._gather(draw.rows) if future is None else None
         return draw, self._finish(draw, gathered) if future is None else future.result()
@@ -219,10 +219,10 @@ class Reading:
         return Draw(rows, info, self._sampler.ran_out)
 
     def _look_ahead(self, draw: Draw, size: int) -> None:
-        """Have the rows after those of a draw read, where that takes a disk."""
-        if getattr(self._storage, "cold", False):
-            self._foresight = self._foresight or Foresight()
-            self._foresight.look(self._sampler, self._storage, draw.rows, size)
+        """Have the rows after those of a draw read from a disk."""
+        storage: Any = self._storage  # of a kind that can be cold
+        self._foresight = self._foresight or Foresight()
+        self._foresight.look(self._sampler, storage, draw.rows, size)
 
     def _make(self, draw: Draw) -> Any:
         return self._finish(draw, self._gather(draw.rows))
@@ -241,8 +241,10 @@ class Reading:
         return self._transformed(batch)
 
     def _transformed(self, batch: Any) -> Any:
-        batch = through(self._first, batch)
-        batch = through(self._chain.outward, batch)
+        for step in self._first:
+            batch = step(batch)
+        for step in self._chain.outward:
+            batch = step(batch)
         return batch.pin_memory() if self._pin else batch
 
     def _drop_drawn(self) -> None:

@@ -18,7 +18,7 @@ from offline_data.buffers.native import NativeGather, fits
 from offline_data.buffers.plan import all_keys, plan_batch
 from offline_data.buffers.readahead import Readahead, around
 from offline_data.buffers.samplers.base import RowSet, Runs, Sampleable
-from offline_data.errors import NotFoundError
+from offline_data.errors import NotFoundError, UsageError
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
@@ -59,10 +59,14 @@ class DatasetStorage:
         device: Where batches go, each table's rows moved as one block.
         pin_memory: Whether batches lie in page-locked memory (where they stay on the CPU), or
             go through it (where `device` is an accelerator).
+        in_memory: Whether files that batches need are copied to `device` as a whole, on first use,
+            and batches gathered there: for a set that fits, on an accelerator or a slow disk. Each
+            process has a copy of its own.
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
-        UsageError: A key that is not there; page-locked memory without an accelerator.
+        UsageError: A key that is not there; page-locked memory without an accelerator, or for a
+            set that is on it as a whole.
     """
 
     def __init__(
@@ -72,12 +76,20 @@ class DatasetStorage:
         keys: Iterable[KeyLike] | None = None,
         device: torch.device | str | int | None = None,
         pin_memory: bool = False,
+        in_memory: bool = False,
     ) -> None:
+        if pin_memory and in_memory:
+            raise UsageError(
+                "pin_memory=True is for batches on their way to an accelerator, and with "
+                "in_memory=True they are made there",
+                hint="leave one of them out",
+            )
         self.reader = open_reader(path)
         known = all_keys(self.reader)
         self.keys = known if keys is None else select_keys(known, keys)
         self.device = torch.device("cpu" if device is None else device)
         self._pin = pinnable(pin_memory)
+        self._in_memory = in_memory
         self._plan = plan_batch(self.reader, self.keys)
         self._tree = tree_of(self._plan.slots)
         self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
@@ -164,12 +176,14 @@ class DatasetStorage:
         if self._closed:
             raise self._deleted()
         plan, path = self._plan, self.reader.path
-        files = {
-            one.file: map_file(path / one.file, one.rows, one.stride) for one in plan.gathers
-        }
+        files = {one.file: map_file(path / one.file, one.rows, one.stride) for one in plan.gathers}
         maps = [files[one.file] for one in plan.gathers]
-        words = [map.words for map in maps]
-        self._readahead = Readahead(plan, maps, partial(_episodes_of, self.reader))
+        if self._in_memory:
+            copied = {name: map.words.to(self.device, copy=True) for name, map in files.items()}
+            words = [copied[one.file] for one in plan.gathers]
+        else:
+            words = [map.words for map in maps]
+            self._readahead = Readahead(plan, maps, partial(_episodes_of, self.reader))
         if self.device.type == "cpu" and not self._pin and fits(plan):
             self._leaves_of = NativeGather(plan, words)
         else:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from offline_data.buffers.maps import map_rows
+from offline_data.buffers.maps import map_file, map_rows
 from offline_data.errors import AccessError, NotFoundError
 
 if TYPE_CHECKING:
@@ -33,6 +33,17 @@ def test_writing_reaches_memory_only(tmp_path: Path) -> None:
     path.write_bytes(bytes(16))
     map_rows(path, 2, 8).fill_(-1)
     assert path.read_bytes() == bytes(16)
+
+
+def test_a_map_knows_its_memory_and_size(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(bytes(range(36)))
+    found = map_file(path, 3, 12)
+    assert found.nbytes == 36
+    assert found.memory is not None
+    assert bytes(found.memory) == path.read_bytes()
+    assert map_file(path, 0, 12).nbytes == 0
+    assert map_file(path, 0, 12).memory is None
 
 
 def test_empty_rows_need_no_file(tmp_path: Path) -> None:

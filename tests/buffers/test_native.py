@@ -24,6 +24,15 @@ pytestmark = pytest.mark.skipif(native.compiled is None, reason="the extension w
 ROWS = 500
 
 
+@pytest.fixture(autouse=True, params=["tensors", "capsules"])
+def _handing_over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with tensors made in C, and with the capsules that older torch takes."""
+    if request.param == "capsules":
+        monkeypatch.setattr(native, "_exchange", None)
+    elif native._exchange is None:
+        pytest.skip("this torch has no functions of DLPack for C")
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> DatasetStorage:
     """500 transitions of 14 KB each."""
@@ -125,9 +134,9 @@ def test_a_plan_that_does_not_fit_itself_is_refused(damage: str) -> None:
         "source": [1, *fine[1:]],
         "other": [-3, 0, 5, *fine[3:]],
     }[damage]
-    native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [])
+    native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], None)
     with pytest.raises(ValueError, match="does not fit"):
-        native.compiled.plan(source, struct.pack("=15q", *broken), -1, 0, [])
+        native.compiled.plan(source, struct.pack("=15q", *broken), -1, 0, [], None)
 
 
 def test_shapes_it_has_no_room_for_are_gathered_by_torch(
@@ -137,6 +146,23 @@ def test_shapes_it_has_no_room_for_are_gathered_by_torch(
     other = DatasetStorage(storage.reader.path)
     assert_right(draw(other, 0))
     assert isinstance(other._leaves_of, TorchGather)
+
+
+def test_memory_of_every_size_is_given_back_as_it_was(storage: DatasetStorage) -> None:
+    """Leaves of 1 byte to 7 MB, twice each: blocks that died are found again, and are no smaller."""
+    for count in [*range(1, 80), 255, 256, 257, 500] * 2:
+        rows = torch.arange(count) * 7 % ROWS
+        batch = storage.gather(rows)
+        assert batch["index"].tolist() == rows.tolist()
+        assert_right(batch)
+
+
+def test_a_table_of_functions_of_another_kind_is_refused() -> None:
+    fine = [0, 0, 0, 8, 0, 64, 0, *[0] * 8]
+    source = struct.pack("=5q", 0, 1, 8, 8, 0)
+    other = native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], None)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], other)
 
 
 def test_rows_of_other_types_and_strides(storage: DatasetStorage) -> None:

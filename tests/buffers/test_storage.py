@@ -50,6 +50,26 @@ def assert_equal(storage: DatasetStorage, found: Any, truth: dict[Key, NDArray[A
         np.testing.assert_array_equal(got, want, err_msg=str(key))
 
 
+def test_a_set_in_memory_needs_no_file_any_more(
+    folder: Path, truth: dict[Key, NDArray[Any]]
+) -> None:
+    storage = DatasetStorage(folder, in_memory=True)
+    assert_equal(storage, storage.gather(torch.tensor([3, 0, 10])), truth)
+    for file in folder.rglob("*.memmap"):
+        file.write_bytes(bytes(file.stat().st_size))
+    assert_equal(storage, storage.gather(torch.arange(11)), truth)
+    assert not storage.cold
+    with pytest.raises(UsageError, match="in_memory=True"):
+        DatasetStorage(folder, in_memory=True, pin_memory=True)
+
+
+def test_a_set_on_a_device_gives_batches_there(folder: Path) -> None:
+    storage = DatasetStorage(folder, in_memory=True, device="meta")
+    batch = storage.gather(torch.tensor([3, 0, 10]))
+    assert {leaf.device.type for leaf in leaves_of(batch).values()} == {"meta"}
+    assert {leaf.shape[0] for leaf in leaves_of(batch).values()} == {3}
+
+
 def test_all_leaves_of_all_rows_are_the_sources(
     folder: Path, truth: dict[Key, NDArray[Any]]
 ) -> None:

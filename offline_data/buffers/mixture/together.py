@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from offline_data.buffers.mixture.merge import put
 from offline_data.buffers.native import NativeGather, gather_mixed
+from offline_data.buffers.readahead import Readahead, around
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.storage import SubsetStorage
 
@@ -54,21 +56,25 @@ def gather_together(
         the compiled gather does not serve one of them.
     """
     gathers: dict[int, NativeGather] = {}
+    readaheads: list[Readahead] = []
     rows, slots = [], None
     for number, draw in draws:
         stored = stored_rows(members[number], draw)
         if stored is None or slots not in (None, stored[0].slots):
             return None
         gather = stored[0]._leaves_of or stored[0]._open()
-        if not isinstance(gather, NativeGather):
+        readahead = stored[0]._readahead
+        if not isinstance(gather, NativeGather) or readahead is None:
             return None
+        readaheads.append(readahead)
         slots, gathers[number] = stored[0].slots, gather
         rows.append(stored[1])
     if slots is None:
         return None
     some = next(iter(gathers.values()))  # stands for members that have no row in the batch
     numbers = torch.cat(rows) if places is None else put(torch.cat(rows), places)
-    leaves = gather_mixed(
-        [gathers.get(number, some) for number in range(len(members))], source, numbers
-    )
+    everyone = [gathers.get(number, some) for number in range(len(members))]
+    mixed = partial(gather_mixed, everyone, source, numbers)
+    due = [readahead.due() for readahead in readaheads]
+    leaves = around(readaheads, rows, mixed) if any(due) else mixed()
     return None if leaves is None else (leaves, slots)

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.buffers import native, readahead
+from offline_data.buffers.maps import map_file
+from offline_data.buffers.readahead import EVERY, PATIENCE, Readahead, around
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LENGTHS = (100, 1, 60, 39, 100, 200)
+ROWS = sum(LENGTHS)
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture(params=LAYOUTS)
+def toy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """500 transitions of which images and the rest have files of their own, in either layout."""
+    layout: LayoutName = request.param
+    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, images=True)], layout=layout, audit="none")
+    return tmp_path / "toy"
+
+
+@pytest.fixture
+def storage(toy: Path) -> DatasetStorage:
+    """A storage over it that was opened."""
+    storage = DatasetStorage(toy)
+    storage.gather(torch.arange(1))
+    return storage
+
+
+def readahead_of(storage: DatasetStorage) -> Readahead:
+    assert storage._readahead is not None
+    return storage._readahead
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Rows whose pages were asked for, in order, in place of asking."""
+    calls: list[list[int]] = []
+    monkeypatch.setattr(Readahead, "ask", lambda _, rows: calls.append(rows.tolist()))
+    return calls
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Pretend that the next batch causes so many reads."""
+    now = [0, 0]
+
+    def reads() -> int:
+        now[0] += now[1]
+        return now[0]
+
+    monkeypatch.setattr(readahead, "_reads", reads)
+
+    def causes(count: int) -> None:
+        now[1] = count
+
+    return causes
+
+
+def files_of(storage: DatasetStorage, rows: list[int]) -> dict[str, set[int]]:
+    """Pages that hold what batches have of rows, file by file, one after the other."""
+    ends = np.cumsum(LENGTHS)
+    pages: dict[str, set[int]] = {}
+    for gather in storage._plan.gathers:
+        for row in rows:
+            episode = int((row >= ends).sum())
+            number = {"step": row, "root": row + episode, "next": row + episode + 1}[gather.at]
+            for place in gather.places:
+                begin = number * gather.stride + place.offset
+                end = begin + place.count * place.dtype.itemsize
+                pages.setdefault(gather.file, set()).update(range(begin // PAGE, -(-end // PAGE)))
+    return pages
+
+
+def pages_asked_for(storage: DatasetStorage, rows: list[int]) -> dict[str, set[int]]:
+    """The same of what is asked for, which must be whole pages, ascending, none of them twice."""
+    pages: dict[str, set[int]] = {}
+    names = {id(map): gather.file for gather, map in readahead_of(storage)._sources}
+    for map, starts, lengths in readahead_of(storage).stretches(torch.tensor(rows)):
+        assert (starts % PAGE == 0).all()
+        assert (lengths > 0).all()
+        assert (starts[1:] > (starts + lengths)[:-1]).all()
+        assert (starts + lengths <= map.nbytes).all()
+        pages[names[id(map)]] = {
+            page
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+            for page in range(start // PAGE, -(-(start + length) // PAGE))
+        }
+    return pages
+
+
+def test_all_pages_of_every_row_are_asked_for(storage: DatasetStorage) -> None:
+    for row in range(ROWS):
+        want, found = files_of(storage, [row]), pages_asked_for(storage, [row])
+        assert set(found) == set(want)
+        for file, pages in found.items():
+            assert pages >= want[file], (row, file)
+            # What lies between a row's leaves may be asked for too.
+            assert pages <= set(range(min(want[file]) - 1, max(want[file]) + 1)), (row, file)
+
+
+@pytest.mark.parametrize("rows", [[3, 3, 4], list(range(90, 170, 7)), [480, 5], [499, 0, 250]])
+def test_pages_of_a_batch_are_those_of_its_rows(storage: DatasetStorage, rows: list[int]) -> None:
+    want: dict[str, set[int]] = {}
+    for row in rows:
+        for file, pages in pages_asked_for(storage, [row]).items():
+            want.setdefault(file, set()).update(pages)
+    assert pages_asked_for(storage, rows) == want
+
+
+def test_stretches_in_stretches(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(bytes(9 * PAGE))
+    map = map_file(tmp_path / "rows", 9, PAGE)
+    for pages in ([[0, 1, 5], [4, 2, 6]], [[0, 0, 5], [4, 2, 6]], [[5, 0, 2], [6, 1, 4]]):
+        _, starts, lengths = readahead._merged(map, np.array(pages))
+        want = sorted(
+            {page for first, last in zip(*pages, strict=True) for page in range(first, last)}
+        )
+        found = [
+            page
+            for start, length in zip(starts // PAGE, lengths // PAGE, strict=True)
+            for page in range(start, start + length)
+        ]
+        assert found == want
+
+
+def test_rows_that_are_not_there_reach_for_nothing_else(storage: DatasetStorage) -> None:
+    for row in (-1, ROWS, 1 << 62):
+        for each in readahead_of(storage).stretches(torch.tensor([row])):
+            assert each.starts.min() >= 0
+            assert (each.starts + each.lengths).max() <= each.map.nbytes
+        readahead_of(storage).asking = True
+        with pytest.raises(IndexError):
+            storage.gather(torch.tensor([row]))
+
+
+def test_no_rows(storage: DatasetStorage) -> None:
+    readahead_of(storage).asking = True
+    assert storage.gather(torch.zeros(0, dtype=torch.int64)).batch_size == (0,)
+
+
+def test_rows_of_other_types(storage: DatasetStorage) -> None:
+    many = readahead_of(storage).stretches(torch.tensor([499], dtype=torch.int16))
+    for one, other in zip(many, readahead_of(storage).stretches(torch.tensor([499])), strict=True):
+        assert one.starts.tolist() == other.starts.tolist()
+
+
+def test_asks_while_batches_cause_reads(
+    storage: DatasetStorage, asked: list[list[int]], disk: Callable[[int], None]
+) -> None:
+    """On: every batch. Off after 16 quiet ones. Then one of 8 is looked at, and on again."""
+    readahead = readahead_of(storage)
+    readahead.saw(1)
+    disk(3)
+    for row in range(5):
+        storage.gather(torch.tensor([row]))
+    assert asked == [[row] for row in range(5)]
+    disk(0)
+    for row in range(40):
+        storage.gather(torch.tensor([row]))
+    assert asked[5:] == [[row] for row in range(PATIENCE)]
+    assert not storage.cold
+    del asked[:]
+    disk(1)
+    for row in range(2 * EVERY):
+        storage.gather(torch.tensor([row]))
+    assert readahead_of(storage).asking
+    assert EVERY <= len(asked) <= 2 * EVERY
+    assert asked[-1] == [2 * EVERY - 1]
+
+
+def test_a_batch_that_was_expected_is_not_asked_for_again(
+    storage: DatasetStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    monkeypatch.setattr(readahead, "_will_need", lambda each: lengths.append(len(each.starts)))
+    readahead_of(storage).saw(1)
+    storage.expect(torch.tensor([7, 400]))
+    assert lengths
+    del lengths[:]
+    storage.gather(torch.tensor([7, 400]))
+    assert not lengths
+    storage.gather(torch.tensor([7, 400]))
+    assert lengths
+    storage.expect(torch.tensor([7, 400]))
+    del lengths[:]
+    storage.gather(torch.tensor([7, 401]))
+    assert lengths
+
+
+def test_nothing_is_expected_of_a_warm_storage(
+    storage: DatasetStorage, asked: list[list[int]]
+) -> None:
+    readahead_of(storage).asking = False
+    storage.expect(torch.tensor([7]))
+    assert not asked
+
+
+class Memory:
+    """A map that writes down what advice it gets."""
+
+    def __init__(self) -> None:
+        self.advice: list[int] = []
+
+    def madvise(self, option: int, *_: int) -> None:
+        self.advice.append(option)
+
+
+def test_advice_follows_what_is_asked_for(
+    storage: DatasetStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readahead_, memory = readahead_of(storage), Memory()
+    readahead_._sources = [
+        (gather, map._replace(memory=memory))  # type: ignore[arg-type]
+        for gather, map in readahead_._sources
+    ]
+    few = len(readahead_._sources)
+    asked: list[Any] = []
+    monkeypatch.setattr(readahead, "_will_need", asked.append)
+    readahead_.ask(torch.tensor([3]))
+    assert memory.advice == [mmap.MADV_RANDOM] * few
+    assert len(asked) > 0
+    readahead_.ask(torch.tensor([4]))
+    assert len(memory.advice) == few  # the same again is not said again
+    monkeypatch.setattr(readahead, "MOST", PAGE)
+    del asked[:]
+    readahead_.ask(torch.arange(0, ROWS, 10))
+    assert memory.advice[few:] == [mmap.MADV_NORMAL] * few
+    assert not asked
+
+
+def test_several_storages_in_one_batch(
+    storage: DatasetStorage, asked: list[list[int]], disk: Callable[[int], None]
+) -> None:
+    one = readahead_of(storage)
+    second = Readahead(storage._plan, [map for _, map in one._sources], lambda rows: rows)
+    one.asking, second.asking = True, False
+    disk(1)
+    rows = [torch.tensor([1]), torch.tensor([2])]
+    assert around([one, second], rows, lambda: "made") == "made"
+    assert asked == [[1]]
+    assert one.asking
+    assert second.asking
+
+
+def drop(file: Path) -> bool:
+    """Have a file forgotten by the page cache; tells whether it was."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return not any(in_memory(file))
+
+
+def in_memory(file: Path) -> list[bool]:
+    """Tell of each page of a file whether it is in the page cache, without touching it."""
+    words = map_file(file, file.stat().st_size, 1).words
+    pages = -(-len(words) // PAGE)
+    states = (ctypes.c_ubyte * pages)()
+    address, size = ctypes.c_void_p(words.data_ptr()), ctypes.c_size_t(len(words))
+    if ctypes.CDLL(None, use_errno=True).mincore(address, size, states):
+        pytest.skip("this system does not tell what is in memory")
+    return [bool(state & 1) for state in states]
+
+
+@pytest.fixture
+def cold_file(tmp_path: Path) -> Path:
+    """A file of 64 pages that is on the disk only."""
+    file = tmp_path / "rows"
+    file.write_bytes(bytes(range(1, 65)) * PAGE)
+    if not drop(file):
+        pytest.skip("this file system keeps files in memory")
+    return file
+
+
+@pytest.mark.usefixtures("gathering")
+def test_what_is_asked_for_is_read_and_nothing_else(cold_file: Path) -> None:
+    map = map_file(cold_file, 64, PAGE)
+    assert map.memory is not None
+    map.memory.madvise(mmap.MADV_RANDOM)
+    starts = np.array([3, 40]) * PAGE
+    readahead._will_need(readahead.Stretches(map, starts, np.array([2, 1]) * PAGE))
+    until = time.monotonic() + 10
+    while (found := {page for page, here in enumerate(in_memory(cold_file)) if here}) != {3, 4, 40}:
+        assert found < {3, 4, 40}
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+@pytest.mark.usefixtures("gathering")
+def test_reads_are_counted(cold_file: Path) -> None:
+    map = map_file(cold_file, 64, PAGE)
+    before = readahead._reads()
+    assert int(map.words.sum()) != 0
+    after = readahead._reads()
+    assert after > before
+    assert int(map.words.sum()) != 0
+    assert readahead._reads() == after
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the extension was not built")
+def test_files_that_are_in_memory_are_not_asked_for(
+    toy: Path, cold_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cold_file` shows that files can be dropped here."""
+    cold_file.read_bytes()
+    for file in toy.rglob("*.memmap"):
+        file.read_bytes()
+    storage = DatasetStorage(toy)
+    assert not storage.cold
+    storage.gather(torch.arange(1))
+    assert not storage.cold
+    monkeypatch.setattr(readahead, "SETTLING", -1)  # no time to find out
+    other = DatasetStorage(toy)
+    other.gather(torch.arange(1))
+    assert other.cold
+    del storage, other
+    for file in toy.rglob("*.memmap"):
+        drop(file)
+    monkeypatch.undo()
+    last = DatasetStorage(toy)
+    last.gather(torch.arange(1))
+    assert last.cold
+
+
+@pytest.mark.usefixtures("gathering")
+def test_batches_from_the_disk_are_right(toy: Path, cold_file: Path) -> None:
+    """`cold_file` shows that files can be dropped here."""
+    del cold_file
+    for file in toy.rglob("*.memmap"):
+        drop(file)
+    storage = DatasetStorage(toy)
+    for seed in range(4):
+        rows = torch.randint(ROWS, (50,), generator=torch.Generator().manual_seed(seed))
+        batch = storage.gather(rows)
+        code = -batch["action"][:, 0]
+        starts = torch.tensor([0, *np.cumsum(LENGTHS)[:-1]])
+        episode = torch.searchsorted(starts, rows, right=True) - 1
+        assert torch.equal(code, (1000 * (episode + 1) + rows - starts[episode] + 1).float())
+        assert torch.equal(batch["observation", "state"][:, 0], code)
+        assert torch.equal(batch["next", "observation", "state"][:, 0], code + 1)
+        image = (code % 251).to(torch.uint8)[:, None, None, None]
+        assert (batch["observation", "image"] == image).all()
