@@ -93,7 +93,7 @@ def _open(folder: Path, rows: int, priority: torch.Tensor) -> dict[str, Any]:
     try:
         buffers["TorchRL"] = torchrl(ted, sampler=TorchRLs(rows, ALPHA, BETA))
     except RuntimeError as error:
-        print(f"TorchRL's prioritized sampler cannot be used with this torch: {error}")
+        print(f"no TorchRL: its prioritized sampler cannot be used with this torch ({error})")
     for buffer in buffers.values():
         buffer.update_priority(torch.arange(rows), priority)
     return {**buffers, "numpy, cumulative sums": Plain(ted, priority)}

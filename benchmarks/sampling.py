@@ -1,7 +1,8 @@
 """Uniform sampling from warm files, each transition on its own: this package and its peers.
 
 All give the same leaves, of rows drawn uniformly; what they give for the same rows is compared
-first. Ours and TorchRL's batches are nested TensorDicts with `index`, numpy's a flat dict.
+first. Ours and TorchRL's batches are nested TensorDicts with `index`, numpy's a flat dict. `--threads 1`
+compares what libraries do, not how long their threads wait for a core that others want.
 """
 
 from __future__ import annotations

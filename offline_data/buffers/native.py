@@ -42,6 +42,9 @@ compiled = extension("_gather")
 class NativeGather:
     """Gathers into CPU memory, one allocation per leaf.
 
+    Leaves are not views of one block: torch takes longer to make a view than a tensor over memory
+    that it is given, and each view would keep, pickle and share the whole block.
+
     Args:
         plan: What to gather.
         maps: The file of each of the plan's gathers, as words `[rows, words]`.

@@ -50,7 +50,8 @@ class Storage(Sampleable, Protocol):
 class DatasetStorage:
     """The transitions of a dataset directory, of either layout.
 
-    Files are mapped on first use. A pickled storage carries its path and opens the files again;
+    Files are mapped on first use; pages that are on a disk are asked for all at once, batch by
+    batch (see `Readahead`), so that nothing has to fit in memory. A pickled storage carries its path and opens the files again;
     a forked one shares the maps. Nothing ever writes to the files.
 
     Args:
