@@ -41,7 +41,7 @@ ALLOWED = {
     # Contract tests of other people's adapters send datasets to a process that they start.
     "offline_data/testing/sources.py": {"pickle"},
     # Opens what it wrote itself a moment before, with the peer that it measures.
-    "benchmarks/sampling.py": {"load_memmap"},
+    "benchmarks/sampling_data.py": {"load_memmap"},
 }
 """What a file may use all the same, and why."""
 
@@ -139,7 +139,7 @@ def test_what_is_allowed_is_used() -> None:
 
 def test_the_files_are_found() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in _files()}
-    assert {"offline_data/readers/pickles.py", "cli/main.py", "benchmarks/sampling.py"} <= names
+    assert {"offline_data/readers/pickles.py", "cli/main.py", "benchmarks/sampling_data.py"} <= names
 
 
 @pytest.mark.parametrize(
