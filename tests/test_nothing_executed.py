@@ -139,7 +139,11 @@ def test_what_is_allowed_is_used() -> None:
 
 def test_the_files_are_found() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in _files()}
-    assert {"offline_data/readers/pickles.py", "cli/main.py", "benchmarks/sampling_data.py"} <= names
+    assert {
+        "offline_data/readers/pickles.py",
+        "cli/main.py",
+        "benchmarks/sampling_data.py",
+    } <= names
 
 
 @pytest.mark.parametrize(
