@@ -131,7 +131,7 @@ def test_a_reader_that_stops_at_the_last_byte_is_told_of_damage(tmp_path: Path) 
             read_array(stream, allow_pickle=False)
 
 
-@pytest.mark.parametrize("after", [b"x", b"\0\0x", gzip.compress(b"2002")[:-1]])
+@pytest.mark.parametrize("after", [b"x", b"\0\0x", gzip.compress(b"2002", mtime=0)[:-1]])
 def test_what_follows_a_member_is_a_member(tmp_path: Path, after: bytes) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(b"1001") + after)
