@@ -46,8 +46,12 @@ class Census:
     def _look_at(self, columns: Mapping[Key, NDArray[np.generic]]) -> None:
         for key, values in columns.items():
             if values.dtype.kind in "fc" and not _all_finite(values):
-                counts = self.non_finite.setdefault(join_key(key), Counter())
-                counts.update(nan=int(np.isnan(values).sum()), inf=int(np.isinf(values).sum()))
+                found = {"nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum())}
+                self.add_non_finite(join_key(key), found)
+
+    def add_non_finite(self, leaf: str, counts: Mapping[str, int]) -> None:
+        """Add what was counted of a leaf: `nan` and `inf`."""
+        self.non_finite.setdefault(leaf, Counter()).update(counts)
 
     def non_finite_json(self) -> dict[str, dict[str, int]]:
         """Return `{leaf: {"nan": n, "inf": n}}`, both always present."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.fields import Key, join_key
+from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import FormatError
 from offline_data.store.layout import TEXT_DTYPE
 from offline_data.store.packing import Column
@@ -35,6 +35,13 @@ class Schema:
     steps: Mapping[Key, Column]
     observations: Mapping[Key, Column]
     episodes: Mapping[Key, Column]
+    coded: bool = False
+    """Whether text comes as codes, whose words are known, and not as `str`."""
+
+    @property
+    def two_copies(self) -> tuple[Key, ...]:
+        """Root step leaves that have a `next` of their own; see `Manifest.two_copies`."""
+        return tuple(key for key in self.steps if key[0] != "next" and next_of(key) in self.steps)
 
     def conform(self, batch: EpisodeBatch, first_episode: int) -> None:
         """Raise `FormatError` unless every column of `batch` can be stored as this schema says.
@@ -51,7 +58,8 @@ class Schema:
             where = f"episodes {first_episode} to {first_episode + len(batch.lengths) - 1}"
             _same_keys(what, mine, theirs, where)
             for key, column in theirs.items():
-                _check_shape(f"{what} leaf {join_key(key)!r} of {where}", mine[key], column)
+                name = f"{what} leaf {join_key(key)!r} of {where}"
+                _check_shape(name, mine[key], column, coded=self.coded)
 
 
 def schema_of(batch: EpisodeBatch) -> Schema:
@@ -104,10 +112,11 @@ def _same_keys(
         raise FormatError(f"{where} {verb} {what} leaves {names}")
 
 
-def _check_shape(what: str, column: Column, values: NDArray[np.generic]) -> None:
+def _check_shape(what: str, column: Column, values: NDArray[np.generic], *, coded: bool) -> None:
     if values.shape[1:] != column.shape:
         raise FormatError(
             f"{what} has rows of shape {list(values.shape[1:])}, expected {list(column.shape)}"
         )
-    if (values.dtype == object) != column.text:
+    codes = coded and column.text and values.dtype == column.dtype
+    if (values.dtype == object) != column.text and not codes:
         raise FormatError(f"{what} is {values.dtype}, expected {column.dtype}")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from offline_data.episodes.fields import Key
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -65,6 +67,9 @@ class Manifest:
     """`{relative path: {"size": …, "sha256": …}}` of every other file here."""
     parents: tuple[str, ...] = ()
     """Ids of the datasets it was made from."""
+    two_copies: tuple[Key, ...] = ()
+    """Root leaves that have another value after an action than before the next one, so that both
+    are stored once per transition, in either layout."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields this version does not know."""
 
@@ -90,6 +95,7 @@ class Manifest:
         known = {name: value[name] for name in _PLAIN_FIELDS if name in value}
         for name in ("files", "notes", "dropped", "parents"):
             known[name] = tuple(known.get(name, ()))
+        known["two_copies"] = tuple(tuple(key) for key in known.get("two_copies", ()))
         tables = {name: TableSpec.from_json(table) for name, table in value["schema"].items()}
         extra = {k: v for k, v in value.items() if k not in {*_PLAIN_FIELDS, *_DERIVED}}
         return cls(**known, tables=tables, extra=extra)

@@ -82,7 +82,10 @@ class DatasetReader:
         return {
             key: leaf
             for key, leaf in ted.items()
-            if key not in _FLAGS and key[0] != "next" and next_of(key) in ted
+            if key not in _FLAGS
+            and key[0] != "next"
+            and next_of(key) in ted
+            and key not in self.manifest.two_copies
         }
 
     @cached_property

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from offline_data.disk import disk_errors
 
@@ -22,6 +22,13 @@ _IN_FLIGHT = 3
 
 _SYNC = 32 << 20
 """Bytes of a file after which they are forced to the disk."""
+
+
+class Appends(Protocol):
+    """Takes the bytes of files of one folder, each file's in order."""
+
+    def append(self, name: str, data: Any) -> None:
+        """Append a contiguous array or bytes to file `name`; `data` must not change afterwards."""
 
 
 @dataclass(frozen=True)

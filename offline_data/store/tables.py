@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import EpisodeBatch
-    from offline_data.store.sink import Sink
+    from offline_data.store.sink import Appends
     from offline_data.store.text import Vocabularies
 
 CHUNK = 4 << 20
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class TableWriter:
     """Appends rows to the files of one table."""
 
-    def __init__(self, spec: TableSpec, sink: Sink) -> None:
+    def __init__(self, spec: TableSpec, sink: Appends) -> None:
         self.spec = spec
         self._sink = sink
         self._by_file: dict[str, list[LeafSpec]] = {}
@@ -95,7 +95,7 @@ class LayoutWriter(Protocol):
 class CompactWriter:
     """One copy: packed steps (`N` rows) and packed observations (`N + E` rows)."""
 
-    def __init__(self, schema: Schema, sink: Sink, words: Vocabularies) -> None:
+    def __init__(self, schema: Schema, sink: Appends, words: Vocabularies) -> None:
         self._schema, self._words = schema, words
         episode = Column(EPISODE, np.dtype("int64"), ())
         self._steps = TableWriter(pack(STEPS, [episode, *schema.steps.values()]), sink)
@@ -118,7 +118,7 @@ class CompactWriter:
 class TedWriter:
     """Two copies: every TED leaf in a file of its own, `next` and root flags stored."""
 
-    def __init__(self, schema: Schema, sink: Sink, words: Vocabularies) -> None:
+    def __init__(self, schema: Schema, sink: Appends, words: Vocabularies) -> None:
         self._schema, self._words = schema, words
         columns = [Column(EPISODE, np.dtype("int64"), ()), *schema.steps.values()]
         for column in schema.observations.values():
@@ -148,7 +148,7 @@ class TedWriter:
 
 
 def layout_writer(
-    layout: LayoutName, schema: Schema, sink: Sink, words: Vocabularies
+    layout: LayoutName, schema: Schema, sink: Appends, words: Vocabularies
 ) -> LayoutWriter:
     """Return the writer of a layout."""
     return (TedWriter if layout == TED else CompactWriter)(schema, sink, words)
@@ -183,7 +183,10 @@ def _rows_of(
 def encoded(
     table: str, column: Column, values: NDArray[np.generic], words: Vocabularies
 ) -> NDArray[Any]:
-    """Return what is stored for `values`: codes for text, exactly cast numbers for the rest."""
-    if column.text:
+    """Return what is stored for `values`: codes for text, exactly cast numbers for the rest.
+
+    Text that is numbers already, is codes already.
+    """
+    if column.text and values.dtype == object:
         return words.encode(table, column.key, values.astype(object, copy=False))
     return stored(values, column)

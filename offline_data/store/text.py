@@ -12,6 +12,8 @@ from offline_data.errors import FormatError
 from offline_data.store.layout import TEXT_DTYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 
@@ -23,6 +25,10 @@ class Vocabularies:
 
     def __init__(self) -> None:
         self._codes: dict[tuple[str, Key], dict[str | None, int]] = {}
+
+    def know(self, table: str, key: Key, words: Iterable[str]) -> None:
+        """Take over the words of a leaf whose codes have been written already."""
+        self._codes[table, key] = {None: -1, **{word: code for code, word in enumerate(words)}}
 
     def encode(self, table: str, key: Key, values: NDArray[np.object_]) -> NDArray[np.int32]:
         """Turn texts of any shape into codes; None becomes -1.

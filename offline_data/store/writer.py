@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,16 +10,13 @@ import numpy as np
 from offline_data.disk import require_bytes
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.errors import FormatError
-from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode, check_episodes
+from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode
 from offline_data.store.census import Census
 from offline_data.store.columns import Schema, schema_of
-from offline_data.store.layout import EPISODES, MANIFEST, TEXT, TableSpec
-from offline_data.store.manifest import Manifest, dump_manifest
-from offline_data.store.meta import meta_files
-from offline_data.store.packing import Column, pack
-from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.store.completing import Contents, complete
+from offline_data.store.reader import DatasetReader
 from offline_data.store.sink import Sink
-from offline_data.store.tables import LayoutWriter, TableWriter, encoded, layout_writer
+from offline_data.store.tables import LayoutWriter, layout_writer
 from offline_data.store.text import Vocabularies
 
 if TYPE_CHECKING:
@@ -32,6 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.episodes import EpisodeBatch
+    from offline_data.store.layout import TableSpec
+    from offline_data.store.manifest import Manifest
 
 MARGIN = 64 << 20
 """Bytes that are to be free beside those of the dataset, before writing begins."""
@@ -99,7 +97,7 @@ class DatasetWriter:
         first_row, first = self._census.counts["transitions"], self._census.counts["episodes"]
         self._schema_of_all.conform(batch, first)
         layout.append(batch, first)
-        self._episodes.append(_episode_columns(batch, first_row))
+        self._episodes.append(episode_table(batch, first_row))
         self._census.add(batch)
         self._sink.run(self._check(batch, layout.tables, first_row, first))
 
@@ -107,21 +105,19 @@ class DatasetWriter:
         """Write the rest, look at the whole once more as a reader, and write the manifest last."""
         if self._layout is None:
             raise FormatError(f"{self._header.id} has no episodes")
-        episodes, columns = self._write_episodes()
-        tables = {**self._layout.tables, EPISODES: episodes}
-        for name, table in tables.items():
-            for path, text in meta_files(name, table).items():
-                self._sink.append(path, text.encode())
-        words = self._words.dump()
-        if words is not None:
-            self._sink.append(TEXT, words.encode())
-        digests = self._sink.finish()
-        manifest = self._manifest(tables, {k: vars(v) for k, v in sorted(digests.items())})
-        check_episodes(DatasetReader(self.folder, manifest), columns)
-        self._sink.append(MANIFEST, dump_manifest(manifest).encode())
-        self._sink.finish()
-        open_reader(self.folder)
-        return manifest
+        self._sink.drain()  # the audit runs there
+        columns = {
+            key: np.concatenate([part[key] for part in self._episodes]) for key in self._episodes[0]
+        }
+        contents = Contents(
+            self._layout.tables,
+            columns,
+            self._schema_of_all.episodes,
+            self._census,
+            self._audit.to_json(self._census.counts["transitions"]),
+            self._schema_of_all.two_copies,
+        )
+        return complete(self._sink, self._header, contents, self._words)
 
     @property
     def _schema_of_all(self) -> Schema:
@@ -149,42 +145,14 @@ class DatasetWriter:
         reader.vocabularies = self._words.by_table()
         return lambda: self._audit.check(batch, reader, first_row, first)
 
-    def _write_episodes(self) -> tuple[TableSpec, dict[Key, NDArray[Any]]]:
-        columns = {
-            key: np.concatenate([part[key] for part in self._episodes]) for key in self._episodes[0]
-        }
-        given = self._schema_of_all.episodes
-        specs = {
-            key: given.get(key, Column(key, values.dtype, values.shape[1:]))
-            for key, values in columns.items()
-        }
-        writer = TableWriter(pack(EPISODES, specs.values()), self._sink)
-        codes = {
-            key: encoded(EPISODES, specs[key], values, self._words).__getitem__
-            for key, values in columns.items()
-        }
-        writer.append(codes, self._census.counts["episodes"])
-        return writer.spec, columns
 
-    def _manifest(
-        self, tables: dict[str, TableSpec], digests: dict[str, dict[str, Any]]
-    ) -> Manifest:
-        header, census = self._header, self._census
-        dropped = dict.fromkeys([*header.dropped_leaves, *census.dropped])
-        return replace(
-            header,
-            tables=tables,
-            counts=dict(census.counts),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            notes=tuple(dict.fromkeys([*header.notes, *census.notes])),
-            dropped=tuple(vars(leaf) for leaf in dropped),
-            non_finite=census.non_finite_json(),
-            audit=self._audit.to_json(census.counts["transitions"]),
-            digests=digests,
-        )
+def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
+    """Return `[E, …]` columns of the episode table: what follows from the steps, and the source's.
 
-
-def _episode_columns(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
+    Args:
+        batch: The episodes.
+        first_row: Row of their first transition in the dataset.
+    """
     last = batch.last_rows
     return {
         ("start",): batch.starts + first_row,
