@@ -34,10 +34,9 @@ GUARDED = {
 SAFE = {"allow_pickle": False, "weights_only": True}
 
 ALLOWED = {
-    # Batches from a child process to the one that started it: no byte comes from elsewhere.
-    "offline_data/ingest/reading.py": {"pickle"},
-    "offline_data/ingest/wire.py": {"pickle"},
-    "offline_data/ingest/worker.py": {"pickle"},
+    # Functions and values between this program and processes it started, or a pool that a caller
+    # gave it: no byte comes from elsewhere.
+    "offline_data/processes/wire.py": {"cloudpickle", "pickle"},
     # Contract tests of other people's adapters send datasets to a process that they start.
     "offline_data/testing/sources.py": {"pickle"},
     # Opens what it wrote itself a moment before, with the peer that it measures.

@@ -1,24 +1,20 @@
 """Parts of a raw dataset become batches, in order, in this process or in several.
 
-Workers are plain child processes that answer over pipes, not `multiprocessing`: a training
-script without an `if __name__ == "__main__"` guard can load a dataset at its top level.
+Workers are plain child processes, not `multiprocessing`: a training script without an
+`if __name__ == "__main__"` guard can load a dataset at its top level.
 """
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Any, cast
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, cast
 
 from offline_data.errors import OfflineDataError
-from offline_data.ingest.wire import receive, send
+from offline_data.processes import Child, ChildDiedError
+from offline_data.processes.wire import pack_function
 from offline_data.sources.base import Part
 
 if TYPE_CHECKING:
@@ -38,11 +34,6 @@ _PROBES = 16
 
 _WORTH_WORKERS = 1.0
 """Seconds that worker processes must be expected to save, to pay for their start."""
-
-_CHILD = (
-    "import sys; sys.path[:] = sys.argv[1:]; from offline_data.ingest.worker import main; main()"
-)
-"""Adapters are found in the child where they were found here."""
 
 
 def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
@@ -110,42 +101,20 @@ def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch
 def _read_in_workers(
     raw: RawDataset, parts: Sequence[Part], workers: int
 ) -> Iterator[EpisodeBatch]:
+    read = pack_function(raw.read)
     with ExitStack() as stack:
-        pipes = [stack.enter_context(_Worker(raw, parts[i::workers])) for i in range(workers)]
+        children = [stack.enter_context(Child(read)) for _ in range(workers)]
+        for number, part in enumerate(parts):
+            children[number % workers].send(part)
         for number in range(len(parts)):
-            yield pipes[number % workers].next_batch()
+            yield _next_batch(children[number % workers])
 
 
-class _Worker:
-    """One child process that reads its parts in order."""
-
-    def __init__(self, raw: RawDataset, parts: Sequence[Part]) -> None:
-        self._job = pickle.dumps((raw, list(parts)))
-
-    def __enter__(self) -> Self:
-        command = [sys.executable, "-c", _CHILD, *sys.path]
-        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self._answers = cast("IO[bytes]", self._process.stdout)
-        stdin = cast("IO[bytes]", self._process.stdin)
-        send(stdin, self._job)
-        stdin.flush()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def next_batch(self) -> EpisodeBatch:
-        try:
-            answer: Any = receive(self._answers)
-        except EOFError:
-            code = self._process.wait()
-            raise OfflineDataError(
-                f"A process that read the raw files ended with status {code}",
-                hint="if memory was short, try again with OFFLINE_DATA_WORKERS=1",
-            ) from None
-        if isinstance(answer, BaseException):
-            raise answer
-        return cast("EpisodeBatch", answer)
+def _next_batch(child: Child) -> EpisodeBatch:
+    try:
+        return cast("EpisodeBatch", child.receive())
+    except ChildDiedError:
+        raise OfflineDataError(
+            f"A process that read the raw files {child.ending}",
+            hint="if memory was short, try again with OFFLINE_DATA_WORKERS=1",
+        ) from None

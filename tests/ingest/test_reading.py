@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.errors import FormatError, OfflineDataError
 from offline_data.ingest import reading
 from offline_data.ingest.reading import read_parts
-from offline_data.ingest.wire import receive, send
 from offline_data.testing.batches import assert_same_batch, concatenate
 from offline_data.testing.raw import ToyRaw
 from offline_data.testing.toy import toy_batch
@@ -83,18 +80,3 @@ def test_a_script_without_a_main_guard_may_load_at_its_top_level(tmp_path: Path)
         [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.stdout, done.returncode) == ("44\n", 0), done.stderr
-
-
-def test_values_on_the_wire_are_whole() -> None:
-    stream = io.BytesIO()
-    values = [{"a": np.arange(100_000), "b": np.zeros(0), "c": None}, "text", FormatError("x")]
-    for value in values:
-        send(stream, value)
-    stream.seek(0)
-    first = receive(stream)
-    np.testing.assert_array_equal(first["a"], np.arange(100_000))
-    assert first["b"].shape == (0,)
-    assert receive(stream) == "text"
-    assert str(receive(stream)) == "x"
-    with pytest.raises(EOFError):
-        receive(stream)

@@ -1,0 +1,1 @@
+"""Who runs the tasks: this process, local processes, a pool that is given, Ray."""

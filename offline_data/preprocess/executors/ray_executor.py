@@ -1,0 +1,241 @@
+"""The executor that runs tasks on Ray: spread over nodes, run again when a worker dies."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import MissingDependencyError, OfflineDataError, UsageError
+from offline_data.preprocess.errors import WorkerDiedError
+from offline_data.preprocess.executors.ray_connection import connected
+from offline_data.preprocess.executors.ray_worker import JobOnWorker
+from offline_data.processes.calls import answer_in_pool
+from offline_data.processes.wire import dumps, loads, pack_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from offline_data.preprocess.executors.base import R, T
+    from offline_data.progress import Progress
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+"""What Ray has in its messages, also where nothing shows it."""
+
+_QUEUED = 2
+"""Tasks given to Ray for each that it can run: none waits for this process between two tasks."""
+
+_ENDS_WITHIN = 60.0
+"""Seconds for cancelled tasks to end; longer only where a node does not answer any more."""
+
+
+_CANCEL_AGAIN = 0.2
+"""Seconds after which what is still under way is cancelled once more."""
+
+
+class RayExecutor:
+    """Runs the tasks of a job on Ray; see `Executor`.
+
+    Tasks are spread over the nodes. Only the job, tasks and answers travel: data go through files
+    that every node sees under the same path. This package, and what a job imports, must be
+    installed on every node. What is started or connected here is shut down after each `run`.
+
+    A task whose worker or node was lost is run again by this class and not by Ray, which would
+    not tell. A node that is lost to the cluster may still be at work: two attempts at a task must
+    never write into one file.
+
+    Args:
+        address: `host:port` or `ray://host:port` of a cluster; `auto`: the one that runs on this
+            machine; `local`: start one here. None: the one that this process is connected to,
+            else the one that `RAY_ADDRESS` names, else `local`.
+        workers: Of a Ray that is started here: tasks that run at a time (None: one for each
+            CPU). Of another: the most that are under way (None: twice what it can run).
+        worker_threads: Threads of one task, and CPUs that it reserves.
+        max_retries: How often a task is run again after its worker died.
+        namespace: Ray's namespace of a connection made here.
+
+    Raises:
+        UsageError: A number that is too small.
+
+    Example:
+        >>> RayExecutor("10.0.0.1:6379", workers=8).name
+        'ray'
+    """
+
+    name = "ray"
+    shards = True
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        workers: int | None = None,
+        worker_threads: int = 1,
+        max_retries: int = 1,
+        namespace: str | None = None,
+    ) -> None:
+        self.address = address
+        self.workers = None if workers is None else _at_least(1, workers, "workers")
+        self.worker_threads = _at_least(1, worker_threads, "worker_threads")
+        self.max_retries = _at_least(0, max_retries, "max_retries")
+        self.namespace = namespace
+
+    def run(
+        self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
+    ) -> Iterator[tuple[int, R]]:
+        """Yield `(number of the task in tasks, answer)` as tasks finish, in any order.
+
+        Closing the iterator, or an error out of it, ends the tasks that are under way, on every
+        node, and waits for their end.
+
+        Args:
+            job: What to do with a task; sent once, by cloudpickle.
+            tasks: All of them; without any, Ray is not started.
+            progress: Told when a worker or a node was lost and its task is run again.
+
+        Raises:
+            MissingDependencyError: ray is not installed, or what the job uses is not on a node.
+            UsageError: A job that cannot be sent; an address that is none, or another one than
+                this process is connected to.
+            NetworkError: No cluster answers at the address.
+            AuthError: The cluster asks for a token that is not here.
+            WorkerDiedError: A task's worker or node was lost `max_retries + 1` times.
+            RemoteError: `job` raised what cannot be sent here.
+            Exception: Whatever else `job` raised; `__cause__` has its traceback as text.
+        """
+        ray = _import_ray()
+        function = pack_function(JobOnWorker.of(job, self.worker_threads))
+        return self._answers(ray, function, tasks, progress)
+
+    def _answers(
+        self, ray: Any, function: bytes, tasks: Sequence[Any], progress: Progress
+    ) -> Iterator[tuple[int, Any]]:
+        if not tasks:
+            return
+        cpus = self.workers and self.workers * self.worker_threads
+        with connected(ray, self.address, cpus=cpus, namespace=self.namespace) as is_ours:
+            reserved = _reserved(ray, self.worker_threads)
+            flight = _Flight(ray, function, tasks, cpus=reserved, retries=self.max_retries)
+            try:
+                yield from flight.answers(None if is_ours else self.workers, progress)
+            finally:
+                flight.cancel()
+
+
+class _Flight:
+    """The tasks of one run: those that wait, those that Ray has, how often their workers died."""
+
+    def __init__(
+        self, ray: Any, function: bytes, tasks: Sequence[Any], *, cpus: int, retries: int
+    ) -> None:
+        self._ray = ray
+        self._function = ray.put(function)
+        self._tasks = tasks
+        self._cpus = cpus
+        self._retries = retries
+        self._waiting = deque(range(len(tasks)))
+        self._under_way: dict[Any, int] = {}
+        self._deaths: Counter[int] = Counter()
+        options = {"num_cpus": cpus, "max_retries": 0, "scheduling_strategy": "SPREAD"}
+        self._answer = ray.remote(**options)(answer_in_pool)
+
+    def answers(self, most: int | None, progress: Progress) -> Iterator[tuple[int, Any]]:
+        """Yield numbers and answers, with at most `most` tasks under way (None: as Ray can)."""
+        while self._waiting or self._under_way:
+            self._submit(self._queue() if most is None else most)
+            finished, _ = self._ray.wait(list(self._under_way))
+            for reference in finished:
+                number = self._under_way.pop(reference)
+                try:
+                    answer = self._ray.get(reference)
+                except _losses(self._ray) as error:
+                    self._lost(number, error, progress)
+                except self._ray.exceptions.RayError as error:
+                    raise _not_run(number, error) from error
+                else:
+                    yield number, loads(answer).result()
+
+    def _queue(self) -> int:
+        """Return how many tasks keep the cluster busy; it may have grown since the last time."""
+        return _QUEUED * max(1, int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus)
+
+    def _submit(self, most: int) -> None:
+        while self._waiting and len(self._under_way) < most:
+            number = self._waiting.popleft()
+            request = dumps(self._tasks[number])
+            self._under_way[self._answer.remote(self._function, request)] = number
+
+    def _lost(self, number: int, error: Exception, progress: Progress) -> None:
+        """Let a task be run again, or give up on it."""
+        self._deaths[number] += 1
+        what = f"{_loss(self._ray, error)} while it ran task {number + 1} of {len(self._tasks)}"
+        if self._deaths[number] > self._retries:
+            raise WorkerDiedError(
+                f"{what}, in attempt {self._deaths[number]} of {self._retries + 1}",
+                hint="if memory was short, try again with fewer workers; "
+                "--resume goes on with what is finished",
+            ) from error
+        progress.note(f"{what[:1].lower()}{what[1:]}; running it again")
+        self._waiting.appendleft(number)
+
+    def cancel(self) -> None:
+        """End what is under way, and wait for its end."""
+        pending = list(self._under_way)
+        self._under_way.clear()
+        deadline = time.monotonic() + _ENDS_WITHIN
+        while pending and self._ray.is_initialized() and time.monotonic() < deadline:
+            # More than once: Ray may miss a task that is just on its way to a worker.
+            for reference in pending:
+                self._ray.cancel(reference, force=True)
+            _, pending = self._ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_AGAIN)
+
+
+def _reserved(ray: Any, threads: int) -> int:
+    """Return the CPUs that a task reserves: never more than a node has, or it would wait."""
+    nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+    return min(threads, int(max(nodes, default=0)) or threads)
+
+
+def _losses(ray: Any) -> tuple[type[Exception], ...]:
+    """Name what Ray raises for a task whose worker, node, or answer is gone."""
+    known = ray.exceptions
+    return (
+        known.WorkerCrashedError,
+        known.OutOfMemoryError,
+        known.NodeDiedError,
+        known.LocalRayletDiedError,
+        known.ObjectLostError,
+    )
+
+
+def _loss(ray: Any, error: Exception) -> str:
+    if isinstance(error, ray.exceptions.WorkerCrashedError):
+        return "A Ray worker died"
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return "A Ray worker was ended, because memory was short,"
+    return "A Ray node was lost"
+
+
+def _not_run(number: int, error: Exception) -> OfflineDataError:
+    return OfflineDataError(
+        f"Ray could not run task {number + 1}: {_COLOURS.sub('', str(error))}",
+        hint="offline-data must be installed on every node of the cluster",
+    )
+
+
+def _at_least(least: int, value: int, name: str) -> int:
+    if value < least:
+        raise UsageError(f"{name} is {value}; expected at least {least}")
+    return value
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Running tasks on Ray needs ray: {error}", hint="pip install 'offline-data[ray]'"
+        ) from error
+    return ray

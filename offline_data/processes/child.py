@@ -1,0 +1,181 @@
+"""A child process that computes one function of many requests, queued and answered in order.
+
+Not `multiprocessing`: a script without an `if __name__ == "__main__"` guard can start one at its
+top level, and nothing is forked from a process that has threads.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from typing_extensions import Self
+
+from offline_data.config import child_environ
+from offline_data.errors import OfflineDataError
+from offline_data.processes.wire import pack, pack_function, read, unpack, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROGRAM = """\
+import sys
+sys.path[:] = sys.argv[1:]
+del sys.argv[1:]
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from offline_data.processes.worker import main
+main()
+"""
+"""Modules are found in the child where they were found here."""
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""What torch and numpy take their number of threads from when they are imported."""
+
+_GRACE = 5.0
+"""Seconds for a process that has closed its pipe to end by itself."""
+
+
+class ChildDiedError(OfflineDataError):
+    """A child process ended before it had answered; the message says how."""
+
+    code = "child_died"
+
+
+def how_ended(status: int) -> str:
+    """Say how a process ended, from the status that `subprocess` gives.
+
+    Example:
+        >>> how_ended(-9), how_ended(3)
+        ('was ended by SIGKILL', 'ended with status 3')
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+class Child:
+    """A process that is given a function once, and then computes it of what it is sent.
+
+    Starts on entering a `with` block or by `start`, and is killed at the block's end or by `close`;
+    it also ends with this process. Not for several threads, but for `kill`.
+
+    An answer is sent while the next request is computed: where requests are queued, the function
+    must not change later what it has returned. What it prints goes to stderr.
+
+    Args:
+        function: Of one argument; also a lambda, or one of a script or notebook. Or the bytes of
+            `pack_function`, where several children are given the same one.
+        threads: Threads that torch and numpy compute with in the child, no more than there are
+            cores; None: what the environment says.
+
+    Raises:
+        UsageError: The function refers to something that exists in this process only.
+
+    Example:
+        >>> with Child(lambda x: 2 * x) as child:
+        ...     child.ask(21)
+        42
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any] | bytes, *, threads: int | None = None
+    ) -> None:
+        self._function = function if isinstance(function, bytes) else pack_function(function)
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start the process and send it the function.
+
+        Raises:
+            OfflineDataError: The system starts no further process.
+        """
+        command = [sys.executable, "-c", _PROGRAM, *sys.path]
+        names = _THREADS if self._threads is not None else ()
+        environ = child_environ(**dict.fromkeys(names, str(self._threads)))
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+            )
+        except OSError as error:
+            raise OfflineDataError(
+                f"A process could not be started: {error}", hint="try again with fewer workers"
+            ) from error
+        self.send(self._function)
+        return self
+
+    def send(self, request: object) -> None:
+        """Queue a request; does not wait for it to be computed.
+
+        Where the process has ended, `receive` will say so.
+        """
+        packed = pack(request)
+        with suppress(BrokenPipeError):
+            write(cast("IO[bytes]", self._started.stdin), packed)
+
+    def receive(self) -> Any:
+        """Wait for the answer to the oldest request that has none.
+
+        Raises:
+            ChildDiedError: The process has ended.
+            RemoteError: The function raised what cannot be sent here.
+            Exception: Whatever else the function raised; `__cause__` has its traceback as text.
+        """
+        process = self._started
+        try:
+            packed = read(cast("IO[bytes]", process.stdout))
+        except EOFError:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+            self.kill()
+            raise ChildDiedError(f"A process {self.ending}") from None
+        return unpack(packed).result()
+
+    def ask(self, request: object) -> Any:
+        """Send a request and wait for its answer; raises what `receive` raises."""
+        self.send(request)
+        return self.receive()
+
+    def kill(self) -> None:
+        """End the process at once; another thread that waits for it gets a `ChildDiedError`."""
+        self._started.kill()
+
+    def close(self) -> None:
+        """Kill the process and wait for its end; may be called again."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        with suppress(BrokenPipeError):  # of a request that it did not read
+            cast("IO[bytes]", process.stdin).close()
+        cast("IO[bytes]", process.stdout).close()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._started.pid
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words; waits for the end."""
+        return how_ended(self._started.wait())
+
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise OfflineDataError("The process was not started, or was closed")
+        return self._process

@@ -1,0 +1,83 @@
+"""Jobs that tests of executors run, and a progress that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from offline_data.progress import SilentProgress
+
+TASKS = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 97]
+"""No two alike, in no order."""
+
+EXPECTED = list(enumerate([16, 8, 20, 64, 40, 12, 28, 24, 144, 36, 392]))
+"""Numbers of the tasks, and what `quadrupled` makes of each: 4 · (task + 1)."""
+
+
+class Notes(SilentProgress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        """Keep it."""
+        self.notes.append(message)
+
+
+def quadrupled() -> Callable[[int], int]:
+    """Return a job that no other process can import."""
+    more = 1
+
+    def plus(x: int) -> int:
+        return x + more
+
+    return lambda task: 4 * plus(task)
+
+
+def deaths(folder: Path, count: int, task: int, after: float = 0.0) -> Callable[[int], int]:
+    """Return a job that gives back the task, and is killed with one of them so many times.
+
+    It is killed so many seconds after it began with that task.
+    """
+
+    def job(given: int) -> int:
+        import os
+        import signal
+        import time
+
+        if given == task:
+            died = len(list(folder.iterdir()))
+            if died < count:
+                time.sleep(after)
+                (folder / str(died)).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return given
+
+    return job
+
+
+def sleepers(folder: Path) -> Callable[[int], int]:
+    """Return a job that is done with task 0 at once, and with others not for a long time.
+
+    Each leaves a file with the number of its process; task 0 waits until another has begun.
+    """
+
+    def job(task: int) -> int:
+        import os
+        import time
+
+        (folder / f"{task}.part").write_text(str(os.getpid()))
+        (folder / f"{task}.part").rename(folder / f"{task}.pid")
+        while len(list(folder.glob("*.pid"))) < 2:
+            time.sleep(0.01)
+        if task:
+            time.sleep(600)
+        return task
+
+    return job
+
+
+def pids(folder: Path) -> list[int]:
+    """List the processes that `sleepers` ran in."""
+    return [int(path.read_text()) for path in folder.glob("*.pid")]

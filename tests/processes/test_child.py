@@ -1,0 +1,257 @@
+"""A child answers in order, says how it failed or died, and never outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from offline_data.errors import FormatError, OfflineDataError, UsageError
+from offline_data.processes import Child, ChildDiedError
+from offline_data.processes.child import how_ended
+from offline_data.processes.wire import pack_function
+from tests.processes.waiting import ended, wait_until
+
+
+def test_answers_come_in_order_whatever_is_queued() -> None:
+    def double(rows: np.ndarray) -> np.ndarray:
+        return rows * 2
+
+    requests = [np.arange(i, i + 100_000) for i in range(30)]
+    with Child(double) as child:
+        for request in requests:  # 24 MB, and as much of answers, before one is taken
+            child.send(request)
+        for request in requests:
+            np.testing.assert_array_equal(child.receive(), [2 * x for x in request.tolist()])
+
+
+def test_it_is_another_process_that_stays() -> None:
+    with Child(lambda x: (os.getpid(), x)) as child:
+        first, second = child.ask(1), child.ask(2)
+        assert first == (child.pid, 1)
+        assert second == (child.pid, 2)
+    assert child_is_not(first[0])
+
+
+def child_is_not(pid: int) -> bool:
+    return pid != os.getpid() and not psutil.pid_exists(pid)
+
+
+def test_bytes_of_a_function_serve_several() -> None:
+    factor = 7
+    function = pack_function(lambda x: factor * x)
+    with Child(function) as one, Child(function) as other:
+        assert (one.ask(2), other.ask(3)) == (14, 21)
+        assert one.pid != other.pid
+
+
+def test_a_child_goes_on_after_an_error() -> None:
+    def check(x: int) -> int:
+        if x == 2:
+            raise FormatError("two is broken", hint="leave it out")
+        return 10 // x
+
+    with Child(check) as child:
+        assert child.ask(1) == 10
+        with pytest.raises(FormatError, match="two is broken") as caught:
+            child.ask(2)
+        assert caught.value.hint == "leave it out"
+        with pytest.raises(ZeroDivisionError) as divided:
+            child.ask(0)
+        assert "in check" in str(divided.value.__cause__)
+        assert child.ask(5) == 2
+
+
+def test_a_function_that_cannot_be_imported_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_here")
+    exec("def double(x): return 2 * x", module.__dict__)  # noqa: S102 - a module without a file
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with Child(module.double) as child, pytest.raises(ModuleNotFoundError, match="only_here"):
+        child.ask(1)
+
+
+def test_a_function_that_cannot_be_sent() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="cannot be sent"):
+        Child(lambda x: (lock, x))
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (lambda _: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL"),
+        (lambda _: os.kill(os.getpid(), signal.SIGSEGV), "was ended by SIGSEGV"),
+        (lambda _: os._exit(7), "ended with status 7"),
+    ],
+)
+def test_a_death_says_how(end: object, words: str) -> None:
+    with Child(end) as child:  # type: ignore[arg-type]
+        child.send("x")
+        child.send("y" * 1_000_000)  # into a pipe that nobody reads any more
+        with pytest.raises(ChildDiedError, match=f"^A process {words}$"):
+            child.receive()
+        assert child.ending == words
+
+
+def test_a_signal_without_a_name() -> None:
+    assert how_ended(-63) == "was ended by signal 63"
+
+
+def test_a_death_in_the_middle_of_an_answer() -> None:
+    with Child(lambda _: np.ones(1_000_000)) as child:
+        child.send(1)
+        stdout: Any = child._started.stdout
+        assert stdout.peek(1)  # it has begun to write what no pipe holds
+        child.kill()
+        with pytest.raises(ChildDiedError, match="SIGKILL"):
+            child.receive()
+
+
+def test_kill_wakes_a_thread_that_waits() -> None:
+    def wait(_: int) -> None:
+        time.sleep(600)
+
+    caught: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            child.ask(1)
+        except ChildDiedError as error:
+            caught.append(error)
+
+    with Child(wait) as child:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        child.kill()
+        thread.join()
+    assert "SIGKILL" in str(caught)
+
+
+def test_what_a_function_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    def loud(x: int) -> tuple[int, str]:
+        print("print it")  # noqa: T201
+        os.write(1, b"write it\n")
+        subprocess.run(["echo", "echo it"], check=True)
+        return x, sys.stdin.read()
+
+    with Child(loud) as child:
+        assert child.ask(3) == (3, "")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == "print it\nwrite it\necho it\n"
+
+
+def test_ctrl_c_is_for_the_parent() -> None:
+    with Child(lambda x: x + 1) as child:
+        assert child.ask(1) == 2
+        os.kill(child.pid, signal.SIGINT)
+        assert child.ask(2) == 3
+
+
+def test_closing_ends_it_in_the_middle_and_twice_is_once() -> None:
+    def wait(_: int) -> None:
+        time.sleep(600)
+
+    child = Child(wait).start()
+    pid = child.pid
+    child.send(1)
+    child.send("x" * 1_000_000)
+    child.close()
+    assert not psutil.pid_exists(pid)
+    child.close()
+    with pytest.raises(OfflineDataError, match="not started, or was closed"):
+        child.receive()
+
+
+def test_threads_of_torch_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads(_: int) -> tuple[int, str | None]:
+        import torch
+
+        return torch.get_num_threads(), os.environ.get("OPENBLAS_NUM_THREADS")
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    with Child(threads, threads=1) as child:
+        assert child.ask(1) == (1, "1")
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+    with Child(lambda _: os.environ["OMP_NUM_THREADS"]) as child:
+        assert child.ask(1) == "2"
+
+
+def test_a_process_that_the_function_forks_does_not_hold_the_pipe(tmp_path: Path) -> None:
+    def fork(path: Path) -> None:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(600)
+        path.write_text(str(pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    forked = tmp_path / "pid"
+    try:
+        with Child(fork) as child, pytest.raises(ChildDiedError, match="SIGKILL"):
+            child.ask(forked)
+        assert psutil.pid_exists(int(forked.read_text()))
+    finally:
+        os.kill(int(forked.read_text()), signal.SIGKILL)
+
+
+def test_it_ends_with_its_parent_in_the_middle_of_a_call(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        "from offline_data.processes import Child\n"
+        "def wait(path):\n"
+        "    pathlib.Path(path).touch()\n"
+        "    time.sleep(600)\n"
+        "child = Child(wait).start()\n"
+        "print(child.pid, flush=True)\n"
+        "child.ask(sys.argv[1])\n"
+    )
+    begun = tmp_path / "begun"
+    command = [sys.executable, str(script), str(begun)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        wait_until(begun.exists)
+        assert not ended(pid)
+        parent.kill()
+    wait_until(lambda: ended(pid))
+
+
+def test_functions_and_classes_of_a_script_without_a_guard(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from dataclasses import dataclass\n"
+        "from offline_data.processes import Child\n"
+        "@dataclass\n"
+        "class Point:\n"
+        "    x: int\n"
+        "class OwnError(Exception):\n"
+        "    pass\n"
+        "def move(point):\n"
+        "    if point.x < 0:\n"
+        "        raise OwnError('left')\n"
+        "    return Point(point.x + STEP)\n"
+        "STEP = 4\n"
+        "with Child(move) as child:\n"
+        "    moved = child.ask(Point(3))\n"
+        "    print(moved, type(moved) is Point)\n"
+        "    try:\n"
+        "        child.ask(Point(-1))\n"
+        "    except OwnError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("Point(x=7) True\nleft\n", 0), done.stderr
