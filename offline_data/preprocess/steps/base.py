@@ -1,0 +1,163 @@
+"""What a step of a recipe is: a map of pieces, a choice of episodes, or a map that measures first."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import Self
+
+from offline_data.preprocess.steps.arguments import read_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
+    from offline_data.preprocess.piece import Piece
+
+
+class Step:
+    """One step: a frozen dataclass whose fields are its parameters.
+
+    Subclasses set `name` and override `apply`. A step that must look at all data first is a
+    `MeasuredStep`, one that chooses episodes a `Selection`. Steps are values: they are pickled,
+    compared, and written into the manifest; what they learn from the data is their `state`.
+    """
+
+    name: ClassVar[str]
+    """What the command line calls it."""
+    keeps_rows: ClassVar[bool] = True
+    """Whether every episode keeps its length; else it may change, or the episode may go."""
+
+    @property
+    def per_row(self) -> bool:
+        """Whether it calls Python for every row, so that its time, not the disk's, counts."""
+        return False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Build the step from what follows `NAME:` on the command line.
+
+        Raises:
+            UsageError: An argument is missing, unknown or malformed; the hint shows an example.
+        """
+        return cls(**read_arguments(cls, text))
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with this step done; the result depends on nothing else.
+
+        Not even on which other episodes are in the piece.
+
+        Args:
+            piece: Whole episodes, or single transitions where a schema is learnt.
+
+        Raises:
+            StepError: It cannot be done; names the leaf, and the row where one is at fault.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return the parameters as JSON values, for the manifest and to tell recipes apart."""
+        return {"step": self.name, **{f.name: _plain(getattr(self, f.name)) for f in self._own()}}
+
+    def settled(self, probe: Piece) -> Self:
+        """Return the step with what it learns from a few transitions or episodes.
+
+        Raises:
+            StepError: It does not fit the data, for example a leaf is not there.
+        """
+        self.apply(probe)
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """Return what was learnt from the data, as JSON values."""
+        return {}
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:  # noqa: ARG002
+        """Return the step as it was when `state` gave this."""
+        return self
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences for the manifest: rules that were applied, once the step is settled."""
+        return ()
+
+    def _own(self) -> list[Any]:
+        """Fields that are parameters: those with `metadata={"state": True}` were learnt."""
+        return [f for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
+
+
+class MeasuredStep(Step):
+    """A step that needs a first pass over all data, for example for a mean."""
+
+    def measure(self, piece: Piece) -> Any:
+        """Return what is to be known of some episodes: small, and can be pickled."""
+        raise NotImplementedError
+
+    def fitted(self, measures: Sequence[Any]) -> Self:
+        """Return the step ready to `apply`.
+
+        Args:
+            measures: Those of all data, in order. How the data were cut into pieces does not
+                depend on the number of workers.
+        """
+        raise NotImplementedError
+
+
+class Selection(Step):
+    """A step that chooses episodes. Rows of chosen ones stay as they are.
+
+    `measure` is called on all data only where `needs_data`, or where a step before it may have
+    changed what it looks at; else episode tables are enough.
+    """
+
+    needs_data: ClassVar[bool] = False
+    """Whether it looks at more than the columns of the episode table."""
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the piece as it is: the choice is made before data pass through."""
+        return piece
+
+    def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
+        """Return `[E, …]` columns of the episodes of a piece for `choose`.
+
+        `("number",)`, the number in the parent, must be one: not all episodes may be there.
+        """
+        from offline_data.preprocess.steps.tables import episode_columns
+
+        return episode_columns(piece)
+
+    def choose(
+        self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
+    ) -> NDArray[np.bool_]:
+        """Return `[E]` which episodes stay.
+
+        Args:
+            table: `[E, …]` columns of all episodes there are at this point: those of the episode
+                table (`("length",)`, `("return",)`, `("id",)`, …; text as codes) and
+                `("number",)`, the number in the parent; or what `measure` gave, joined in order.
+            words: Vocabularies of text columns.
+
+        Raises:
+            StepError: A column is not there, or nothing is left.
+        """
+        raise NotImplementedError
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return value
+
+
+class Revision(Exception):  # noqa: N818 - a finding, not an error
+    """The data show that a step must be done otherwise; what it gave so far does not count."""
+
+    def __init__(self, step: Step, reason: str) -> None:
+        super().__init__(reason)
+        self.step = step
+        self.reason = reason

@@ -1,0 +1,212 @@
+"""`normalize`: leaves brought to mean 0 and spread 1 by the statistics of all rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offline_data.episodes.fields import Key, join_key
+from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.steps.arguments import check_finite, usage_error
+from offline_data.preprocess.steps.base import MeasuredStep
+from offline_data.preprocess.steps.leaves import column, leaves, matching, numbers, replaced
+from offline_data.preprocess.steps.moments import ItemMoments, item_moments
+from offline_data.preprocess.steps.overflow import held
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from offline_data.preprocess.piece import Piece
+
+
+@dataclass(frozen=True)
+class Normalize(MeasuredStep):
+    """Bring leaves to mean 0 and spread 1: `(x - mean) / (std + eps)`, as the derived leaf does.
+
+    Mean and standard deviation (of the population) are taken number by number of a row, in
+    float64, over all rows. An observation column counts each observation that the source has
+    once, the last one of an episode included; the row that is repeated where it is missing does
+    not count. NaN and infinite values do not count and stay as they are.
+
+    Floating-point leaves keep their type, whole numbers become float32. It is computed in
+    float32, or in float64 for float64 and for whole numbers of 32 bits or more.
+
+    `buffers.derived.normalize` has the same formula (and gives float32). It counts each
+    transition once, so last observations are not in its own statistics; it takes those of this
+    step, from the manifest, as `statistics={key: (mean, std)}`.
+
+    Raises:
+        UsageError: `eps` below 0, or a value of another kind.
+        StepError: A leaf that is not there, is text or no real number, or has a number without
+            any finite value; a standard deviation of 0 with `eps=0`.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> piece = toy_piece([2])
+        >>> step = Normalize(("observation.velocity",), eps=0)
+        >>> step = step.fitted([step.measure(piece)])
+        >>> step.state()["leaves"]["observation/velocity"]["mean"]
+        2.5
+        >>> step.apply(piece).batch.observations["observation", "velocity"].round(3).tolist()
+        [-1.225000023841858, 0.0, 1.225000023841858]
+    """
+
+    name: ClassVar[str] = "normalize"
+    example: ClassVar[str] = "normalize:observation,eps=1e-3"
+
+    keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})
+    """Leaves. A name that means one leaf takes it; one that means several takes those of
+    floating-point numbers."""
+    eps: float = 1e-3
+    """Added to the standard deviation, as CORL and d3rlpy do; a number that never changes
+    becomes 0."""
+    std: bool = True
+    """Whether to divide; else only the mean is taken away."""
+    learnt: Mapping[str, Any] | None = field(
+        default=None, hash=False, repr=False, metadata={"state": True}
+    )
+    """Statistics as JSON values by the text of the key: `mean` and `std`, nested lists in the
+    shape of a row, and how many values were `not_finite`."""
+
+    def __post_init__(self) -> None:
+        check_finite(type(self), "eps", self.eps)
+        if self.eps < 0 or not isinstance(self.std, bool) or not self.keys:
+            raise usage_error(
+                type(self),
+                f"has keys={list(self.keys)}, eps={self.eps}, std={self.std}; expected some "
+                "leaves, 0 or more, true or false",
+            )
+
+    def settled(self, probe: Piece) -> Self:
+        """Return the step as it is, once it is known that the leaves are there."""
+        self._meant(probe)
+        return self
+
+    def measure(self, piece: Piece) -> dict[Key, ItemMoments]:
+        """Return the moments of each leaf, over the rows of some episodes."""
+        known = _known_rows(piece)
+        observed = piece.batch.observations
+        return {
+            key: item_moments(column(piece, key), known if key in observed else None)
+            for key in self._meant(piece)
+        }
+
+    def fitted(self, measures: Sequence[Mapping[Key, ItemMoments]]) -> Self:
+        """Return the step with the statistics of all that was measured, merged in order."""
+        if not measures:
+            raise StepError("Step 'normalize' has no episode to take statistics of")
+        keys = measures[0].keys()
+        found = {key: reduce(ItemMoments.merge, [one[key] for one in measures]) for key in keys}
+        return replace(
+            self, learnt={join_key(key): self._checked(key, one) for key, one in found.items()}
+        )
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with the leaves normalized.
+
+        Raises:
+            StepError: There are no statistics yet, or a leaf they are of is not there; a result
+                that its type cannot hold.
+        """
+        if self.learnt is None:
+            raise StepError(
+                "Step 'normalize' has no statistics yet: they come from a first pass over all data",
+                hint="step.fitted([step.measure(piece), …]) gives a step that has them",
+            )
+        absent = [join_key(key) for key in self._scales if key not in leaves(piece)]
+        if absent:
+            raise StepError(f"Step 'normalize' has statistics of {absent[0]!r}, which is not there")
+        return replaced(piece, {key: self._scaled(piece, key) for key in self._scales})
+
+    def state(self) -> dict[str, Any]:
+        """Return the statistics: `{"leaves": {"observation/position": {"mean": …}}}`."""
+        return {} if self.learnt is None else {"leaves": self.learnt}
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return the step with the statistics of a manifest."""
+        return replace(self, learnt=state.get("leaves"))
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what did not count."""
+        return tuple(
+            f"normalize: {one['not_finite']} values of {key!r} are NaN or infinite; they are not "
+            "in its statistics and stay as they are"
+            for key, one in (self.learnt or {}).items()
+            if one["not_finite"]
+        )
+
+    def _meant(self, piece: Piece) -> list[Key]:
+        """List the leaves that are normalized, in the order of the piece."""
+        wanted = {key for name in self.keys for key in _chosen(piece, name)}
+        return [key for key in leaves(piece) if key in wanted]
+
+    def _checked(self, key: Key, found: ItemMoments) -> dict[str, Any]:
+        """Return the statistics of one leaf as JSON values."""
+        leaf, std = join_key(key), found.std
+        if not found.count.all():
+            raise StepError(
+                f"{leaf!r} has {int((found.count == 0).sum())} of {found.count.size} numbers of a "
+                "row without any finite value: they have no mean",
+                hint="name other leaves, or take this one out with exclude",
+            )
+        if not np.isfinite(std).all():
+            raise StepError(
+                f"{leaf!r} has values too large for a standard deviation in float64",
+                hint="put a step before it, such as clip",
+            )
+        if self.std and self.eps == 0 and not std.all():
+            raise StepError(
+                f"{leaf!r} has {int((std == 0).sum())} of {std.size} numbers of a row that never "
+                "change, and eps=0: that would divide by 0",
+                hint="give eps above 0, for example eps=1e-3",
+            )
+        return {
+            "mean": found.mean.tolist(),
+            "std": std.tolist(),
+            "not_finite": found.not_finite,
+        }
+
+    @cached_property
+    def _scales(self) -> dict[Key, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Mean and standard deviation of each leaf, in the shape of a row."""
+        return {
+            tuple(key.split("/")): (np.asarray(one["mean"], "f8"), np.asarray(one["std"], "f8"))
+            for key, one in (self.learnt or {}).items()
+        }
+
+    def _scaled(self, piece: Piece, key: Key) -> NDArray[Any]:
+        values = column(piece, key)
+        wide = np.result_type(values.dtype, np.float32)
+        mean, std = (one.astype(wide) for one in self._scales[key])
+        dtype = values.dtype if values.dtype.kind == "f" else np.float32
+
+        def scale(values: NDArray[Any]) -> NDArray[Any]:
+            result: NDArray[Any] = np.subtract(values, mean, dtype=wide)
+            if self.std:
+                result /= std + wide.type(self.eps)
+            return result.astype(dtype, copy=False)
+
+        return held(piece, key, values, scale, self.name)
+
+
+def _chosen(piece: Piece, name: str) -> list[Key]:
+    """List the leaves that a name means: one of any numbers, or the floating-point ones of several.
+
+    Raises:
+        StepError: It means none.
+    """
+    return numbers(piece, [name], "iuf" if len(matching(piece, [name])) == 1 else "f")
+
+
+def _known_rows(piece: Piece) -> NDArray[np.bool_]:
+    """Mark the observation rows, `[N + E]`, that are the source's own."""
+    batch = piece.batch
+    known = np.ones(batch.transitions + len(batch.lengths), bool)
+    known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
+    return known

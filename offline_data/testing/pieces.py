@@ -1,0 +1,212 @@
+"""Toy pieces for tests of steps, whose every value says where it belongs, and pieces taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.preprocess.piece import Piece
+from offline_data.testing.batches import assert_same_batch, concatenate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
+
+
+def toy_piece(
+    lengths: Sequence[int], first_episode: int = 0, *, unknown_final: Sequence[int] = ()
+) -> Piece:
+    """Make episodes whose values are all different and never zero.
+
+    With `v = 1000 · episode + t + 1`, of the step row or of the observation row `t`:
+    `observation/position` float64 `[2]` is `v, -v`; `observation/velocity` float32 `[]` is
+    `v + 0.5`; `info/code` int64 `[1]` is `7 v`; `action` float32 `[3]` is `v, v / 2, v / 4`;
+    `next/reward` float32 `[1]` is `v / 8`; the last step of even episodes is terminated, of odd
+    ones truncated. `mission` is a text leaf of the steps (`code = v mod 3`). The parent's episodes
+    before these are as long as the first one here.
+
+    Args:
+        lengths: Transitions of each episode.
+        first_episode: Number in the parent of the first one.
+        unknown_final: Numbers of episodes whose final observation the source lacks: the last row
+            repeats the one before.
+
+    Example:
+        >>> toy_piece([2], first_episode=1).batch.observations["info", "code"][:, 0].tolist()
+        [7007, 7014, 7021]
+    """
+    sizes = np.asarray(lengths, np.int64)
+    numbers = np.arange(len(sizes)) + first_episode
+    final = ~np.isin(numbers, np.asarray(unknown_final, np.int64))
+    v = np.concatenate([1000.0 * e + np.arange(t) + 1 for e, t in zip(numbers, sizes, strict=True)])
+    w = np.concatenate(
+        [1000.0 * e + np.arange(t + 1) + 1 for e, t in zip(numbers, sizes, strict=True)]
+    )
+    w[(np.cumsum(sizes + 1) - 1)[~final]] -= 1
+    last = np.zeros(int(sizes.sum()), bool)
+    last[np.cumsum(sizes) - 1] = True
+    even = np.repeat(numbers % 2 == 0, sizes)
+    batch = EpisodeBatch(
+        sizes,
+        {
+            ("action",): np.stack([v, v / 2, v / 4], axis=1).astype(np.float32),
+            ("mission",): (v % 3).astype(np.int32),
+            ("next", "reward"): (v / 8).astype(np.float32)[:, None],
+            ("next", "terminated"): (last & even)[:, None],
+            ("next", "truncated"): (last & ~even)[:, None],
+        },
+        {
+            ("observation", "position"): np.stack([w, -w], axis=1),
+            ("observation", "velocity"): (w + 0.5).astype(np.float32),
+            ("info", "code"): (7 * w).astype(np.int64)[:, None],
+        },
+        final,
+        {("seed",): numbers + 100},
+    )
+    starts = np.cumsum(sizes) - sizes + first_episode * int(sizes[0])
+    words: dict[Key, list[str]] = {("mission",): ["go", "stop", "turn"]}
+    return Piece(batch, numbers, starts, np.zeros(len(sizes), np.int64), words)
+
+
+def with_leaves(
+    piece: Piece,
+    *,
+    steps: Mapping[str, NDArray[Any]] | None = None,
+    observations: Mapping[str, NDArray[Any]] | None = None,
+    words: Mapping[str, Sequence[str]] | None = None,
+) -> Piece:
+    """Add columns to a piece, or put them in place of those of the same name.
+
+    Args:
+        piece: The episodes.
+        steps: `[N, …]` columns; names as `a.b`.
+        observations: `[N + E, …]` columns.
+        words: Vocabularies, of columns that are text codes.
+
+    Example:
+        >>> piece = with_leaves(toy_piece([2]), steps={"a.b": np.array([5, 6])})
+        >>> piece.batch.steps["a", "b"].tolist()
+        [5, 6]
+    """
+
+    def keyed(columns: Mapping[str, Any] | None) -> dict[Key, Any]:
+        return {tuple(name.split(".")): column for name, column in (columns or {}).items()}
+
+    return piece.having(
+        steps={**piece.batch.steps, **keyed(steps)},
+        observations={**piece.batch.observations, **keyed(observations)},
+        words={**piece.words, **keyed(words)},
+    )
+
+
+def as_stored(piece: Piece) -> Piece:
+    """Return the same episodes as a dataset's files give them: read-only, strided views.
+
+    Example:
+        >>> as_stored(toy_piece([2])).batch.steps["action",].flags.c_contiguous
+        False
+    """
+    return piece.having(
+        steps={key: _packed(column) for key, column in piece.batch.steps.items()},
+        observations={key: _packed(column) for key, column in piece.batch.observations.items()},
+    )
+
+
+def episodes_of(piece: Piece) -> list[Piece]:
+    """Return a piece of each episode alone.
+
+    Example:
+        >>> [one.row_numbers.tolist() for one in episodes_of(toy_piece([2, 1]))]
+        [[0, 1], [2]]
+    """
+    return [_one(piece, e) for e in range(len(piece.episodes))]
+
+
+def transitions_of(piece: Piece) -> Piece:
+    """Return every transition as an episode of its own, as a schema is learnt from.
+
+    Example:
+        >>> apart = transitions_of(toy_piece([2]))
+        >>> apart.batch.lengths.tolist(), apart.batch.observations["info", "code"][:, 0].tolist()
+        ([1, 1], [7, 14, 14, 21])
+    """
+    batch, e = piece.batch, piece.batch.episode_of
+    pairs = np.stack([batch.root_rows, batch.next_rows], axis=1).reshape(-1)
+    last = np.isin(np.arange(batch.transitions), batch.last_rows)
+    apart = replace(
+        batch,
+        lengths=np.ones(batch.transitions, np.int64),
+        observations={key: column[pairs] for key, column in batch.observations.items()},
+        final_observation=batch.final_observation[e] | ~last,
+        episodes={key: column[e] for key, column in batch.episodes.items()},
+    )
+    return Piece(apart, piece.episodes[e], piece.row_numbers, piece.step_numbers, piece.words)
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Lay pieces of the same leaves, types and vocabularies end to end.
+
+    Example:
+        >>> joined(episodes_of(toy_piece([2, 1]))).episodes.tolist()
+        [0, 1]
+    """
+    words = {key: list(text) for key, text in pieces[0].words.items()}
+    for one in pieces:
+        assert {key: list(text) for key, text in one.words.items()} == words
+        assert _types(one) == _types(pieces[0])
+    return Piece(
+        concatenate([one.batch for one in pieces]),
+        np.concatenate([one.episodes for one in pieces]),
+        np.concatenate([one.rows for one in pieces]),
+        np.concatenate([one.steps for one in pieces]),
+        words,
+    )
+
+
+def assert_same_piece(found: Piece, expected: Piece) -> None:
+    """Assert equal episodes, places in the parent and vocabularies; NaN equals NaN."""
+    assert_same_batch(found.batch, expected.batch)
+    for what in ("episodes", "rows", "steps"):
+        mine, theirs = getattr(found, what), getattr(expected, what)
+        np.testing.assert_array_equal(mine, theirs, err_msg=what)
+    mine, theirs = ({k: list(w) for k, w in one.words.items()} for one in (found, expected))
+    assert mine == theirs, f"words: {mine} but expected {theirs}"
+
+
+def _packed(column: NDArray[Any]) -> NDArray[Any]:
+    """Copy a column into records of which it is one field, followed by eight bytes of another."""
+    fields = [("leaf", column.dtype, column.shape[1:]), ("other", np.uint8, 8)]
+    rows = np.full(len(column), 0, np.dtype(fields))
+    rows["leaf"], rows["other"] = column, 255
+    rows.flags.writeable = False
+    return np.asarray(rows["leaf"])
+
+
+def _types(piece: Piece) -> list[dict[Key, np.dtype[Any]]]:
+    tables = (piece.batch.steps, piece.batch.observations, piece.batch.episodes)
+    return [{key: column.dtype for key, column in table.items()} for table in tables]
+
+
+def _one(piece: Piece, e: int) -> Piece:
+    batch = piece.batch
+    first, stop = int(batch.starts[e]), int(batch.starts[e] + batch.lengths[e])
+    alone = replace(
+        batch,
+        lengths=batch.lengths[e : e + 1],
+        steps={key: column[first:stop] for key, column in batch.steps.items()},
+        observations={k: column[first + e : stop + e + 1] for k, column in _observed(piece)},
+        final_observation=batch.final_observation[e : e + 1],
+        episodes={key: column[e : e + 1] for key, column in batch.episodes.items()},
+    )
+    where = (piece.episodes[e : e + 1], piece.rows[e : e + 1], piece.steps[e : e + 1])
+    return Piece(alone, *where, piece.words)
+
+
+def _observed(piece: Piece) -> list[tuple[Key, NDArray[Any]]]:
+    return list(piece.batch.observations.items())
