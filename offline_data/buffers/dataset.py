@@ -13,6 +13,7 @@ from offline_data.buffers.text import TextDecoder, decode_codes, vocabularies_of
 from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.methods import MakesViews
 from offline_data.errors import MissingDependencyError
+from offline_data.preprocess.method import Preprocesses
 from offline_data.store.library import entry_at, remove
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from offline_data.store.manifest import Manifest
 
 
-class BaseDatasetExperienceReplay(MakesViews, TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuffer):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after

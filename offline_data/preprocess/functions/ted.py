@@ -1,0 +1,178 @@
+"""Pieces as tables of TED rows and back; the observation after an action is kept once if it can be.
+
+```
+episode with T = 3     root           next                observations of the result
+row 0                  s0             s1        s1 = s1?  s0
+row 1                  s1             s2        s2 = s2?  s1
+row 2                  s2             s3                  s2
+                                                          s3 ← next of the last row
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes.fields import (
+    DONE,
+    RESERVED_ROOTS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    join_key,
+    next_of,
+)
+from offline_data.errors import FormatError
+from offline_data.preprocess.errors import StepError
+from offline_data.store.layout import EPISODE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.preprocess.piece import Piece
+
+    Table = dict[Key, NDArray[Any]]
+    """Columns `[n, …]` by key."""
+
+INDEX: Key = ("index",)
+FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
+GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
+"""Leaves that every row has and that follow from its place: a function may not change them."""
+
+
+class TwoCopies(Exception):  # noqa: N818 - a finding, not an error
+    """Leaves whose value after an action is not the value before the next one."""
+
+    def __init__(self, keys: Collection[Key]) -> None:
+        super().__init__(", ".join(map(join_key, keys)))
+        self.keys = tuple(keys)
+
+
+def to_ted(piece: Piece) -> Table:
+    """Return `[N, …]` columns of every TED leaf of a piece, `index` and `episode` among them.
+
+    All are new and contiguous: whoever gets them may write into them.
+    """
+    batch = piece.batch
+    observed = {key: np.ascontiguousarray(values) for key, values in batch.observations.items()}
+    table: Table = {
+        key: np.take(values, batch.root_rows, axis=0) for key, values in observed.items()
+    }
+    table |= {key: np.array(values, order="C") for key, values in batch.steps.items()}
+    table |= {next_of(k): np.take(v, batch.next_rows, axis=0) for k, v in observed.items()}
+    table[DONE] = table[TERMINATED] | table[TRUNCATED]
+    return table | given(piece)
+
+
+def given(piece: Piece) -> Table:
+    """Return `[N, …]` columns of the leaves that follow from a row's place."""
+    table: Table = {flag: np.zeros((piece.batch.transitions, 1), bool) for flag in FLAGS}
+    table[INDEX] = np.array(piece.row_numbers)
+    table[EPISODE] = np.array(piece.episode_numbers)
+    return table
+
+
+def from_ted(piece: Piece, leaves: Table, two_copies: Collection[Key]) -> tuple[Piece, list[Key]]:
+    """Return a piece whose columns are those of a table of TED rows, and what had to be kept.
+
+    Args:
+        piece: The same episodes before; an action, a reward and flags that `leaves` lacks stay
+            as they are here.
+        leaves: `[N, …]` columns.
+        two_copies: Root keys that are stored with their `next`, because it is something else.
+
+    Raises:
+        TwoCopies: There are more of those.
+        StepError: Leaves that no dataset can have.
+    """
+    kept = _required(piece, leaves)
+    found = {key: values for key, values in leaves.items() if key not in {*GIVEN, DONE}}
+    found |= {key: piece.batch.steps[key] for key in kept}
+    once = [key for key in found if _is_pair(key, found) and key not in two_copies]
+    different = [k for k in once if not _adjoining(piece.batch, found[k], found[next_of(k)])]
+    if different:
+        raise TwoCopies(different)
+    both = {*once, *map(next_of, once)}
+    steps = {key: values for key, values in found.items() if key not in both}
+    observations = {k: _one_copy(piece.batch, found[k], found[next_of(k)]) for k in once}
+    try:
+        return piece.having(steps=steps, observations=observations), kept
+    except FormatError as error:
+        raise StepError(f"What the function returned is no transition: {error.message}") from error
+
+
+def check_given(before: Mapping[Key, NDArray[Any]], after: Table) -> tuple[Key, int] | None:
+    """Return the first leaf that a function may not change and the first row where it did."""
+    for key in GIVEN:
+        if key in after and (at := _first_difference(before[key], after[key])) is not None:
+            return key, at
+    if DONE in after:
+        ended = _flag(before, after, TERMINATED) | _flag(before, after, TRUNCATED)
+        if (at := _first_difference(ended, after[DONE])) is not None:
+            return DONE, at
+    return None
+
+
+def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each row whether its bytes are the same, `[n]`; dtypes and shapes are."""
+    if one.size == 0:
+        return np.ones(len(one), bool)
+    rows = [np.ascontiguousarray(values).reshape(len(values), -1) for values in (one, other)]
+    left, right = (_as_words(values) for values in rows)
+    return np.asarray((left == right).all(axis=1))
+
+
+def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
+    """View rows as whole numbers, so that NaN equals NaN and -0.0 is not 0.0."""
+    size = rows.dtype.itemsize
+    return rows.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
+
+
+def _flag(before: Mapping[Key, NDArray[Any]], after: Table, key: Key) -> NDArray[Any]:
+    return np.asarray(after.get(key, before[key]), dtype=bool)
+
+
+def _first_difference(before: NDArray[Any], after: NDArray[Any]) -> int | None:
+    if before.shape != after.shape:
+        return 0
+    at = np.flatnonzero((before != after).reshape(len(before), -1).any(axis=1))
+    return int(at[0]) if len(at) else None
+
+
+def _required(piece: Piece, leaves: Table) -> list[Key]:
+    """Leaves of the piece that every transition has, where the table has none."""
+    missing = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in leaves]
+    if not any(key[0] == "action" for key in leaves):
+        missing += [key for key in piece.batch.steps if key[0] == "action"]
+    return missing
+
+
+def _is_pair(key: Key, leaves: Table) -> bool:
+    after = leaves.get(next_of(key))
+    return (
+        after is not None
+        and key[0] not in RESERVED_ROOTS
+        and (after.dtype, after.shape) == (leaves[key].dtype, leaves[key].shape)
+    )
+
+
+def _adjoining(batch: EpisodeBatch, root: NDArray[Any], after: NDArray[Any]) -> bool:
+    """Tell whether what follows an action is what stands before the next, within episodes."""
+    same = equal_rows(after[:-1], root[1:])
+    seams = batch.last_rows[:-1]
+    same[seams] = True
+    return bool(same.all())
+
+
+def _one_copy(batch: EpisodeBatch, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    out = np.empty((batch.transitions + len(batch.lengths), *root.shape[1:]), root.dtype)
+    out[batch.root_rows] = root
+    last = batch.last_rows
+    out[batch.next_rows[last]] = after[last]
+    return out

@@ -1,0 +1,91 @@
+"""What the manifest of a new dataset says before its rows are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offline_data.ingest.building import package_version
+from offline_data.store.layout import EPISODE
+from offline_data.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from offline_data.ids import DatasetId
+    from offline_data.preprocess.plan import Plan
+    from offline_data.preprocess.recipe import Recipe
+    from offline_data.store.reader import DatasetReader
+
+ADAPTER = "preprocess"
+"""What `converter` names as the adapter of datasets that were made here."""
+
+
+def header_of(
+    target: DatasetId, plan: Plan, reader: DatasetReader, fingerprint: str, num_frames: int | None
+) -> Manifest:
+    """Return the manifest without tables, counts and digests.
+
+    What the source said stays; a space goes whose leaves have another type or shape now.
+    """
+    parent = reader.manifest
+    changed = [name for name in parent.spaces if _changed(name, plan, reader)]
+    notes = [*parent.notes, *plan.recipe.notes()]
+    if changed:
+        notes.append(f"Spaces of {' and '.join(changed)} are left out: these leaves have changed")
+    if num_frames is not None:
+        notes.append(_cut(plan, reader))
+    return Manifest(
+        id=str(target),
+        source=target.source,
+        name=target.name,
+        revision=target.revision or "",
+        layout=plan.layout,
+        tables={},
+        counts={},
+        converter={
+            "name": "offline-data",
+            "version": package_version(),
+            "adapter": ADAPTER,
+            "options": {
+                "recipe": recipe_json(plan.recipe),
+                "num_frames": num_frames,
+                "fingerprint": fingerprint,
+            },
+        },
+        spaces={name: space for name, space in parent.spaces.items() if name not in changed},
+        environment=parent.environment,
+        about=parent.about,
+        licence=parent.licence,
+        citation=parent.citation,
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
+        dropped=parent.dropped,
+        parents=(parent.id,),
+    )
+
+
+def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return what was done: every step's parameters and what it learnt, but for schemas."""
+    return [
+        {**step.describe(), **{k: v for k, v in step.state().items() if k != "schema"}}
+        for step in recipe.steps
+    ]
+
+
+def _changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
+    """Tell whether the leaves that a space is of have other names, types or shapes now."""
+    before = {
+        key: (leaf.dtype, leaf.shape)
+        for key, leaf in {**reader.step_leaves, **reader.observation_leaves}.items()
+        if key[0] == space and key != EPISODE
+    }
+    columns = {**plan.schema.steps, **plan.schema.observations}
+    after = {
+        key: (column.dtype.name, column.shape) for key, column in columns.items() if key[0] == space
+    }
+    return before != after
+
+
+def _cut(plan: Plan, reader: DatasetReader) -> str:
+    last = int(plan.chosen.episodes[-1])
+    taken, of = int(plan.chosen.lengths[-1]), int(reader.lengths[last])
+    if taken == of:
+        return ""
+    return f"Episode {last} of {reader.manifest.id} is cut after {taken} of {of} steps: truncated there"

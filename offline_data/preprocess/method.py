@@ -1,0 +1,171 @@
+"""`preprocess` as a method of datasets, with TorchRL's argument names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import torch
+
+    from offline_data.buffers.storage import DatasetStorage
+    from offline_data.preprocess.executors.base import Executor
+    from offline_data.preprocess.functions.views import On
+    from offline_data.preprocess.spec import Stage
+    from offline_data.progress import Progress
+    from offline_data.store.audit import AuditMode
+    from offline_data.store.layout import LayoutName
+
+REVISION_DIGITS = 12
+"""Digits of the fingerprint that are the revision of a dataset that was made here."""
+
+
+class Preprocesses:
+    """Gives datasets `preprocess`."""
+
+    @property
+    def data_path(self) -> Path:
+        """The dataset directory."""
+        raise NotImplementedError
+
+    def preprocess(
+        self,
+        fn: Stage | Sequence[Stage],
+        dim: int = 0,
+        num_workers: int | None = None,
+        *,
+        dest: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        batched: int | None = None,
+        by: Literal["row", "episode"] = "row",
+        on: On = "transitions",
+        vectorize: bool = True,
+        num_frames: int | None = None,
+        chunksize: int | None = None,
+        num_chunks: int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        seed: int | None = None,
+        index_with_generator: bool = False,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        mp_start_method: str | None = None,
+        engine: Literal["local", "ray"] | Executor = "local",
+        pbar: bool = False,
+        progress: Progress | None = None,
+        layout: LayoutName | None = None,
+        audit: AuditMode | None = None,
+        resume: bool = False,
+        force: bool = False,
+        root: str | os.PathLike[str] | None = None,
+    ) -> DatasetStorage:
+        """Make a new dataset out of all transitions of this one, on disk.
+
+        `fn` gets one transition in TED, without batch size and with `index` and `episode`, and
+        returns one: leaves may be added, removed, reshaped and cast. What it returns for the first
+        row is what it must return for all. The result does not depend on workers, chunks or order.
+        Where `torch.vmap` can run `fn` and gives the same to the bit, blocks of rows are run so.
+
+        Where `fn` treats observations before and after actions alike, the new dataset keeps each
+        once; leaves that it tells apart are stored twice, and the manifest names them.
+
+        In TorchRL `fn` gets chunks whose size depends on the workers, unless `chunksize=0`.
+
+        Args:
+            fn: A function, a torchrl transform, a step (`Clip(("action",), high=1.0)`), the text of
+                one (`"cast:obs=float32"`), or several of these, in order.
+            dim: 0.
+            num_workers: Processes at most; fewer where starting them would not pay. None: those of
+                the settings (`OFFLINE_DATA_WORKERS`).
+            dest: The dataset directory to make, absent or empty.
+            name: Instead of `dest`: it becomes `local:NAME` under the root.
+            batched: `fn` gets blocks `[n, …]` of at most so many rows, and returns as many. Blocks
+                do not depend on workers or chunks.
+            by: `"episode"`: `fn` gets each episode, `[T, …]`, and may return fewer or more rows, or
+                None to leave it out.
+            on: `"observations"`: `fn` gets every observation once, before an action or after an
+                episode's last one, without the rest of the transition: half the work.
+            vectorize: False: row by row in any case.
+            num_frames: Only the first so many transitions.
+            chunksize: Transitions of a task, about: what is lost at most when a process dies.
+            num_chunks: Number of tasks, about.
+            pool: Runs the tasks: a `concurrent.futures.Executor` or a `multiprocessing.Pool`.
+            generator: Its initial seed is `seed`.
+            seed: Before `fn` sees a row, torch's, numpy's and Python's global generators are
+                seeded with this and the number of the row.
+            index_with_generator: False.
+            max_tasks_per_child: Tasks after which a process is replaced.
+            worker_threads: Threads of torch in each process.
+            mp_start_method: Ignored: processes are new programs, never forks.
+            engine: `"local"`, `"ray"`, or an executor.
+            pbar: Whether to draw a bar on stderr.
+            progress: Where to tell of long work instead.
+            layout: Layout to write; None: that of this dataset.
+            audit: Fraction of rows that are read back and compared, `"all"` or `"none"`.
+            resume: Whether to go on with a run that was stopped.
+            force: Whether to replace a dataset of that name or place, and what a stopped run left.
+            root: Where `local:NAME` goes.
+
+        Returns:
+            The new dataset as a storage, for `ReplayBuffer(storage=…)`; `open_dataset(dest)` opens
+            it with all that is known of it.
+
+        Raises:
+            StepError: `fn` failed or returned what cannot be stored; names the row and the episode,
+                and has the function's own traceback. Finished tasks are kept.
+            UsageError: Another dataset is there; an argument that cannot be meant.
+            WorkerDiedError: A process was ended from outside, twice with the same task.
+            NoSpaceError, AccessError: The disk.
+
+        Example:
+            >>> import tempfile, offline_data
+            >>> from offline_data.testing.toy import toy_batch, write_toy
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> _ = write_toy(Path(folder.name) / "toy", [toy_batch([3, 2])])
+            >>> ds = offline_data.open_dataset(Path(folder.name) / "toy")
+            >>> def half(td):
+            ...     td["next", "reward"] = td["next", "reward"] / 2
+            ...     return td
+            >>> storage = ds.preprocess(half, dest=Path(folder.name) / "half")
+            >>> len(offline_data.ReplayBuffer(storage=storage))
+            5
+            >>> folder.cleanup()
+        """
+        from offline_data.buffers.storage import DatasetStorage
+        from offline_data.config import resolve_settings
+        from offline_data.preprocess.asking import check_torchrl, executor_named, seed_of, shown
+        from offline_data.preprocess.engine import preprocess
+        from offline_data.preprocess.options import Options, target_of
+        from offline_data.preprocess.plan import fingerprint
+        from offline_data.preprocess.spec import Calling, recipe_of
+        from offline_data.store.audit import DEFAULT_AUDIT
+        from offline_data.store.library import entry_at
+        from offline_data.store.reader import open_reader
+
+        check_torchrl(dim, mp_start_method, index_with_generator=index_with_generator)
+        calling = Calling(batched, by, on, vectorize, seed_of(seed, generator))
+        stages = fn if isinstance(fn, (list, tuple)) else [cast("Stage", fn)]
+        recipe = recipe_of(stages, calling)
+        options = Options(
+            num_frames=num_frames,
+            layout=layout,
+            workers=num_workers or None,
+            worker_threads=worker_threads,
+            max_tasks_per_child=max_tasks_per_child,
+            chunksize=chunksize,
+            num_chunks=num_chunks,
+            executor=executor_named(engine, pool, num_workers or None, worker_threads),
+            audit=DEFAULT_AUDIT if audit is None else audit,
+            resume=resume,
+            force=force,
+        )
+        settings = resolve_settings(root=root)
+        made_of = fingerprint(open_reader(self.data_path), recipe, num_frames)
+        place = None if dest is None else Path(dest)
+        target = target_of(name, place, made_of[:REVISION_DIGITS], settings)
+        parent = entry_at(self.data_path)
+        bar = shown(progress, pbar=pbar)
+        return DatasetStorage(preprocess(parent, recipe, target, settings, options, bar).path)

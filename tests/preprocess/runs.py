@@ -1,0 +1,154 @@
+"""Parents with one of everything, runs of the engine without torch, and executors that misbehave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offline_data.config import Settings
+from offline_data.episodes import EpisodeBatch, Key
+from offline_data.ingest.options import Result
+from offline_data.preprocess import plan as planning
+from offline_data.preprocess.engine import preprocess
+from offline_data.preprocess.options import Options, target_of
+from offline_data.preprocess.plan import fingerprint
+from offline_data.preprocess.spec import Calling, Stage, recipe_of
+from offline_data.processes.wire import dumps, loads
+from offline_data.progress import SILENT, Progress, SilentProgress
+from offline_data.store.layout import LayoutName
+from offline_data.store.library import entry_at
+from offline_data.store.reader import open_reader
+from offline_data.testing.toy import toy_batch, write_toy
+
+LENGTHS = [3, 1, 4, 2, 7, 1, 5]
+
+
+def rich_batch(lengths: Sequence[int] = LENGTHS, unknown_final: Sequence[int] = (3,)) -> Any:
+    """Make toy episodes with leaves of every kind; every value tells its row."""
+    batch = toy_batch(lengths, text=True, unknown_final=unknown_final)
+    codes = batch.observations["info", "code"]
+    before = np.delete(codes, np.cumsum(batch.lengths + 1) - 1)
+    episodes = np.arange(len(batch.lengths))
+    pixels = np.arange(40 * 40 * 3).reshape(40, 40, 3)
+    observations: dict[Key, Any] = {
+        **batch.observations,
+        ("observation", "image"): ((codes[:, None, None, None] * 7 + pixels) % 255 + 1).astype("u1"),
+        ("observation", "half"): (codes[:, None] % 1000 + np.array([0.25, 0.5, 0.75])).astype("f2"),
+        ("state",): np.stack([codes + 0.5j, codes - 2j], axis=1).astype("c8"),
+        ("info", "nothing"): np.zeros((len(codes), 0), np.float32),
+    }
+    steps: dict[Key, Any] = {
+        **batch.steps,
+        ("intent",): np.stack([before, -before], axis=1).astype(np.int16),
+        ("plan", "words"): np.array([f"plan {code % 5}" for code in before], object),
+        ("next", "info", "cost"): (before / 3).astype(np.float32),
+        ("next", "info", "even"): before % 2 == 0,
+    }
+    extras: dict[Key, Any] = {
+        **batch.episodes,
+        ("label",): np.array([f"label {number % 3}" for number in episodes], object),
+        ("goal",): (episodes[:, None] * 10 + np.array([1.5, 2.5])),
+        ("file",): episodes + 7000,
+    }
+    return replace(batch, observations=observations, steps=steps, episodes=extras)
+
+
+def write_rich(
+    folder: Path, lengths: Sequence[int] = LENGTHS, *, layout: LayoutName = "compact"
+) -> Path:
+    """Write such episodes as a dataset directory."""
+    write_toy(folder, [rich_batch(lengths)], layout=layout, dataset="local:rich@7")
+    return folder
+
+
+def write_plain(folder: Path, lengths: Sequence[int] = LENGTHS, **more: Any) -> Path:
+    """Write toy episodes as a dataset directory."""
+    write_toy(folder, [toy_batch(lengths, **more)])
+    return folder
+
+
+def make(
+    parent: Path,
+    stages: Sequence[Stage],
+    dest: Path,
+    settings: Settings,
+    *,
+    calling: Calling | None = None,
+    progress: Progress = SILENT,
+    **options: Any,
+) -> Result:
+    """Make a dataset as `ds.preprocess` does; without functions no torch is imported."""
+    recipe = recipe_of(stages, calling)
+    chosen = Options(**{"audit": "all", **options})
+    made_of = fingerprint(open_reader(parent), recipe, chosen.num_frames)
+    target = target_of(None, dest, made_of[:12], settings)
+    return preprocess(entry_at(parent), recipe, target, settings, chosen, progress)
+
+
+def small_groups(monkeypatch: pytest.MonkeyPatch, rows: int = 4, width: int = 200) -> None:
+    """Let groups be of few rows, and tasks of few groups: what is large for tests is small."""
+    monkeypatch.setattr(planning, "GROUP_BYTES", rows * width)
+    monkeypatch.setattr(planning, "TASK_BYTES", 2 * rows * width)
+
+
+class Shuffled:
+    """Runs pickled copies of tasks in this process, last one first."""
+
+    name = "shuffled"
+
+    def __init__(self, *, shards: bool = False) -> None:
+        self.shards = shards
+        self.ran: list[int] = []
+
+    def run(
+        self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress
+    ) -> Iterator[tuple[int, Any]]:
+        packed = dumps(job)
+        for number, task in sorted(enumerate(tasks), reverse=True):
+            answer = loads(packed)(task)
+            self.ran.append(task)
+            yield number, loads(dumps(answer))
+
+
+class Stopping(Shuffled):
+    """Is interrupted after so many tasks."""
+
+    name = "stopping"
+
+    def __init__(self, after: int, *, shards: bool = False, by: type[BaseException] = KeyboardInterrupt):
+        super().__init__(shards=shards)
+        self.after, self.by = after, by
+
+    def run(
+        self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress
+    ) -> Iterator[tuple[int, Any]]:
+        for found in super().run(job, tasks, progress):
+            yield found
+            if len(self.ran) == self.after:
+                raise self.by
+
+
+class Notes(SilentProgress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def same_columns(found: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> None:
+    """Assert equal keys, types, shapes and bytes."""
+    assert sorted(found) == sorted(wanted)
+    for key, values in wanted.items():
+        mine = np.ascontiguousarray(found[key])
+        assert (mine.dtype, mine.shape) == (values.dtype, values.shape), key
+        assert mine.tobytes() == np.ascontiguousarray(values).tobytes(), key
+
+
