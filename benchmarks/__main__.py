@@ -9,7 +9,16 @@ from pathlib import Path
 
 from benchmarks.timing import table
 
-NAMES = ("conversion", "fetching", "sampling", "slices", "prioritized", "ensemble", "cold")
+NAMES = (
+    "conversion",
+    "fetching",
+    "sampling",
+    "slices",
+    "prioritized",
+    "ensemble",
+    "cold",
+    "preprocess",
+)
 
 
 def main() -> None:

@@ -28,12 +28,14 @@ from offline_data_cli.commands import (
     head,
     info,
     listing,
+    preprocess,
     rm,
     sample,
     search,
     sources,
     stats,
     verify,
+    worker,
 )
 from offline_data_cli.output import (
     ReaderGone,
@@ -62,6 +64,7 @@ USAGE = 2
 _VERBS: dict[str, dict[str, Command]] = {
     "Find": {"list": listing.list_, "search": search.search, "info": info.info},
     "Get": {"download": download.download, "convert": convert.convert, "demo": demo.demo},
+    "Make": {"preprocess": preprocess.preprocess, "worker": worker.worker},
     "Look": {"head": head.head, "sample": sample.sample, "stats": stats.stats},
     "Keep house": {"verify": verify.verify, "rm": rm.rm},
     "Set-up": {"sources": sources.sources, "env": env.env},
@@ -186,7 +189,7 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
     if isinstance(error, OfflineDataError):
         return error.code, error.message, error.hint
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", "interrupted; run the same command again to go on", None
+        return "interrupted", str(error) or "interrupted; run the same command again to go on", None
     if isinstance(error, _CLICK_ERROR):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM

@@ -64,10 +64,11 @@ def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> N
 
     Further lines of a message, the places that were tried for example, are set in.
     """
-    lines = [" ".join(line.split()) for line in message.splitlines()]
+    lines = [line.rstrip() for line in message.splitlines()]
     with _printing():
         if as_json:
-            print(to_json({"error": {"code": code, "message": " ".join(lines), "hint": hint}}))
+            text = " ".join(message.split())
+            print(to_json({"error": {"code": code, "message": text, "hint": hint}}))
             return
         console = error_console()
         for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):

@@ -1,0 +1,63 @@
+"""Recipes for people: how each function was run, and which steps there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offline_data_cli.result import Field, Fields, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def recipe_field(recipe: Iterable[Mapping[str, Any]]) -> Field:
+    """Lay out how the functions of a recipe are run; steps always take many rows at once."""
+    return Field("functions", [line for step in recipe for line in _lines(step)])
+
+
+def recipe_block(recipe: Iterable[Mapping[str, Any]]) -> tuple[Fields, ...]:
+    """Lay the same out as a block of its own; none where there is no function."""
+    field = recipe_field(recipe)
+    return (Fields((field,)),) if field.value else ()
+
+
+def _lines(step: Mapping[str, Any]) -> list[str]:
+    if step["step"] != "fn":
+        return []
+    name = step.get("name", "function")
+    lines = [f"{name}: {_how(step)}"]
+    if step.get("two_copies"):
+        lines.append(f"{name}: {', '.join(step['two_copies'])} stored twice, with its own `next`")
+    if step.get("kept"):
+        lines.append(f"{name}: {', '.join(step['kept'])} kept, it does not return them")
+    return lines
+
+
+def _how(step: Mapping[str, Any]) -> str:
+    if step.get("by") == "episode":
+        return "episode by episode"
+    if step["run"] == "vmap":
+        return "torch.vmap"
+    if step["run"] == "blocks":
+        return f"blocks of {step['batched']} rows"
+    if not step["vectorize"]:
+        return "row by row, as asked for"
+    return f"row by row, {step['why']}; --batched N hands it blocks"
+
+
+def step_list() -> Result:
+    """List all steps: what each does, in a sentence, and an example."""
+    from offline_data.preprocess.steps.registry import step_class, step_names
+
+    steps = [(name, step_class(name)) for name in step_names()]
+    data = [
+        {
+            "name": name,
+            "does": (step.__doc__ or "").strip().partition("\n")[0],
+            "example": getattr(step, "example", name),
+        }
+        for name, step in steps
+    ]
+    fields = tuple(Field(one["name"], (one["does"], f"--step {one['example']}")) for one in data)
+    note = "a function is a step as well: --step fn:FILE.py:FN"
+    return Result(data, (Fields(fields),), tuple(one["name"] for one in data), (note,))
