@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from offline_data_cli.result import Field, Fields, Result
@@ -58,6 +59,6 @@ def step_list() -> Result:
         }
         for name, step in steps
     ]
-    fields = tuple(Field(one["name"], (one["does"], f"--step {one['example']}")) for one in data)
+    fields = tuple(Field(one["name"], (one["does"], f"--step {shlex.quote(one['example'])}")) for one in data)
     note = "a function is a step as well: --step fn:FILE.py:FN"
     return Result(data, (Fields(fields),), tuple(one["name"] for one in data), (note,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offline_data.ingest.building import package_version
+from offline_data.preprocess.steps.base import Selection
 from offline_data.store.layout import EPISODE
 from offline_data.store.manifest import Manifest
 
@@ -30,6 +31,8 @@ def header_of(
     notes = [*parent.notes, *plan.recipe.notes()]
     if changed:
         notes.append(f"Spaces of {' and '.join(changed)} are left out: these leaves have changed")
+    if _tells_rewards(parent) and not all(isinstance(s, Selection) for s in plan.recipe.steps):
+        notes.append(f"Reference scores and reward thresholds are those of {parent.id}")
     if num_frames is not None:
         notes.append(_cut(plan, reader))
     return Manifest(
@@ -59,6 +62,13 @@ def header_of(
         dropped=parent.dropped,
         parents=(parent.id,),
     )
+
+
+def _tells_rewards(parent: Manifest) -> bool:
+    """Tell whether the source says which rewards are good, which other rewards make wrong."""
+    said = {**parent.about, **parent.environment}
+    names = ("ref_min_score", "ref_max_score", "reward_threshold")
+    return any(said.get(name) is not None for name in names)
 
 
 def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:

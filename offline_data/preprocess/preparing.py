@@ -141,7 +141,9 @@ def _selected(
     measure: Measure,
 ) -> Chosen:
     """Choose among the episodes there are, looking at their tables or at all their data."""
-    changed = not all(isinstance(before, Selection) for before in recipe.steps)
+    step = step.settled(recipe.apply(probe(reader, chosen, recipe)))
+    mapped = not all(isinstance(before, Selection) for before in recipe.steps)
+    changed = not recipe.keeps_rows or (mapped and step.by_values)
     cut = options.num_frames is not None
     if step.needs_data or changed or cut:
         measures = measure(_trial(reader, recipe, chosen, options).plan, step)

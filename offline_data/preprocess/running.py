@@ -40,7 +40,7 @@ def executor_for(
     """
     if options.executor is not None:
         return options.executor
-    heavy = any(step.name == "fn" for step in plan.recipe.steps)
+    heavy = any(step.brings_torch for step in plan.recipe.steps)
     most = min(options.workers or workers, tasks)
     count = choose(seconds, most, START[heavy]) if most > 1 else 1
     if count == 1:

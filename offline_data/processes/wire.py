@@ -1,7 +1,8 @@
 """Values over a pipe between this program and processes it started; large arrays are not copied.
 
 Functions and classes of a script or a notebook travel whole: cloudpickle sends what the other side
-cannot import. Nothing here is ever given bytes of a file or of another machine.
+cannot import. Nothing here is ever given bytes of a file, or of a machine that is not a node of the
+cluster, or of the pool, that the caller has named.
 """
 
 from __future__ import annotations

@@ -157,6 +157,7 @@ class StepContract:
             assert set(whole) == set(parts[0])
             for key, column in whole.items():
                 np.testing.assert_array_equal(column, np.concatenate([part[key] for part in parts]))
+            np.testing.assert_array_equal(whole["number",], piece.episodes)
             table = {**episode_columns(piece), **whole}
             first, again = (ready.choose(table, piece.words) for _ in range(2))
             assert (first.dtype, first.shape) == (np.dtype(bool), (len(piece.episodes),))

@@ -137,7 +137,11 @@ def test_kill_wakes_a_thread_that_waits() -> None:
     assert "SIGKILL" in str(caught)
 
 
-def test_what_a_function_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_function_prints_goes_to_stderr_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
     def loud(x: int) -> tuple[int, str]:
         print("print it")  # noqa: T201
         os.write(1, b"write it\n")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
+from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.arguments import read_arguments
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Step:
 
     name: ClassVar[str]
     """What the command line calls it."""
+    brings_torch: ClassVar[bool] = False
+    """Whether it imports torch, which takes a new process some seconds."""
     keeps_rows: ClassVar[bool] = True
     """Whether every episode keeps its length; else it may change, or the episode may go."""
 
@@ -92,6 +95,13 @@ class Step:
 class MeasuredStep(Step):
     """A step that needs a first pass over all data, for example for a mean."""
 
+    def _unmeasured(self) -> StepError:
+        """Return the error of an `apply` before `fitted`."""
+        return StepError(
+            f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
+            hint="step.fitted([step.measure(piece), …]) gives a step that has",
+        )
+
     def measure(self, piece: Piece) -> Any:
         """Return what is to be known of some episodes: small, and can be pickled."""
         raise NotImplementedError
@@ -110,11 +120,16 @@ class Selection(Step):
     """A step that chooses episodes. Rows of chosen ones stay as they are.
 
     `measure` is called on all data only where `needs_data`, or where a step before it may have
-    changed what it looks at; else episode tables are enough.
+    changed what it looks at (see `by_values`); else episode tables are enough.
     """
 
     needs_data: ClassVar[bool] = False
     """Whether it looks at more than the columns of the episode table."""
+
+    @property
+    def by_values(self) -> bool:
+        """Whether it looks at columns that follow from rewards or flags, not from lengths alone."""
+        return True
 
     def apply(self, piece: Piece) -> Piece:
         """Return the piece as it is: the choice is made before data pass through."""

@@ -55,7 +55,7 @@ class Clip(Step):
         """Return the episodes with the leaves clipped."""
         keys = numbers(piece, self.keys)
         return replaced(
-            piece, {key: clipped(column(piece, key), self.low, self.high, key) for key in keys}
+            piece, {key: clipped(piece, key, self.low, self.high, self.name) for key in keys}
         )
 
 
@@ -70,20 +70,24 @@ def check_bounds(step: type[Step], low: float | None, high: float | None) -> Non
         )
 
 
-def clipped(values: NDArray[Any], low: float | None, high: float | None, key: Key) -> NDArray[Any]:
+def clipped(
+    piece: Piece, key: Key, low: float | None, high: float | None, step: str
+) -> NDArray[Any]:
     """Return the real numbers of a leaf held within bounds, of the same dtype.
 
     Raises:
         StepError: No number of the dtype is within the bounds.
 
     Example:
-        >>> clipped(np.array([-7, 0, 7]), -1.5, 2.5, ("action",))
-        array([-1,  0,  2])
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> clipped(toy_piece([1]), ("info", "code"), 2.5, 9.5, "clip").tolist()
+        [[7], [9]]
     """
+    values = column(piece, key)
     least, greatest = _within(values.dtype, low, high)
     if least > greatest:
         raise StepError(
-            f"{join_key(key)!r} is {values.dtype}, and no such number is between "
+            f"Step {step!r}: {join_key(key)!r} is {values.dtype}, and no such number is between "
             f"{'-inf' if low is None else low} and {'inf' if high is None else high}"
         )
     limits = np.array([least, greatest], values.dtype)

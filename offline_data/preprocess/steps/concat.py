@@ -68,7 +68,9 @@ class Concat(Step):
         sources, *rest = (part.strip() for part in re.split("→|->", text))
         _, *options = "".join(rest).split(",")
         if len(rest) != 1 or not sources or not all("=" in option for option in options):
-            what = "needs leaves, one arrow → and one name that they get; in a shell, -> wants quotes"
+            what = (
+                "needs leaves, one arrow → and one name that they get; in a shell, -> wants quotes"
+            )
             raise usage_error(cls, what)
         return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
 

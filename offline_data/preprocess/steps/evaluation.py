@@ -111,7 +111,7 @@ def _flags(node: ast.expr, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
         kind = "text" if isinstance(value, (Text, str)) else "a number"
         raise StepError(
             f"{source_of(node)!r} is {kind}, where true or false is wanted",
-            hint="compare it with something, as in length > 10",
+            hint="compare it with something, as in length > 10; in a shell the step stands in quotes",
         )
     return np.asarray(value)
 

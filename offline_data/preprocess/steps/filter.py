@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from offline_data.preprocess.piece import Piece
     from offline_data.preprocess.steps.evaluation import Column
 
+_BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"})
+"""Fields that steps which keep lengths may change."""
+
 _SHOWN = 40
 """Characters of a text in a message."""
 
@@ -41,7 +44,7 @@ class Filter(Selection):
     There are `+ - * / %`, comparisons, also in a row (`10 <= length < 50`) and with lists
     (`id in ["3", "7"]`), `and`, `or`, `not`, and of all episodes `min(x)`, `max(x)`, `mean(x)` and
     `percentile(x, q)`: `return >= percentile(return, 90)` is the best tenth. Comparisons with NaN
-    are false, but for `!=`. The text is read, not executed.
+    are false, but for `!=`. The text is read, not executed. In a shell it stands in quotes.
 
     Raises:
         UsageError: It cannot be read, or has something else in it.
@@ -69,6 +72,11 @@ class Filter(Selection):
         if not text.strip():
             raise usage_error(cls, "needs an expression")
         return cls(text.strip())
+
+    @property
+    def by_values(self) -> bool:
+        """Whether a field follows from rewards or flags."""
+        return not _BY_VALUES.isdisjoint(self._expression.fields)
 
     def settled(self, probe: Piece) -> Self:
         """Return the step as it is, once it is known that the fields are there."""

@@ -115,10 +115,7 @@ class Normalize(MeasuredStep):
                 that its type cannot hold.
         """
         if self.learnt is None:
-            raise StepError(
-                "Step 'normalize' has no statistics yet: they come from a first pass over all data",
-                hint="step.fitted([step.measure(piece), …]) gives a step that has them",
-            )
+            raise self._unmeasured()
         absent = [join_key(key) for key in self._scales if key not in leaves(piece)]
         if absent:
             raise StepError(f"Step 'normalize' has statistics of {absent[0]!r}, which is not there")
@@ -148,21 +145,21 @@ class Normalize(MeasuredStep):
 
     def _checked(self, key: Key, found: ItemMoments) -> dict[str, Any]:
         """Return the statistics of one leaf as JSON values."""
-        leaf, std = join_key(key), found.std
+        leaf, std = f"Step 'normalize': {join_key(key)!r}", found.std
         if not found.count.all():
             raise StepError(
-                f"{leaf!r} has {int((found.count == 0).sum())} of {found.count.size} numbers of a "
+                f"{leaf} has {int((found.count == 0).sum())} of {found.count.size} numbers of a "
                 "row without any finite value: they have no mean",
                 hint="name other leaves, or take this one out with exclude",
             )
         if not np.isfinite(std).all():
             raise StepError(
-                f"{leaf!r} has values too large for a standard deviation in float64",
+                f"{leaf} has values too large for a standard deviation in float64",
                 hint="put a step before it, such as clip",
             )
         if self.std and self.eps == 0 and not std.all():
             raise StepError(
-                f"{leaf!r} has {int((std == 0).sum())} of {std.size} numbers of a row that never "
+                f"{leaf} has {int((std == 0).sum())} of {std.size} numbers of a row that never "
                 "change, and eps=0: that would divide by 0",
                 hint="give eps above 0, for example eps=1e-3",
             )

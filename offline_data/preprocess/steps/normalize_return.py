@@ -112,11 +112,7 @@ class NormalizeReturn(MeasuredStep):
             StepError: Returns were not measured yet, or a reward becomes too large for its type.
         """
         if self.learnt is None:
-            raise StepError(
-                "Step 'normalize_return' has no returns yet: they come from a first pass over all "
-                "data",
-                hint="step.fitted([step.measure(piece), …]) gives a step that has them",
-            )
+            raise self._unmeasured()
         rewards = piece.batch.steps[REWARD]
         dtype = rewards.dtype if rewards.dtype.kind == "f" else np.float32
         factor = self.scale / (self.learnt["maximum"] - self.learnt["minimum"])

@@ -47,8 +47,12 @@ def held(
         lost = np.nonzero(np.isfinite(values) & ~np.isfinite(result))[0]
         if not len(lost):  # a parameter alone was too large for the type
             return result
-        row = int(lost[0])
-        raise StepError(
-            f"Step {step!r} on {join_key(key)!r} in {place(piece, key, row)} gives what "
-            f"{result.dtype} cannot hold"
-        ) from error
+        raise not_held(piece, key, int(lost[0]), result.dtype, step) from error
+
+
+def not_held(piece: Piece, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
+    """Return the error of a row whose result does not fit a type."""
+    return StepError(
+        f"Step {step!r} on {join_key(key)!r} in {place(piece, key, row)} gives what {dtype} cannot "
+        "hold"
+    )

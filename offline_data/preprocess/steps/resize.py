@@ -54,6 +54,7 @@ class Resize(ImageStep):
     """
 
     name: ClassVar[str] = "resize"
+    brings_torch: ClassVar[bool] = True
     example: ClassVar[str] = "resize:84,observation.pixels,mode=area"
 
     height: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from offline_data.episodes.fields import REWARD
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.clip import check_bounds, clipped
-from offline_data.preprocess.steps.leaves import column, numbers, replaced
+from offline_data.preprocess.steps.leaves import numbers, replaced
 
 if TYPE_CHECKING:
     from offline_data.preprocess.piece import Piece
@@ -42,5 +42,4 @@ class RewardClip(Step):
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with clipped rewards."""
         numbers(piece, ["next/reward"])
-        values = column(piece, REWARD)
-        return replaced(piece, {REWARD: clipped(values, self.low, self.high, REWARD)})
+        return replaced(piece, {REWARD: clipped(piece, REWARD, self.low, self.high, self.name)})

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.fields import REWARD, join_key
-from offline_data.preprocess.errors import StepError
+from offline_data.episodes.fields import REWARD
 from offline_data.preprocess.steps.leaves import column, replaced
+from offline_data.preprocess.steps.overflow import held, not_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,33 +44,23 @@ def with_reward(
     """
     reward = column(piece, REWARD)
     if reward.dtype.kind in "iu" and number == int(number):
-        new, lost = _integers(reward, operation, int(number))
-    else:
-        new, lost = _reals(reward, operation, number)
-    if lost is not None:
-        raise StepError(
-            f"Step {step!r} with {number} on {join_key(REWARD)!r} {reward[lost, 0]} in "
-            f"{piece.place(lost)} gives what {new.dtype} cannot hold"
-        )
-    return replaced(piece, {REWARD: new})
-
-
-def _reals(
-    reward: NDArray[Any], operation: Callable[[Any, Any], Any], number: float
-) -> tuple[NDArray[Any], int | None]:
-    """Return the results, and the first row whose result is infinite though its reward is not."""
+        return replaced(piece, {REWARD: _integers(piece, reward, operation, int(number), step)})
     dtype = reward.dtype if reward.dtype.kind == "f" else np.dtype(np.float32)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        new = operation(
-            reward.astype(dtype, copy=False), np.array(number, np.float64).astype(dtype)
-        )
-    return new, _first(np.isfinite(reward) & ~np.isfinite(new))
+
+    def reals(values: NDArray[Any]) -> NDArray[Any]:
+        other = np.array(number, np.float64).astype(dtype)
+        return np.asarray(operation(values.astype(dtype, copy=False), other))
+
+    return replaced(piece, {REWARD: held(piece, REWARD, reward, reals, step)})
 
 
 def _integers(
-    reward: NDArray[Any], operation: Callable[[Any, Any], Any], number: int
-) -> tuple[NDArray[Any], int | None]:
-    """Return the results, and the first row whose result does not fit the type."""
+    piece: Piece,
+    reward: NDArray[Any],
+    operation: Callable[[Any, Any], Any],
+    number: int,
+    step: str,
+) -> NDArray[Any]:
     info, modulus = np.iinfo(reward.dtype), 1 << 64
     # Modulo 2**64, so that a result that fits is exact whatever the operands are.
     new = operation(reward.astype(np.uint64), np.array(number % modulus, np.uint64))
@@ -78,11 +68,7 @@ def _integers(
     def fits(one: Any) -> bool:
         return bool(info.min <= operation(int(one), number) <= info.max)
 
-    if len(reward) == 0 or (fits(reward.min()) and fits(reward.max())):
-        return new.astype(reward.dtype), None
-    return new.astype(reward.dtype), next(i for i, one in enumerate(reward[:, 0]) if not fits(one))
-
-
-def _first(flags: NDArray[np.bool_]) -> int | None:
-    found = np.flatnonzero(flags)
-    return int(found[0]) if len(found) else None
+    if len(reward) and not (fits(reward.min()) and fits(reward.max())):
+        row = next(i for i, one in enumerate(reward[:, 0]) if not fits(one))
+        raise not_held(piece, REWARD, row, reward.dtype, step)
+    return np.asarray(new.astype(reward.dtype))

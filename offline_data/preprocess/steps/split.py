@@ -85,6 +85,11 @@ class Split(Selection):
             raise usage_error(cls, "is given seed twice")
         return cls(parts[0], tuple(one for one in values if one[0] != "seed"), *seeds)
 
+    @property
+    def by_values(self) -> bool:
+        """It looks at the number of episodes alone."""
+        return False
+
     def choose(
         self,
         table: Mapping[Key, NDArray[Any]],

@@ -70,6 +70,11 @@ class Subsample(Selection):
                 )
         check_whole(step, "seed", self.seed, 0)
 
+    @property
+    def by_values(self) -> bool:
+        """It looks at the number of episodes alone."""
+        return False
+
     def choose(
         self,
         table: Mapping[Key, NDArray[Any]],

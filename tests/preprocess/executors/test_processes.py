@@ -273,7 +273,7 @@ def test_functions_of_a_script_without_a_guard(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("[(0, 13), (1, 23)]\n[(0, 15), (1, 18)]\n", 0), (
         done.stderr
     )
-    assert done.stderr == "printed\nprinted\n"
+    assert done.stderr.count("printed") == 2  # two processes may print into each other
 
 
 def test_threads_in_a_worker() -> None:

@@ -16,9 +16,16 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from offline_data.errors import MissingDependencyError, NetworkError, OfflineDataError, UsageError
+from offline_data.errors import (
+    AuthError,
+    MissingDependencyError,
+    NetworkError,
+    OfflineDataError,
+    UsageError,
+)
 from offline_data.preprocess.errors import StepError, WorkerDiedError
 from offline_data.preprocess.executors import ray_executor
+from offline_data.preprocess.executors.ray_connection import connected as connected_to
 from offline_data.preprocess.executors.ray_executor import RayExecutor
 from offline_data.preprocess.executors.ray_worker import JobOnWorker
 from offline_data.processes.wire import dumps
@@ -311,14 +318,23 @@ def test_a_ray_that_is_connected_is_used_and_left(connected: Any, cluster: RayCl
 
 
 @on_ray
-def test_workers_bound_what_is_under_way(connected: Any) -> None:
+def test_workers_bound_what_is_under_way(connected: Any, tmp_path: Path) -> None:
+    def both(task: int) -> int:
+        import time
+
+        (tmp_path / str(task)).touch()
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        return task
+
     def job(task: int) -> tuple[float, float]:
         import time
 
         begin = time.time()
-        time.sleep(0.05)
+        time.sleep(0.1)
         return begin, time.time()
 
+    assert sorted(RayExecutor().run(both, [3, 4], SILENT)) == [(0, 3), (1, 4)]  # at the same time
     spans = sorted(span for _, span in RayExecutor(workers=1).run(job, range(6), SILENT))
     assert all(one[1] <= other[0] for one, other in pairwise(spans))
 
@@ -378,6 +394,38 @@ def test_an_address_that_is_none(address: str, error: type[Exception], words: st
     with pytest.raises(error, match=words):
         list(RayExecutor(address).run(abs, [1], SILENT))
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "words"),
+    [
+        ("OSError", NetworkError, "cannot be reached or started, address 'auto': it said so"),
+        ("RuntimeError", NetworkError, "cannot be reached or started, address 'auto': it said so"),
+        ("AuthenticationError", AuthError, "The Ray cluster at 'auto' lets nobody in: it said so"),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_cluster_that_cannot_be_used(
+    raised: str, error: type[OfflineDataError], words: str, is_old: bool
+) -> None:
+    known = {"OSError": OSError, "RuntimeError": RuntimeError}
+    kinds = {} if is_old else {"AuthenticationError": type("AuthenticationError", (Exception,), {})}
+
+    def init(**options: object) -> None:
+        assert (options["address"], options["namespace"]) == ("auto", "ours")
+        raise {**known, **kinds}.get(raised, RuntimeError)("it said so")
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=init,
+        exceptions=SimpleNamespace(**kinds),
+        _private=SimpleNamespace(worker=SimpleNamespace()),
+    )
+    wanted = NetworkError if is_old else error
+    with pytest.raises(wanted) as told, connected_to(ray, "auto", cpus=None, namespace="ours"):
+        pass
+    assert is_old or words in told.value.message
+    assert ray._private.worker._worker_logs_enabled is True
 
 
 @pytest.mark.ray

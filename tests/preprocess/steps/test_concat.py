@@ -220,7 +220,12 @@ def test_text_below_a_beginning_is_in_the_way_of_the_target() -> None:
 def test_arguments_that_cannot_be_meant(text: str) -> None:
     with pytest.raises(UsageError, match="Step 'concat' ") as caught:
         parse_step(f"concat:{text}")
-    assert caught.value.hint == "for example --step concat:observation.a,observation.b→observation"
+    assert caught.value.hint == f"for example --step '{Concat.example}'"
+
+
+def test_an_arrow_that_a_shell_took_for_a_file() -> None:
+    with pytest.raises(UsageError, match="in a shell, -> wants quotes"):
+        parse_step("concat:observation.position,observation.velocity-")
 
 
 def test_parameters_of_the_class() -> None:

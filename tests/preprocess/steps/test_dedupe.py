@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import offline_data
 from offline_data.errors import UsageError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.dedupe import DIGEST, Dedupe
 from offline_data.preprocess.steps.registry import parse_step
+from offline_data.store.reader import open_reader
 from offline_data.testing.pieces import as_stored, episodes_of, joined, toy_piece, with_leaves
 from offline_data.testing.steps import StepContract
+from offline_data.testing.toy import toy_batch, write_toy
 
 
 class TestContract(StepContract):
@@ -158,3 +162,19 @@ def test_it_looks_at_data_and_takes_no_arguments() -> None:
         parse_step("dedupe:action")
     with pytest.raises(UsageError, match="has no 'keys'"):
         parse_step("dedupe:keys=action")
+
+
+def test_after_a_function_that_leaves_episodes_out(tmp_path: Path) -> None:
+    batches = [toy_batch([3, 2]), toy_batch([3, 2, 4])]
+    write_toy(tmp_path / "toy", batches)
+
+    def without_short(episode: Any) -> Any:
+        return episode if len(episode) > 2 else None
+
+    offline_data.open_dataset(tmp_path / "toy").preprocess(
+        [without_short, "dedupe"], by="episode", dest=tmp_path / "made"
+    )
+    made = open_reader(tmp_path / "made")
+    assert made.lengths.tolist() == [3, 4]
+    assert made.episodes[("id",)].tolist() == [0, 2]
+    assert made.step(("action",))[:, 0].tolist() == [-1001, -1002, -1003, *range(-3001, -3005, -1)]

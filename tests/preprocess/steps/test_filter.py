@@ -90,7 +90,7 @@ def test_whole_numbers_do_not_overflow() -> None:
     "column", [np.ones((3, 2)), np.ones(3, complex), np.array(["a", "b", "c"], object)]
 )
 def test_columns_that_are_no_field(column: Any) -> None:
-    with pytest.raises(StepError, match=r"field 'goal' is .* for each episode"):
+    with pytest.raises(StepError, match=r"Step 'filter': 'goal' is .* for each episode"):
         chosen("goal == 1", {("goal",): column})
     assert chosen("length == 2", {("goal",): column, ("length",): np.array([1, 2, 3])}) == [
         False,
@@ -100,10 +100,10 @@ def test_columns_that_are_no_field(column: Any) -> None:
 
 
 def test_a_field_that_is_not_there() -> None:
-    with pytest.raises(StepError, match=r"no field 'lenght'; there are seed, number") as caught:
+    with pytest.raises(StepError, match=r"have no 'lenght'; there are seed, number") as caught:
         parse_step("filter:lenght > 3").settled(toy_piece([2]))
     assert caught.value.hint == "did you mean 'length'?"
-    with pytest.raises(StepError, match="no field 'lenght'"):
+    with pytest.raises(StepError, match="have no 'lenght'"):
         chosen("lenght > 3", {("length",): np.array([1])})
     step = parse_step("filter:return > 3")
     assert step.settled(toy_piece([2])) == step
@@ -115,9 +115,17 @@ def test_nothing_is_left() -> None:
     with pytest.raises(StepError) as caught:
         chosen("return > 100 or id == 'c'", table, words)
     assert str(caught.value) == (
-        "No episode is left by filter:return > 100 or id == 'c'; of 2 episodes, return is from "
+        "Step 'filter' leaves none of 2 episodes by \"return > 100 or id == 'c'\": return is from "
         "-7.0 to 3.5, id is one of ['a', 'b']"
     )
+
+
+def test_long_texts_are_cut_in_a_message() -> None:
+    words = {ID: ["x" * 1000, *"abcde"]}
+    with pytest.raises(StepError) as caught:
+        chosen("id == 'z'", {ID: np.array([0, 1, 5], np.int32)}, words)
+    told = f"id is one of ['{'x' * 40}…', 'a', 'b', 'c', 'd']…"
+    assert caught.value.message.endswith(told)
 
 
 @pytest.mark.parametrize("text", ["filter", "filter:", "filter:  "])

@@ -261,7 +261,7 @@ def test_leaves_that_cannot_be_meant() -> None:
 
 def test_values_without_statistics() -> None:
     piece = toy_piece([2])
-    with pytest.raises(StepError, match="has no statistics yet"):
+    with pytest.raises(StepError, match="Step 'normalize' has measured nothing yet"):
         parse_step("normalize").apply(piece)
     with pytest.raises(StepError, match="no episode to take statistics of"):
         Normalize().fitted([])

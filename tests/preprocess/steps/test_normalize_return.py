@@ -104,7 +104,7 @@ def test_a_reward_that_becomes_too_large() -> None:
 
 
 def test_it_must_be_measured_first() -> None:
-    with pytest.raises(StepError, match="no returns yet"):
+    with pytest.raises(StepError, match="Step 'normalize_return' has measured nothing yet"):
         parse_step("normalize_return").apply(toy_piece([2]))
 
 

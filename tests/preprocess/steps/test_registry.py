@@ -144,7 +144,7 @@ def test_no_such_step() -> None:
     assert c.value.hint == "did you mean 'clip'?"
     with pytest.raises(NotFoundError, match="No step is called ''") as c:
         parse_step("")
-    assert c.value.hint is None
+    assert c.value.hint == "a step is written NAME or NAME:ARGUMENTS"
 
 
 def test_arguments_of_a_step() -> None:

@@ -138,8 +138,16 @@ def test_what_the_type_cannot_hold(text: str, dtype: str, values: list[Any], bad
     with pytest.raises(StepError) as caught:
         parse_step(text).apply(piece)
     name = text.partition(":")[0]
-    assert caught.value.message.startswith(f"Step '{name}' with ")
-    assert f"in row {bad} (episode 0, step {bad}) gives what {dtype} cannot" in caught.value.message
+    assert caught.value.message == (
+        f"Step '{name}' on 'next/reward' in row {bad} (episode 0, step {bad}) gives what {dtype} "
+        "cannot hold"
+    )
+
+
+def test_rewards_that_no_number_changes() -> None:
+    piece = with_rewards([math.nan, math.inf], "float32")
+    found = parse_step("reward_shift:1e300").apply(piece).batch.steps[REWARD]
+    np.testing.assert_array_equal(found, piece.batch.steps[REWARD])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "bool"])

@@ -91,9 +91,9 @@ def test_values() -> None:
         ("train,train=true", "expected shares above 0"),
         ("train,train=0.9,val=0.2", "sum to 1 or less"),
         ("train,train=0.5,train=0.4", "different names"),
-        ("train,train=0.5,seed=-1", "expected a seed of 0 or more"),
-        ("train,train=0.5,seed=x", "expected a seed of 0 or more"),
-        ("train,train=0.5,seed=1.5", "expected a seed of 0 or more"),
+        ("train,train=0.5,seed=-1", "has seed=-1; expected a whole number, 0 or more"),
+        ("train,train=0.5,seed=x", "has seed=x; expected a whole number, 0 or more"),
+        ("train,train=0.5,seed=1.5", r"has seed=1\.5; expected a whole number, 0 or more"),
         ("train,train=0.5,seed=1,seed=2", "is given seed twice"),
     ],
 )
