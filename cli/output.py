@@ -67,8 +67,8 @@ def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> N
     lines = [line.rstrip() for line in message.splitlines()]
     with _printing():
         if as_json:
-            text = " ".join(message.split())
-            print(to_json({"error": {"code": code, "message": text, "hint": hint}}))
+            said = " ".join(message.split())
+            print(to_json({"error": {"code": code, "message": said, "hint": hint}}))
             return
         console = error_console()
         for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):

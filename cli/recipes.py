@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from offline_data_cli.cells import nested
 from offline_data_cli.result import Field, Fields, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+_LONGEST = 60
+"""Characters of a value; statistics of many numbers are in `--json`."""
 
 
 def recipe_field(recipe: Iterable[Mapping[str, Any]]) -> Field:
@@ -20,6 +24,25 @@ def recipe_block(recipe: Iterable[Mapping[str, Any]]) -> tuple[Fields, ...]:
     """Lay the same out as a block of its own; none where there is no function."""
     field = recipe_field(recipe)
     return (Fields((field,)),) if field.value else ()
+
+
+def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Write a line for each step: its parameters, or how its function was run.
+
+    Example:
+        >>> recipe_lines([{"step": "clip", "keys": ["action"], "low": -1, "high": None}])
+        ['clip: keys: [action], low: -1']
+    """
+    return [_line(step) for step in recipe]
+
+
+def _line(step: Mapping[str, Any]) -> str:
+    name = str(step["step"])
+    if name == "fn":
+        return f"{step.get('name', 'function')}: {_how(step)}"
+    given = {k: v for k, v in step.items() if k != "step" and v not in (None, [], {}, "")}
+    shown = {k: v for k, v in given.items() if len(nested(v)) <= _LONGEST}
+    return f"{name}: {nested(shown)}" if shown else name
 
 
 def _lines(step: Mapping[str, Any]) -> list[str]:
@@ -59,6 +82,8 @@ def step_list() -> Result:
         }
         for name, step in steps
     ]
-    fields = tuple(Field(one["name"], (one["does"], f"--step {shlex.quote(one['example'])}")) for one in data)
+    fields = tuple(
+        Field(one["name"], (one["does"], f"--step {shlex.quote(one['example'])}")) for one in data
+    )
     note = "a function is a step as well: --step fn:FILE.py:FN"
     return Result(data, (Fields(fields),), tuple(one["name"] for one in data), (note,))

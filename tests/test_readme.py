@@ -25,7 +25,8 @@ def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
     write_d4rl_hdf5(tmp_path / "recorded.hdf5")
     pen = (tmp_path / "recorded.hdf5").read_bytes()
     blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
-    assert [kind for kind, _ in blocks] == [*("console", *["python"] * 6, "console")]
+    assert [kind for kind, _ in blocks] == ["console", *["python"] * 8, "console", "console"]
+    (tmp_path / "scale.py").write_text(next(c for _, c in blocks if c.startswith("# scale.py")))
     with (
         HubServer({"farama-minari/D4RL": tmp_path / "repo"}) as hub,
         FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": pen}) as host,
@@ -47,7 +48,8 @@ def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
         assert "450 transitions, each once" in done.stdout
         assert "torch.Size([256, 1]) torch.Size([256])" in done.stdout
         assert "tensor([128,  64,  64])" in done.stdout
-        for command in blocks[-1][1].splitlines():
+        assert "450 transitions scaled" in done.stdout
+        for command in [line for _, code in blocks[-2:] for line in code.splitlines()]:
             run(shell, command, cwd=tmp_path)
 
 

@@ -7,6 +7,7 @@ from offline_data.disk import human_bytes
 from offline_data_cli.call import Call
 from offline_data_cli.cells import nested
 from offline_data_cli.options import Dataset
+from offline_data_cli.recipes import recipe_lines
 from offline_data_cli.result import Column, Field, Fields, Result, Table
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def _provenance(found: "DatasetInfo") -> Fields:
         (
             Field("revision", found.revision),
             Field("created", found.created),
-            Field("converter", _compact(found.converter)),
+            Field("converter", _compact(_without_recipe(found.converter))),
             Field("made from", found.parents),
+            Field("made by", recipe_lines(found.converter.get("options", {}).get("recipe", ()))),
             Field("files", _files(found.files)),
             Field("passed over", _failed(found.files)),
             *(Field(f"{name} space", _compact(space)) for name, space in found.spaces.items()),
@@ -84,6 +86,12 @@ def _provenance(found: "DatasetInfo") -> Fields:
             Field("notes", found.notes),
         )
     )
+
+
+def _without_recipe(converter: "Mapping[str, Any]") -> dict[str, Any]:
+    """Leave out what has lines of its own."""
+    options = {k: v for k, v in converter.get("options", {}).items() if k != "recipe"}
+    return {**converter, **({"options": options} if options else {})}
 
 
 def _files(files: "Sequence[Mapping[str, Any]]") -> list[str]:

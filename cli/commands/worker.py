@@ -69,7 +69,9 @@ def _result(share: "Share", rank: int | None) -> Result:
     data = {"id": share.shared.id, "path": None, "existed": False, **about}
     if rank is None:
         return Result(data, (), failures=(_unfinished(share),), code=1)
-    done = f"rank {rank} has run {_tasks(share.ran)}; {len(share.missing)} are left to other ranks"
+    are = "is" if len(share.missing) == 1 else "are"
+    left = f"{len(share.missing)} {are} left to other ranks"
+    done = f"rank {rank} has run {_tasks(share.ran)}; {left}"
     last = f"the last one makes {share.shared.id}"
     return Result(data, (done,), notes=(last,))
 

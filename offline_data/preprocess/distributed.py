@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from offline_data.disk import require_bytes
-from offline_data.errors import ManifestError, NotFoundError, UsageError
+from offline_data.errors import ManifestError, NotFoundError, OfflineDataError, UsageError
 from offline_data.ingest.options import Result
 from offline_data.preprocess.engine import put_together
 from offline_data.preprocess.existing import is_there, older
@@ -157,6 +157,10 @@ def _run_tasks(bench: _Bench, tasks: Sequence[int]) -> SharedPlan | None:
                     return plan_otherwise(bench.shared, run, answer)
                 done += 1
                 bar.advance(answer.transitions)
+    except OfflineDataError:
+        if (now := bench.now()) is None:
+            raise
+        return now  # its folder is gone, or was being deleted
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted; {done} of {len(tasks)} tasks are finished and kept: "
@@ -188,7 +192,6 @@ def _published(bench: _Bench) -> bool:
             _put_in_place(bench)
         with plan_lock(shared.file, run.progress):
             write_shared(replace(shared, published=True))
-    shutil.rmtree(shared.folder, ignore_errors=True)
     return existed
 
 
@@ -205,6 +208,7 @@ def _put_in_place(bench: _Bench) -> None:
 
 def _made(shared: SharedPlan, begin: float, *, existed: bool, ran: int = 0) -> Share:
     path = shared.destination
+    shutil.rmtree(shared.folder, ignore_errors=True)
     if not (path / MANIFEST).exists():
         raise NotFoundError(
             f"{shared.id} was made, and is not in {path} any more",

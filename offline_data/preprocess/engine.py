@@ -121,8 +121,8 @@ def preprocess(
 
 def make(run: Run) -> None:
     """Make and publish the dataset; the caller holds the lock."""
+    prepared = begun(run)
     with _told(run):
-        prepared = begun(run)
         while True:
             try:
                 prepared = prepared or _prepared(run)
@@ -203,6 +203,7 @@ def begun(run: Run) -> Prepared | None:
         return None
     if saved.get("fingerprint") != run.fingerprint:
         if not run.options.resume:
+            run.progress.note("what a stopped run of another recipe left here is thrown away")
             return None
         raise UsageError(
             f"What a stopped run left in {run.work.path} was made by another recipe, or of other data",

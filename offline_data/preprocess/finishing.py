@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.disk import disk_errors
-from offline_data.errors import FormatError, IntegrityError
+from offline_data.errors import IntegrityError
+from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.preparing import episode_words
 from offline_data.preprocess.reading import OWN_COLUMNS
 from offline_data.store.census import Census
@@ -79,13 +80,14 @@ def finish(
         digests: Of the files that tasks wrote in place; None: each wrote files of its own.
 
     Raises:
-        FormatError: No episode is left.
+        StepError: No episode is left; what tasks have written goes.
         IntegrityError: A file is not as long as the tasks said.
         AuditError, NoSpaceError, AccessError: See `complete`.
     """
     done = Finish(plan, work, _records(plan, work))
     if not done.episodes:
-        raise FormatError("The recipe leaves no episode of the dataset")
+        work.clear()
+        raise StepError("The recipe leaves no episode of the dataset")
     tables = _tables(done)
     census = _census(done)
     written = _joined(done, tables) if digests is None else digests

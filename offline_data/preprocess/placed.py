@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offline_data.disk import disk_errors
@@ -37,13 +38,16 @@ class PlacedFiles:
     Args:
         folder: Where the files are, or will be.
         begin: Byte where the range of each file begins; 0 where nothing is said.
+        alone: Whether there is nothing else in these files: what they hold behind the ranges goes
+            with `sync`, not before, for another process may be writing the same to them.
 
     Raises:
         NoSpaceError, AccessError: The disk.
     """
 
-    def __init__(self, folder: Path, begin: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, begin: Mapping[str, int], *, alone: bool = False) -> None:
         self._folder = folder
+        self._alone = alone
         self._begin = dict(begin)
         self._ranges: dict[str, Range] = {}
         self._handles: dict[str, int] = {}
@@ -75,7 +79,10 @@ class PlacedFiles:
     def sync(self) -> None:
         """Force everything to the disk."""
         with disk_errors(self._folder):
-            for handle in self._handles.values():
+            for name, handle in self._handles.items():
+                if self._alone:
+                    part = self._ranges[name]
+                    os.ftruncate(handle, part.begin + part.size)
                 os.fsync(handle)
 
     def _handle(self, name: str) -> int:
@@ -120,7 +127,8 @@ def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
                 _resize(folder / name, size)
     except BaseException:
         for path in new:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         raise
 
 

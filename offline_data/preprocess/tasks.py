@@ -104,7 +104,8 @@ class _Writing:
         self._job, self._task = job, task
         self._folder = job.work.dataset if plan.in_place else job.work.shard(task)
         self._first = plan.first_of(task) if plan.in_place else (0, 0)
-        self._files = PlacedFiles(self._folder, begins(plan, *self._first))
+        places = begins(plan, *self._first)
+        self._files = PlacedFiles(self._folder, places, alone=not plan.in_place)
         self._layout = layout_writer(plan.layout, plan.schema, self._files, Vocabularies())
         self._census, self._audit = Census(), Audit(job.audit)
         self._columns: list[dict[Key, NDArray[Any]]] = []

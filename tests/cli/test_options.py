@@ -37,8 +37,8 @@ def test_every_verb_takes_every_global_option(name: str, options: set[str]) -> N
 def test_the_verbs_are_those_of_the_interface() -> None:
     assert {name for name, _ in _commands()} == {
         "cache", "cache dir", "cache ls", "cache prune", "cache rm", "convert", "demo",
-        "download", "env", "head", "info", "list", "ls", "rm", "sample", "search", "show",
-        "sources", "stats", "verify",
+        "download", "env", "head", "info", "list", "ls", "preprocess", "rm", "sample", "search",
+        "show", "sources", "stats", "verify", "worker",
     }  # fmt: skip
 
 
