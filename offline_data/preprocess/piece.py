@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.fields import next_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -76,8 +74,7 @@ class Piece:
     ) -> Piece:
         """Return the same episodes with these columns in place of all step or observation columns.
 
-        Words of leaves that are no more, or no longer int32, go. A text leaf that has become two,
-        one before and one after an action, has the same words in both.
+        Words of leaves that are no more, or no longer int32, go.
 
         Raises:
             FormatError: What `EpisodeBatch` refuses.
@@ -88,8 +85,6 @@ class Piece:
             observations=self.batch.observations if observations is None else observations,
         )
         kept = self.words if words is None else words
-        after = {next_of(key): text for key, text in kept.items() if key in batch.steps}
-        kept = {**after, **kept}
         leaves = {**batch.steps, **batch.observations}
         codes = {
             key: text

@@ -99,7 +99,7 @@ class Plan:
 
     def tables(self) -> dict[str, TableSpec]:
         """Return the tables of the new dataset, without rows."""
-        return layout_writer(self.layout, self.schema, _Nowhere(), Vocabularies()).tables
+        return tables_of(self.layout, self.schema)
 
     def sized_tables(self) -> dict[str, TableSpec]:
         """Return the tables with all rows that there will be, where lengths stay."""
@@ -119,6 +119,11 @@ class Plan:
     def _rows_in(self, table: str) -> int:
         more = len(self.chosen.episodes) if table == "observations" else 0
         return self.chosen.transitions + more
+
+
+def tables_of(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
+    """Return the tables of a dataset, without rows; raises `FormatError` where it cannot be stored."""
+    return layout_writer(layout, schema, _Nowhere(), Vocabularies()).tables
 
 
 class _Nowhere:

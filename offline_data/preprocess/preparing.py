@@ -17,6 +17,7 @@ from offline_data.preprocess.plan import (
     grouped,
     identity_of,
     schema_of_piece,
+    tables_of,
     task_rows,
     tasks_of,
 )
@@ -91,8 +92,10 @@ def planned(
     """
     piece = probe(reader, chosen, recipe)
     made = recipe.apply(piece)
+    layout = options.layout or reader.manifest.layout
     try:
         schema = schema_of_piece(made)
+        tables_of(layout, schema)
     except FormatError as error:
         raise StepError(f"What the recipe gives cannot be stored: {error.message}") from error
     each = seconds_each(recipe, piece if recipe.per_row else _first_group(reader, chosen))
@@ -107,7 +110,7 @@ def planned(
         chosen,
         groups,
         tasks_of(chosen, groups, rows),
-        options.layout or reader.manifest.layout,
+        layout,
         schema,
         made.words,
         in_place and recipe.keeps_rows,

@@ -57,9 +57,12 @@ class Recipe:
         return Recipe((*self.steps, step))
 
     def revised(self, found: Revised) -> Recipe:
-        """Return the recipe with one step done otherwise."""
+        """Return the recipe with one step done otherwise; raises `StepError` if it can't be."""
         steps = list(self.steps)
-        steps[found.number] = steps[found.number].with_state(found.state)
+        step = steps[found.number].with_state(found.state)
+        if step.state() != found.state:  # it would ask for the same for ever
+            raise StepError(f"Step {step.name!r} does not take the state that it gives itself")
+        steps[found.number] = step
         return Recipe(tuple(steps))
 
     def describe(self) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from offline_data.episodes.fields import Key, join_key
+from offline_data.errors import FormatError
 from offline_data.store.layout import BIG_LEAF, ROWS, SUFFIX, WORD, LeafSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
     the row padded to a multiple of 8 bytes; a leaf of `BIG_LEAF` bytes or more, or every leaf
     where `packed` is false, has a file of its own.
 
+    Raises:
+        FormatError: A large leaf has the name of the file of the small ones.
+
     Example:
         >>> import numpy as np
         >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
@@ -56,6 +60,10 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
     """
     ordered = sorted(columns, key=_rank)
     small = [column for column in ordered if packed and column.nbytes < BIG_LEAF]
+    if packed and any(one.key == (ROWS,) and one not in small for one in ordered):
+        raise FormatError(
+            f"A large leaf of {table} cannot be called {ROWS!r}: a file has that name"
+        )
     offsets, width = _offsets(small)
     leaves = [
         _leaf(column, f"{table}/{ROWS}{SUFFIX}", offset, width)

@@ -72,14 +72,14 @@ def numbered(episodes: Sequence[Episode]) -> list[Episode]:
     for episode in episodes:
         rows = []
         for row in episode.rows:
-            place = {("index",): np.int64(index), ("episode",): np.int64(episode.number)}
-            rows.append({**row, **{key: np.asarray(value) for key, value in place.items()}})
+            place: Row = {("index",): np.array(index), ("episode",): np.array(episode.number)}
+            rows.append({**row, **place})
             index += 1
         out.append(replace(episode, rows=rows))
     return out
 
 
-def columns_of(episodes: Sequence[Episode]) -> dict[Key, NDArray[Any]]:
+def columns_of(episodes: Sequence[Episode]) -> Row:
     """Return `[N, …]` columns of the result, `episode` counted in it."""
     rows = [row for episode in episodes for row in episode.rows]
     table = {key: np.stack([row[key] for row in rows]) for key in rows[0] if key != ("index",)}
@@ -91,7 +91,7 @@ def table_of(episodes: Sequence[Episode]) -> dict[Key, list[Any]]:
     """Return the columns of the result's episode table."""
     lengths = [len(episode.rows) for episode in episodes]
     ends = [episode.rows[-1] for episode in episodes]
-    own = {
+    own: dict[str, list[Any]] = {
         "start": [sum(lengths[:number]) for number in range(len(lengths))],
         "length": lengths,
         "return": [_sum(episode.rows) for episode in episodes],
@@ -100,7 +100,8 @@ def table_of(episodes: Sequence[Episode]) -> dict[Key, list[Any]]:
         "final_observation": [episode.final for episode in episodes],
     }
     extras = {key: [episode.extras[key] for episode in episodes] for key in episodes[0].extras}
-    return {**{(name,): values for name, values in own.items()}, **extras}
+    table: dict[Key, list[Any]] = {(name,): values for name, values in own.items()}
+    return {**table, **extras}
 
 
 def check(folder: Path, episodes: Sequence[Episode]) -> None:
@@ -132,7 +133,8 @@ class Plain:
         if at["stride"] == 0:
             return np.zeros((spec["rows"], *at["shape"]), at["dtype"])
         place = {"names": ["x"], "offsets": [at["offset"]], "itemsize": at["stride"]}
-        record = np.dtype({**place, "formats": [(at["dtype"], tuple(at["shape"]))]})
+        fields: Any = {**place, "formats": [(at["dtype"], tuple(at["shape"]))]}
+        record = np.dtype(fields)
         path = self.folder / at["file"]
         assert path.stat().st_size == spec["rows"] * at["stride"]
         return np.array(np.memmap(path, record, mode="r", shape=(spec["rows"],))["x"])
@@ -148,7 +150,8 @@ class Plain:
         before = np.arange(len(out["episode",])) + out["episode",]
         for key in self.keys("observations"):
             values = self.leaf("observations", *key)
-            out[key], out[("next", *key)] = values[before], values[before + 1]
+            after = ("next", *key)
+            out[key], out[after] = values[before], values[before + 1]
         out[DONE] = out[TERMINATED] | out[TRUNCATED]
         return {**out, **{flag: np.zeros_like(out[DONE]) for flag in ROOT_FLAGS}}
 

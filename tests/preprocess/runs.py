@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from offline_data.config import Settings
-from offline_data.episodes import EpisodeBatch, Key
+from offline_data.episodes import Key
 from offline_data.ingest.options import Result
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.engine import preprocess
@@ -31,13 +32,15 @@ LENGTHS = [3, 1, 4, 2, 7, 1, 5]
 def rich_batch(lengths: Sequence[int] = LENGTHS, unknown_final: Sequence[int] = (3,)) -> Any:
     """Make toy episodes with leaves of every kind; every value tells its row."""
     batch = toy_batch(lengths, text=True, unknown_final=unknown_final)
-    codes = batch.observations["info", "code"]
+    codes: NDArray[Any] = batch.observations["info", "code"]
     before = np.delete(codes, np.cumsum(batch.lengths + 1) - 1)
     episodes = np.arange(len(batch.lengths))
     pixels = np.arange(40 * 40 * 3).reshape(40, 40, 3)
     observations: dict[Key, Any] = {
         **batch.observations,
-        ("observation", "image"): ((codes[:, None, None, None] * 7 + pixels) % 255 + 1).astype("u1"),
+        ("observation", "image"): ((codes[:, None, None, None] * 7 + pixels) % 255 + 1).astype(
+            "u1"
+        ),
         ("observation", "half"): (codes[:, None] % 1000 + np.array([0.25, 0.5, 0.75])).astype("f2"),
         ("state",): np.stack([codes + 0.5j, codes - 2j], axis=1).astype("c8"),
         ("info", "nothing"): np.zeros((len(codes), 0), np.float32),
@@ -106,7 +109,10 @@ class Shuffled:
         self.ran: list[int] = []
 
     def run(
-        self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress
+        self,
+        job: Callable[[Any], Any],
+        tasks: Sequence[Any],
+        progress: Progress,  # noqa: ARG002 - nobody dies
     ) -> Iterator[tuple[int, Any]]:
         packed = dumps(job)
         for number, task in sorted(enumerate(tasks), reverse=True):
@@ -120,7 +126,9 @@ class Stopping(Shuffled):
 
     name = "stopping"
 
-    def __init__(self, after: int, *, shards: bool = False, by: type[BaseException] = KeyboardInterrupt):
+    def __init__(
+        self, after: int, *, shards: bool = False, by: type[BaseException] = KeyboardInterrupt
+    ) -> None:
         super().__init__(shards=shards)
         self.after, self.by = after, by
 
@@ -150,5 +158,3 @@ def same_columns(found: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> None:
         mine = np.ascontiguousarray(found[key])
         assert (mine.dtype, mine.shape) == (values.dtype, values.shape), key
         assert mine.tobytes() == np.ascontiguousarray(values).tobytes(), key
-
-

@@ -9,38 +9,40 @@ import numpy as np
 import torch
 
 from offline_data.buffers.assemble import assemble, tree_of
-from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import (
-    DONE,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    Key,
-    join_key,
-    split_key,
-)
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key
 from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.functions.calling import called
+from offline_data.preprocess.functions.episodes import Part, assembled, check_done
+from offline_data.preprocess.functions.learnt import (
+    keys_of,
+    notes_of,
+    reason_of,
+    schema_json,
+    schema_of_json,
+    schema_of_table,
+    with_found,
+)
 from offline_data.preprocess.functions.per_row import CPU
+from offline_data.preprocess.functions.proving import are_same, tried
 from offline_data.preprocess.functions.randomness import own_randomness, seed_all
 from offline_data.preprocess.functions.results import (
+    Leaves,
     Schema,
-    called,
     conform,
+    described,
     leaves_of,
     schema_of,
     to_array,
 )
-from offline_data.preprocess.functions.ted import INDEX, TwoCopies, from_ted, to_ted
+from offline_data.preprocess.functions.ted import TwoCopies, to_ted
 from offline_data.preprocess.steps.base import Revision, Step
-from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.preprocess.functions.ted import Table
+    from offline_data.preprocess.functions.calling import Place
     from offline_data.preprocess.piece import Piece
 
 
@@ -51,12 +53,25 @@ class EpisodeStep(Step):
     `fn` gets a TensorDict `[T]` of the transitions of one episode in TED, with `index` and
     `episode`, and returns one of `[T']`, or None: the episode is left out. Rows it returns are in
     order; an episode that it ends earlier is truncated there, unless its last row is terminated.
+    `next/done` follows from `next/terminated` and `next/truncated`, and need not be set. Of a row
+    that is the last now and was not before, the observation after it is known; `index` tells, if
+    `fn` returns it as it was.
+
+    What is said of a function with a state at `FunctionStep` holds here too.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> piece = toy_piece([3, 1, 2])
+        >>> step = EpisodeStep(lambda td: td[:2] if len(td) > 1 else None).settled(piece)
+        >>> step.apply(piece).batch.lengths, step.apply(piece).episodes
+        (array([2, 2]), array([0, 2]))
     """
 
     name: ClassVar[str] = "fn"
+    brings_torch: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = False
 
-    fn: Callable[[Any], Any] = field(default=lambda td: td, repr=False)
+    fn: Callable[[Any], Any] = field(repr=False)
     """From the TensorDict of an episode to that of an episode, or to None."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What the manifest says of it: name and digests."""
@@ -64,6 +79,10 @@ class EpisodeStep(Step):
     """What random numbers of an episode depend on, beside its number."""
     two_copies: tuple[str, ...] = field(default=(), metadata={"state": True})
     """Leaves whose value after an action is not the one before the next; parts joined by `/`."""
+    unsteady: str = field(default="", metadata={"state": True})
+    """Why what it gives depends on the order of calls; empty: nothing shows that it does."""
+    guessed: bool = field(default=False, metadata={"state": True})
+    """Whether `schema` is that of what it is given, because it left out every episode so far."""
     schema: Schema | None = field(default=None, metadata={"state": True}, repr=False)
     """Leaves of the first result, with dtype and shape of a row."""
 
@@ -83,152 +102,127 @@ class EpisodeStep(Step):
             StepError: `fn` failed, or returned what cannot be stored.
             Revision: The data show that leaves must be stored otherwise.
         """
-        parts, schema = self._parts(piece)
-        known = {split_key(key) for key in self.two_copies}
+        parts = list(self._parts(piece))
+        schema = self.schema or schema_of_table(parts[0].table if parts else to_ted(piece))
         try:
-            return _assembled(piece, parts or [_no_rows(schema)], known)
+            return assembled(piece, parts, schema, keys_of(self.two_copies))
         except TwoCopies as found:
-            names = {*self.two_copies, *map(join_key, found.keys)}
-            step = replace(self, two_copies=tuple(sorted(names)), schema=schema)
-            reason = f"{found} after an action is not what stands before the next"
-            raise Revision(step, reason) from found
+            names = with_found(self.two_copies, found)
+            step = replace(self, two_copies=names, schema=schema)
+            raise Revision(step, reason_of(found)) from found
 
     def settled(self, probe: Piece) -> Self:
         """Learn what it returns."""
-        parts, schema = replace(self, schema=None)._parts(probe)
-        if not parts:
-            raise StepError(
-                f"The function leaves out all of the {len(probe.episodes)} episodes it was tried on",
-                hint="if that is meant, choose episodes first: --step filter:…",
-            )
-        kept = _missing(parts[0][1])
-        if kept:
-            raise StepError(
-                f"The function's result lacks {', '.join(kept)}, which every dataset has",
-                hint="return the TensorDict that it was given, with what is to be changed",
-            )
-        return replace(self, schema=schema)
+        step = replace(self, schema=None)
+        first, unsteady = tried(
+            self.fn,
+            lambda: list(step._parts(probe)),
+            lambda: list(step._parts(probe)),
+            _same,
+        )
+        schema = schema_of_table(first[0].table if first else to_ted(probe))
+        return replace(self, schema=schema, guessed=not first, unsteady=unsteady)
 
     def state(self) -> dict[str, Any]:
         """Return what it returns; nothing before it has learnt that."""
         if self.schema is None:
             return {}
-        schema = [[list(k), dtype, list(shape)] for k, (dtype, shape) in self.schema.items()]
-        return {"two_copies": list(self.two_copies), "schema": schema}
+        return {
+            "two_copies": list(self.two_copies),
+            "unsteady": self.unsteady,
+            "guessed": self.guessed,
+            "schema": schema_json(self.schema),
+        }
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return it as `state` says."""
         if not state:
             return self
-        schema = {tuple(key): (dtype, tuple(shape)) for key, dtype, shape in state["schema"]}
-        return replace(self, two_copies=tuple(state["two_copies"]), schema=schema or None)
+        learnt = {**state, "two_copies": tuple(state["two_copies"])}
+        return replace(self, **{**learnt, "schema": schema_of_json(state["schema"])})
 
     def notes(self) -> tuple[str, ...]:
-        """Say what is stored twice."""
-        if not self.two_copies:
-            return ()
-        listed, name = ", ".join(self.two_copies), self.about.get("name", "the function")
-        return (f"{listed}: stored before and after every action, for {name} tells them apart",)
+        """Say what is stored twice, and whether values may depend on more than the data."""
+        return notes_of(self.about, self.two_copies, (), self.unsteady)
 
-    def _parts(self, piece: Piece) -> tuple[list[tuple[int, Table]], Schema | None]:
-        """Call `fn` with every episode; its place in the piece and the result, if there is one."""
+    def _parts(self, piece: Piece) -> Iterator[Part]:
+        """Call `fn` with every episode, and yield what it does not leave out."""
         table, batch, schema = to_ted(piece), piece.batch, self.schema
         tree = tree_of({key: slot for slot, key in enumerate(table)})
-        parts: list[tuple[int, Table]] = []
-        with own_randomness(), torch.no_grad():
-            for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
-                place = _Here(int(piece.episodes[at]), int(length))
-                seed_all(self.seed, int(piece.episodes[at]))
-                rows = [torch.from_numpy(v[start : start + length]) for v in table.values()]
-                result = called(
-                    self.fn, assemble(tree, rows, torch.Size((int(length),)), CPU), place
-                )
-                if result is not None:
-                    leaves = leaves_of(result, place)
-                    found = schema_of(leaves, _rows_of(leaves, place))
-                    conform(schema := schema or found, found, place)
-                    parts.append((at, {key: to_array(v).copy() for key, v in leaves.items()}))
-        return parts, schema
+        for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
+            number, place = int(piece.episodes[at]), _place(piece, at)
+            rows = [torch.from_numpy(v[start : start + length]) for v in table.values()]
+            with own_randomness(), torch.no_grad():
+                seed_all(self.seed, number)
+                given = assemble(tree, rows, torch.Size((int(length),)), CPU)
+                result = called(self.fn, given, place)
+            if result is not None:
+                leaves = leaves_of(result, place)
+                schema = self._held(leaves, schema, place)
+                arrays = {key: to_array(key, leaves[key], place).copy() for key in schema}
+                check_done(arrays, place)
+                yield Part(at, arrays)
+
+    def _held(self, leaves: Leaves, schema: Schema | None, place: Place) -> Schema:
+        """Hold a result to the schema, or learn it."""
+        rows = _rows_of(leaves, place)
+        found = described(leaves, rows)
+        if schema == found:
+            return schema
+        if schema is None or self.guessed:
+            schema_of(leaves, place, rows)
+            _check_required(found, place)
+        if schema is not None and self.guessed:
+            step = replace(self, schema=found, guessed=False)
+            raise Revision(step, f"{place()} is the first one that the function keeps")
+        conform(schema or found, found, place)
+        return schema or found
 
 
-class _Here:
-    def __init__(self, episode: int, length: int) -> None:
-        self._episode, self._length = episode, length
+def _place(piece: Piece, at: int) -> Place:
+    def words() -> str:
+        return f"episode {int(piece.episodes[at])} ({int(piece.batch.lengths[at])} transitions)"
 
-    def __call__(self) -> str:
-        return f"episode {self._episode} ({self._length} transitions)"
+    return words
 
 
-def _rows_of(leaves: Mapping[Any, torch.Tensor], place: _Here) -> int:
+def _same(first: list[Part], again: list[Part]) -> bool:
+    """Tell whether two runs over the same episodes gave the same to the bit."""
+    if [part.place for part in first] != [part.place for part in again]:
+        return False
+    pairs = zip(first, again, strict=True)
+    return all(
+        one.rows == other.rows and are_same(one.table, other.table, np.arange(one.rows))
+        for one, other in pairs
+    )
+
+
+def _rows_of(leaves: Leaves, place: Place) -> int:
     counts = {len(value) if value.ndim else -1 for value in leaves.values()}
     if len(counts) != 1 or min(counts) < 1:
         found = ", ".join(f"{join_key(k)} {list(v.shape)}" for k, v in leaves.items())
+        what = "no rows" if counts == {0} else "leaves of different lengths, or without rows"
         raise StepError(
-            f"The function's result for {place()} has leaves of different or no rows: {found}",
+            f"The function's result for {place()} has {what}: {found}",
             hint="return None to leave an episode out",
         )
     return counts.pop()
 
 
-def _missing(table: Table) -> list[str]:
-    missing = [join_key(key) for key in (REWARD, TERMINATED, TRUNCATED) if key not in table]
-    return missing + ([] if any(key[0] == "action" for key in table) else ["action"])
-
-
-def _assembled(piece: Piece, parts: list[tuple[int, Table]], two_copies: set[Key]) -> Piece:
-    """Lay the results end to end as episodes."""
-    tables = [_ended(piece, at, table) for at, table in parts]
-    leaves = {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
-    frame = _frame(piece, [at for at, table in parts if len(table[TERMINATED])], tables)
-    given = {key: values for key, values in leaves.items() if key not in (INDEX, EPISODE)}
-    return from_ted(frame, given, two_copies)[0]
-
-
-def _frame(piece: Piece, places: list[int], tables: list[Table]) -> Piece:
-    """Return the chosen episodes of a piece with their new lengths and what `_required` needs."""
-    chosen = np.array(places, np.int64)
-    lengths = np.array([len(t[TERMINATED]) for t in tables if len(t[TERMINATED])], np.int64)
-    steps = {
-        key: np.concatenate([table[key] for table in tables])
-        for key in tables[0]
-        if key[0] == "action" or key in (REWARD, TERMINATED, TRUNCATED)
-    }
-    extras = {key: column[chosen] for key, column in piece.batch.episodes.items()}
-    batch = EpisodeBatch(lengths, steps, {}, _final(piece, chosen, lengths, tables), extras)
-    rows, steps_before = piece.rows[chosen], piece.steps[chosen]
-    return replace(
-        piece, batch=batch, episodes=piece.episodes[chosen], rows=rows, steps=steps_before
-    )
-
-
-def _final(
-    piece: Piece, chosen: NDArray[np.int64], lengths: NDArray[np.int64], tables: list[Table]
-) -> NDArray[np.bool_]:
-    """Tell whose last next observation is known: the parent's, or that of a row before its last."""
-    last = piece.row_numbers[piece.batch.last_rows[chosen]]
-    kept = [int(t[INDEX][-1]) if INDEX in t else None for t in tables if len(t[TERMINATED])]
-    shorter = lengths < piece.batch.lengths[chosen]
-    earlier = [at is not None and at != end for at, end in zip(kept, last, strict=True)]
-    return np.asarray(piece.batch.final_observation[chosen] | (shorter & np.array(earlier, bool)))
-
-
-def _ended(piece: Piece, at: int, table: Table) -> Table:
-    """Mark the last row as truncated where the episode is shorter and nothing ends it."""
-    rows = len(table[TERMINATED])
-    if not 0 < rows < int(piece.batch.lengths[at]):
-        return table
-    if table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():
-        return table
-    truncated = table[TRUNCATED].copy()
-    truncated[-1] = True
-    ended = {**table, TRUNCATED: truncated}
-    if DONE in table:
-        ended[DONE] = truncated | table[TERMINATED]
-    return ended
-
-
-def _no_rows(schema: Schema | None) -> tuple[int, Table]:
-    """Return a result without rows, for a piece of which no episode is left."""
-    if schema is None:
-        raise StepError("The function leaves out all episodes")
-    return 0, {key: np.zeros((0, *shape), dtype) for key, (dtype, shape) in schema.items()}
+def _check_required(found: Schema, place: Place) -> None:
+    missing = [join_key(key) for key in (REWARD, TERMINATED, TRUNCATED) if key not in found]
+    missing += [] if any(key[0] == "action" for key in found) else ["action"]
+    if missing:
+        raise StepError(
+            f"The function's result for {place()} lacks {', '.join(missing)}, which every dataset "
+            "has",
+            hint="return the TensorDict that it was given, with what is to be changed",
+        )
+    for key in (REWARD, TERMINATED, TRUNCATED):
+        dtype, shape = found[key]
+        if shape != (1,) or (key != REWARD and dtype != "bool"):
+            expected = "numbers [1]" if key == REWARD else "bool [1]"
+            raise StepError(
+                f"The function returned {join_key(key)!r} as {dtype} {list(shape)} for {place()}; "
+                f"expected {expected}"
+            )

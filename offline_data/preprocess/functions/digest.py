@@ -9,16 +9,14 @@ import builtins
 import hashlib
 import random
 import sys
-from functools import partial
+from functools import cached_property, partial
 from types import (
     BuiltinFunctionType,
     CodeType,
-    EllipsisType,
     FunctionType,
+    GeneratorType,
     MethodType,
     ModuleType,
-    NoneType,
-    NotImplementedType,
 )
 from typing import TYPE_CHECKING, Any
 
@@ -29,20 +27,18 @@ from offline_data.preprocess.functions.origin import is_own, names_of, package_o
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_PLAIN = (
-    bool, int, float, complex, str, bytes, EllipsisType, NoneType, NotImplementedType,
-)  # fmt: skip
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 """Types whose values are told apart by how they are written."""
 
 _SKIPPED = {
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__",
-    "__doc__", "__firstlineno__", "__module__", "__static_attributes__", "__weakref__",
-    "_abc_impl",
+    "__doc__", "__firstlineno__", "__module__", "__slotnames__", "__static_attributes__",
+    "__weakref__", "_abc_impl",
 }  # fmt: skip
-"""Attributes of classes that say nothing of what they do."""
+"""Attributes of classes that say nothing of what they do, or that Python sets when it pleases."""
 
 
-def digest_of(value: object) -> str:
+def digest_of(value: object, *, data_alone: bool = False) -> str:
     """Return 64 hexadecimal digits that are the same for values made of the same.
 
     Of a function: bytecode, constants, defaults, closed-over values, attributes, and the functions,
@@ -52,12 +48,20 @@ def digest_of(value: object) -> str:
 
     Not the same in all versions of Python, whose bytecode differs.
 
+    Args:
+        value: Anything.
+        data_alone: Only of the bytes of tensors and arrays that are in it, in order.
+
     Example:
         >>> digest_of({1: "a"}) == digest_of({1: "a"}), digest_of([0]) == digest_of([-0.0])
         (True, False)
     """
-    walk = _Walk(package_of(value))
-    walk.add(value)
+    walk = _Walk(package_of(value), data_alone=data_alone)
+    try:
+        walk.add(value)
+    except RecursionError:  # hundreds of things inside each other
+        walk = _Walk("")
+        walk.add(type(value))
     return walk.hexdigest()
 
 
@@ -71,10 +75,13 @@ def _shared() -> tuple[object, ...]:
 class _Walk:
     """Adds values to a digest, each once."""
 
-    def __init__(self, home: str, seen: dict[int, int] | None = None) -> None:
-        self._home = home
+    def __init__(
+        self, home: str, seen: dict[int, int] | None = None, *, data_alone: bool = False
+    ) -> None:
+        self._home, self._data_alone = home, data_alone
         self._seen = dict(seen or {})
         self._alive: list[object] = []  # so that no address is used twice
+        self._shared = {id(one) for one in _shared()}
         self._sha = hashlib.sha256()
 
     def hexdigest(self) -> str:
@@ -83,8 +90,8 @@ class _Walk:
     def add(self, value: Any) -> None:
         """Add a value; where it was added already, only that it was."""
         if type(value) in _PLAIN:
-            self._say(type(value).__name__, repr(value))
-        elif any(value is one for one in _shared()):
+            self._say(f"plain {type(value).__name__}", repr(value))
+        elif id(value) in self._shared:
             self._say("shared", type(value).__name__)
         elif id(value) in self._seen:
             self._say("seen", str(self._seen[id(value)]))
@@ -94,34 +101,38 @@ class _Walk:
             self._how(value)(value)
 
     def _how(self, value: Any) -> Callable[[Any], None]:
-        for kind, add in self._kinds().items():
-            if isinstance(value, kind):
-                return add
+        """Choose by type: exact for containers, whose subclasses may hold more than items."""
         torch = sys.modules.get("torch")
+        lists: dict[type, Callable[[Any], None]] = {list: self._list, tuple: self._list}
+        exact = {**lists, dict: self._dict, set: self._set, frozenset: self._set}
+        if type(value) in exact:
+            return exact[type(value)]
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor
         if torch is not None and isinstance(value, torch.Generator):
             return lambda one: self._tensor(one.get_state())
-        return {list: self._list, tuple: self._list, dict: self._dict}.get(
-            type(value), self._set if type(value) in (set, frozenset) else self._object
-        )
+        return next((add for kind, add in self._kinds() if isinstance(value, kind)), self._object)
 
-    def _kinds(self) -> dict[type, Callable[[Any], None]]:
-        return {
-            ModuleType: lambda value: self._say("module", value.__name__),
-            FunctionType: self._function,
-            MethodType: self._method,
-            BuiltinFunctionType: self._builtin,
-            CodeType: self._code,
-            type: self._class,
-            np.ndarray: self._array,
-            property: lambda value: self._each((value.fget, value.fset, value.fdel)),
-            staticmethod: lambda value: self.add(value.__func__),
-            classmethod: lambda value: self.add(value.__func__),
-            partial: lambda value: self._each((value.func, value.args, value.keywords)),
-        }
+    def _kinds(self) -> list[tuple[type, Callable[[Any], None]]]:
+        return [
+            (ModuleType, lambda value: self._say("module", value.__name__)),
+            (FunctionType, self._function),
+            (MethodType, lambda value: self._each((value.__func__, value.__self__))),
+            (BuiltinFunctionType, self._builtin),
+            (CodeType, self._code),
+            (GeneratorType, self._generator),
+            (type, self._class),
+            (np.ndarray, self._array),
+            (property, lambda value: self._each((value.fget, value.fset, value.fdel))),
+            (staticmethod, lambda value: self.add(value.__func__)),
+            (classmethod, lambda value: self.add(value.__func__)),
+            (partial, lambda value: self._each((value.func, value.args, value.keywords))),
+            (cached_property, lambda value: self.add(value.func)),
+        ]
 
     def _say(self, kind: str, text: str | bytes) -> None:
+        if self._data_alone and kind != "bytes":
+            return
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         self._sha.update(f"{kind} {len(data)} ".encode())
         self._sha.update(data)
@@ -143,7 +154,7 @@ class _Walk:
         self._say(type(values).__name__, "".join(sorted(self._alone(one) for one in values)))
 
     def _alone(self, value: Any) -> str:
-        walk = _Walk(self._home, self._seen)
+        walk = _Walk(self._home, self._seen, data_alone=self._data_alone)
         walk.add(value)
         return walk.hexdigest()
 
@@ -162,9 +173,6 @@ class _Walk:
             self._say("bytes", memoryview(flat.numpy()))  # type: ignore[arg-type]
         except (RuntimeError, TypeError, NotImplementedError):
             self._say("layout", f"{value.layout} {value.device}")
-
-    def _method(self, method: MethodType) -> None:
-        self._each((method.__func__, method.__self__))
 
     def _builtin(self, function: Any) -> None:
         self._say("builtin", f"{function.__module__} {function.__qualname__}")
@@ -200,12 +208,15 @@ class _Walk:
                         self.add(vars(value)[attribute])
 
     def _code(self, code: CodeType) -> None:
-        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         self._say("code", code.co_code)
         self._say("handlers", getattr(code, "co_exceptiontable", b""))
-        self._each(counts)
-        self._each((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
-        self._each(code.co_consts)
+        self._each((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
+        self._each((code.co_flags, code.co_names, code.co_varnames, code.co_consts))
+        self._each((code.co_freevars, code.co_cellvars))
+
+    def _generator(self, value: Any) -> None:
+        frame = value.gi_frame
+        self._each((value.gi_code, frame and frame.f_lasti, frame and dict(frame.f_locals)))
 
     def _class(self, kind: type) -> None:
         if not is_own(kind.__module__, self._home):
@@ -219,11 +230,13 @@ class _Walk:
                 self.add(value)
 
     def _object(self, value: Any) -> None:
-        """Add what pickling would save of an object."""
+        """Add what pickling would save of an object, and the function that it stands for."""
         self.add(type(value))
         try:
+            self.add(getattr(value, "__wrapped__", None))
             reduced = value.__reduce_ex__(4)
         except Exception:  # noqa: BLE001 - what an object's own method raises
+            self.add(str(getattr(value, "code", "")))  # of TorchScript
             return
         if isinstance(reduced, str):
             self._say("name", reduced)

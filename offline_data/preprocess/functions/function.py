@@ -6,25 +6,31 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 
-from offline_data.buffers.assemble import assemble, tree_of
-from offline_data.episodes.fields import join_key, split_key
+from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.blocks import Places, block_rows, checked_rows, joined
-from offline_data.preprocess.functions.per_row import CPU, run_rows
-from offline_data.preprocess.functions.randomness import holds_generator, own_randomness, seed_all
-from offline_data.preprocess.functions.results import (
-    Schema,
-    called,
-    conform,
-    leaves_of,
-    schema_of,
-    to_array,
+from offline_data.preprocess.functions.batched import run_block
+from offline_data.preprocess.functions.blocks import (
+    Gathered,
+    Places,
+    block_rows,
+    checked_rows,
+    parts,
 )
+from offline_data.preprocess.functions.learnt import (
+    keys_of,
+    notes_of,
+    reason_of,
+    schema_json,
+    schema_of_json,
+    schema_of_table,
+    with_found,
+)
+from offline_data.preprocess.functions.per_row import run_rows
+from offline_data.preprocess.functions.proving import CHECKED, are_same, fastest, some, tried
 from offline_data.preprocess.functions.ted import TwoCopies
-from offline_data.preprocess.functions.vectorized import NotVectorized, compare, run_vmap
+from offline_data.preprocess.functions.vectorized import Made, NotVectorized, compare, run_vmap
 from offline_data.preprocess.functions.views import VIEWS, On
 from offline_data.preprocess.steps.base import Revision, Step
 
@@ -34,11 +40,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
+    from offline_data.preprocess.functions.results import Schema
     from offline_data.preprocess.functions.ted import Table
     from offline_data.preprocess.piece import Piece
-
-_TWICE = 2
-"""Rows for which a function is called a second time, to see whether it gives the same."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,40 @@ class FunctionStep(Step):
     """A function called with every row, or with blocks of rows.
 
     It means the same however it is run: `fn` gets a TensorDict without batch size, one transition
-    in TED (with `index` and `episode`) or one observation, and returns one. Where `torch.vmap` can
-    run it and gives the same to the bit on the rows of the probe, whole blocks are run so; some
-    rows of every block are compared, and where one differs, all is done again row by row.
+    in TED (with `index` and `episode`) or one observation, and returns one. Text leaves come as
+    codes. Where `torch.vmap` can run it and gives the same to the bit on the rows of the probe,
+    whole blocks are run so; some rows of every block are compared, and where one differs, all is
+    done again row by row.
+
+    A function is run on many rows only if it depends on nothing but its row: none that draws random
+    numbers, looks at values to decide what to do (even if it catches that it can't), changes what
+    it refers to, or asks for the time. What is not promised:
+
+    - Of a function that has a state (a counter, a generator of its own): what it gives depends on
+      the order of calls, thus on tasks and processes. `notes` say so where the probe shows it.
+    - The sign of a zero and the bits of a NaN, where a function takes the larger of two values.
+    - The last bit of sums, products of matrices and the like: where it differs between one row and
+      many, it does for at least one value in fifty (measured), and some hundred values of every
+      block are compared; a difference in fewer values could go unseen. One row of very many values
+      may be added up otherwise by another number of threads.
+    - Functions that find out that they are vectorised by torch's private names, ask for values in
+      threads that are there already and catch that it fails, or draw now and then from a random
+      generator that an installed package keeps for itself.
 
     Raises:
         UsageError: Arguments that exclude each other.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece, transitions_of
+        >>> piece = toy_piece([3])
+        >>> step = FunctionStep(lambda td: td.set("action", td["action"] * 2))
+        >>> step = step.settled(transitions_of(piece))
+        >>> step.run, step.apply(piece).batch.steps["action",][:, 0].tolist()
+        ('vmap', [2.0, 4.0, 6.0])
     """
 
     name: ClassVar[str] = "fn"
+    brings_torch: ClassVar[bool] = True
 
     fn: Callable[[Any], Any] = field(repr=False)
     """From a TensorDict to a TensorDict (or a nested dict of tensors)."""
@@ -71,7 +100,11 @@ class FunctionStep(Step):
     run: Literal["rows", "vmap", "blocks"] = field(default="rows", metadata={"state": True})
     """How it is run."""
     why: str = field(default="", metadata={"state": True})
-    """Why row by row, if that was not asked for."""
+    """Why row by row."""
+    checked: int = field(default=CHECKED, metadata={"state": True})
+    """Rows of every block that are compared, where blocks are run by `torch.vmap`."""
+    unsteady: str = field(default="", metadata={"state": True})
+    """Why what it gives depends on the order of calls; empty: nothing shows that it does."""
     two_copies: tuple[str, ...] = field(default=(), metadata={"state": True})
     """Leaves whose value after an action is not the one before the next; parts joined by `/`."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
@@ -90,14 +123,8 @@ class FunctionStep(Step):
 
     def describe(self) -> dict[str, Any]:
         """Return what it is and what was asked for, as JSON values."""
-        return {
-            "step": self.name,
-            **self.about,
-            "on": self.on,
-            "batched": self.batched,
-            "vectorize": self.vectorize,
-            "seed": self.seed,
-        }
+        asked = ("on", "batched", "vectorize", "seed")
+        return {"step": self.name, **self.about, **{name: getattr(self, name) for name in asked}}
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with what `fn` made of every row.
@@ -106,138 +133,115 @@ class FunctionStep(Step):
             StepError: `fn` failed, or returned what cannot be stored.
             Revision: The data show that it must be run, or stored, otherwise.
         """
-        leaves = self._leaves(piece)
-        known = {split_key(key) for key in self.two_copies}
         try:
-            return VIEWS[self.on].rebuilt(piece, leaves, known)[0]
+            return VIEWS[self.on].rebuilt(piece, self._made(piece), keys_of(self.two_copies))[0]
         except TwoCopies as found:
-            names = {*self.two_copies, *map(join_key, found.keys)}
-            step = replace(self, two_copies=tuple(sorted(names)))
-            raise Revision(
-                step, f"{found} after an action is not what stands before the next"
-            ) from found
+            step = replace(self, two_copies=with_found(self.two_copies, found))
+            raise Revision(step, reason_of(found)) from found
 
     def settled(self, probe: Piece) -> Self:
         """Find out how it can be run, and what it returns."""
-        view = VIEWS[self.on]
-        if self.batched is not None:
-            step = replace(self, run="blocks", schema=None)
-            leaves = step._leaves(probe)
-        else:
-            step = replace(self, run="rows", schema=None)
-            leaves = step._leaves(probe)
-            step = step._fastest(probe, leaves)
-        _, kept = view.rebuilt(probe, leaves, tuple(leaves))  # what is told apart shows later
-        found = schema_of({key: torch.from_numpy(v) for key, v in leaves.items()}, len(probe.rows))
-        return replace(step, schema=found, kept=tuple(map(join_key, kept)))
+        view, count = VIEWS[self.on], len(VIEWS[self.on].numbers(probe))
+        if not count:
+            raise StepError(
+                "There is no row to try the function on: steps before it leave out all episodes "
+                "that were tried",
+                hint="choose episodes by a step of its own: --step filter:…",
+            )
+        step = replace(self, schema=None, run="rows" if self.batched is None else "blocks")
+        again = some(count) if self.batched is None else np.arange(count)
+        leaves, unsteady = tried(
+            self.fn,
+            lambda: step._chosen(probe, np.arange(count)),
+            lambda: step._chosen(probe, again),
+            lambda rows, other: are_same(rows, other, again),
+        )
+        step = replace(step, unsteady=unsteady, schema=schema_of_table(leaves))
+        if self.batched is None:
+            step = step._fastest(view.table(probe), leaves)
+        return step._completed(probe, Made(leaves))
 
     def state(self) -> dict[str, Any]:
         """Return how it is run and what it returns; nothing before it has learnt that."""
         if self.schema is None:
             return {}
-        schema = [[list(k), dtype, list(shape)] for k, (dtype, shape) in self.schema.items()]
         return {
-            "run": self.run,
-            "why": self.why,
+            **{name: getattr(self, name) for name in ("run", "why", "checked", "unsteady")},
             "two_copies": list(self.two_copies),
             "kept": list(self.kept),
-            "schema": schema,
+            "schema": schema_json(self.schema),
         }
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return it as `state` says."""
         if not state:
             return self
-        schema = {tuple(key): (dtype, tuple(shape)) for key, dtype, shape in state["schema"]}
-        return replace(
-            self,
-            run=state["run"],
-            why=state["why"],
-            two_copies=tuple(state["two_copies"]),
-            kept=tuple(state["kept"]),
-            schema=schema or None,
-        )
+        lists = {name: tuple(state[name]) for name in ("two_copies", "kept")}
+        return replace(self, **{**state, **lists, "schema": schema_of_json(state["schema"])})
 
     def notes(self) -> tuple[str, ...]:
         """Say what was kept although the function does not return it, and what is stored twice."""
-        name = self.about.get("name", "the function")
-        notes = []
-        if self.kept:
-            notes.append(f"{', '.join(self.kept)}: not returned by {name}, kept as they were")
-        if self.two_copies:
-            listed = ", ".join(self.two_copies)
-            notes.append(
-                f"{listed}: stored before and after every action, for {name} tells them apart"
-            )
-        return tuple(notes)
+        return notes_of(self.about, self.two_copies, self.kept, self.unsteady)
 
-    def _leaves(self, piece: Piece) -> Table:
+    def _made(self, piece: Piece) -> Made:
         """Run `fn` on all rows of a piece."""
         view = VIEWS[self.on]
         table, numbers = view.table(piece), view.numbers(piece)
-        run = {"rows": self._rows, "vmap": self._vmap, "blocks": self._block}[self.run]
-        size = {"rows": len(numbers), "vmap": block_rows(table), "blocks": self.batched or 1}
-        parts = []
-        for begin in range(0, len(numbers), size[self.run]):
-            part = slice(begin, begin + size[self.run])
-            at = Places(piece, self.on, begin)
-            parts.append(run({k: v[part] for k, v in table.items()}, numbers[part], at))
-        return parts[0] if len(parts) == 1 else joined(parts)
+        if not len(numbers):
+            schema = self.schema or {}
+            return Made({k: np.zeros((0, *shape), dtype) for k, (dtype, shape) in schema.items()})
+        if self.run == "rows":
+            return Made(self._rows(table, numbers, Places(piece, self.on)))
+        step, gathered = self, Gathered(table, len(numbers))
+        for part in parts(len(numbers), self.batched or block_rows(table)):
+            block = {key: values[part] for key, values in table.items()}
+            run = step._vmap if self.run == "vmap" else step._block
+            made = run(block, numbers[part], Places(piece, self.on, part.start))
+            step = replace(step, schema=step.schema or schema_of_table(made.leaves))
+            gathered.put(part, made)
+        return gathered.made()
 
     def _rows(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Table:
         return run_rows(self.fn, table, numbers, place, self.seed, self.schema)
 
-    def _vmap(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Table:
-        at = checked_rows(numbers)
+    def _block(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Made:
+        where = place.block(len(numbers))
+        return Made(run_block(self.fn, table, int(numbers[0]), where, self.seed, self.schema))
+
+    def _vmap(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Made:
+        at = checked_rows(numbers, self.checked)
         alone = {key: values[at] for key, values in table.items()}  # `fn` may write into the table
         try:
-            leaves = run_vmap(self.fn, table)
+            made = run_vmap(self.fn, table)
             wanted = self._rows(alone, numbers[at], place.of(at))
-            compare(wanted, leaves, at)
+            compare(wanted, made.leaves, at)
         except NotVectorized as reason:
             step = replace(self, run="rows", why=f"{reason}, first seen near {place(0)}")
             raise Revision(step, step.why) from reason
-        return leaves
+        return made
 
-    def _block(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Table:
-        rows = len(numbers)
-        tree = tree_of({key: slot for slot, key in enumerate(table)})
-        inputs = [torch.from_numpy(values) for values in table.values()]
-        with own_randomness(), torch.no_grad():
-            seed_all(self.seed, int(numbers[0]))
-            block = assemble(tree, inputs, torch.Size((rows,)), CPU)
-            leaves = leaves_of(called(self.fn, block, place.block(rows)), place.block(rows))
-        for key, value in leaves.items():
-            if value.ndim < 1 or len(value) != rows:
-                raise StepError(
-                    f"The function returned {join_key(key)!r} as {list(value.shape)} for "
-                    f"{place.block(rows)()}; expected {rows} rows",
-                    hint="without batched=N it gets one row at a time",
-                )
-        if self.schema is not None:
-            conform(self.schema, schema_of(leaves, rows), place.block(rows))
-        return {key: to_array(value) for key, value in leaves.items()}
-
-    def _fastest(self, probe: Piece, alone: Table) -> Self:
-        """Return the step that runs many rows at once, if it gives the same as row by row."""
-        why = "" if self.vectorize else "asked for"
-        if self.vectorize:
-            try:
-                self._prove(probe, alone)
-                return replace(self, run="vmap", why="")
-            except NotVectorized as reason:
-                why = str(reason)
-        return replace(self, run="rows", why=why)
-
-    def _prove(self, probe: Piece, alone: Table) -> None:
+    def _chosen(self, probe: Piece, at: NDArray[np.int64]) -> Table:
+        """Run `fn` on chosen rows of a piece, or on all as blocks."""
+        if self.run == "blocks":
+            return self._made(probe).leaves
         view = VIEWS[self.on]
-        if holds_generator(self.fn):
-            raise NotVectorized("it has a random generator of its own")
-        again = {key: values[:_TWICE] for key, values in view.table(probe).items()}
-        numbers = view.numbers(probe)
-        twice = self._rows(again, numbers[:_TWICE], Places(probe, self.on, 0))
+        table = {key: values[at] for key, values in view.table(probe).items()}
+        return self._rows(table, view.numbers(probe)[at], Places(probe, self.on).of(at))
+
+    def _fastest(self, table: Table, rows: Table) -> Self:
+        """Return the step that runs many rows at once, if it gives the same as row by row."""
+        why = self.unsteady if self.vectorize else "asked for"
+        if why:
+            return replace(self, why=why)
+        found = fastest(self.fn, table, rows)
+        return replace(self, run=found.run, why=found.why, checked=found.checked)
+
+    def _completed(self, probe: Piece, made: Made) -> Self:
+        """Return the step that knows what it keeps and what it stores twice."""
+        view = VIEWS[self.on]
         try:
-            compare(twice, alone, np.arange(len(next(iter(again.values())))))
-        except NotVectorized:
-            raise NotVectorized("it gives something else when it is called again") from None
-        compare(alone, run_vmap(self.fn, view.table(probe)), np.arange(len(numbers)))
+            kept = view.rebuilt(probe, made, keys_of(self.two_copies))[1]
+        except TwoCopies as found:
+            step = replace(self, two_copies=with_found(self.two_copies, found))
+            return step._completed(probe, made)
+        return replace(self, kept=tuple(map(join_key, kept)))

@@ -84,7 +84,7 @@ def _is_installed(module: str) -> bool:
         return False
     file = getattr(found, "__file__", None)
     if file is None:
-        return True
+        return module.partition(".")[0] in sys.stdlib_module_names
     path = Path(file)
     if not _INSTALLED.isdisjoint(path.parts):
         return True

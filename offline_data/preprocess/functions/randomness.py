@@ -63,29 +63,3 @@ def same(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
         and np.array_equal(before[1][1], after[1][1])
         and before[2] == after[2]
     )
-
-
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-
-
-def holds_generator(fn: Any) -> bool:
-    """Tell whether a function has a random generator of its own in reach of its names."""
-    inner = getattr(fn, "__func__", fn)
-    code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None) or ()
-    if code is None:
-        held = list(getattr(fn, "__dict__", {}).values())
-    else:
-        scope = getattr(inner, "__globals__", {})
-        held = [scope.get(name) for name in code.co_names]
-        held += [cell.cell_contents for cell in cells if _filled(cell)]
-        held += [*(inner.__defaults__ or ()), *(inner.__kwdefaults__ or {}).values()]
-        held += list(getattr(getattr(fn, "__self__", None), "__dict__", {}).values())
-    return any(isinstance(value, GENERATORS) for value in held)
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - raises where it is empty
-    except ValueError:
-        return False
-    return True

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
+import pkgutil
 import sys
 import traceback
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError
 from offline_data.ids import nearest
+from offline_data.preprocess.functions.digest import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable
+    from types import CodeType, ModuleType
 
 
 def load_function(text: str) -> Callable[[Any], Any]:
     """Find the function that `FILE.py:NAME` or `package.module:NAME` means.
 
-    A file is run as a program's own modules are: its folder is where its imports are looked for
-    first. What it defines travels to other processes by value.
+    A file may import the modules beside it; of two modules of the same name, the installed one is
+    taken. It gets a name of its own, so that one called `torch.py` takes nothing's place, and what
+    it defines travels to other processes whole. A package or module is looked for in the current
+    folder first.
+
+    Args:
+        text: The function's place and name; the name may be of something inside something.
 
     Raises:
         UsageError: No such file, module or name; it cannot be imported, or is no function.
+
+    Example:
+        >>> load_function("math:sqrt")(9)
+        3.0
     """
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
@@ -38,17 +51,17 @@ def load_function(text: str) -> Callable[[Any], Any]:
         if not hasattr(found, part):
             raise _no_name(text, part, found)
         found = getattr(found, part)
+    if isinstance(found, type):
+        raise UsageError(
+            f"{text} is a class, not a function", hint=f"name an object: f = {part}(…) in the file"
+        )
     if not callable(found):
-        raise UsageError(f"{text} is a {type(found).__name__}, not a function")
+        raise UsageError(f"{text} is no function: its type is {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
 def describe_function(fn: Callable[[Any], Any]) -> dict[str, str]:
-    """Return a function's name, and a digest of its code and of what it refers to.
-
-    The digest covers bytecode, constants, defaults, closed-over values, and, the same way, the
-    functions and values of its own module that it names; what it imports counts by name. It may
-    differ between versions of Python.
+    """Return a function's name, and a digest of what it is made of; see `digest_of`.
 
     Example:
         >>> describe_function(lambda td: td)["name"]
@@ -57,42 +70,63 @@ def describe_function(fn: Callable[[Any], Any]) -> dict[str, str]:
         >>> one == other
         False
     """
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-    digest = hashlib.sha256()
-    for part in _parts(fn, set()):
-        digest.update(part.encode() + b"\0")
-    return {"name": name.rpartition("<locals>.")[2], "sha256": digest.hexdigest()}
+    named = fn
+    while isinstance(named, functools.partial):
+        named = named.func
+    name = getattr(named, "__qualname__", None) or type(named).__qualname__
+    return {"name": name.rpartition("<locals>.")[2], "sha256": digest_of(fn)}
+
+
+class _Afresh(SourceFileLoader):
+    """Compiles a file as it is now: a `.pyc` counts as its own for a whole second after a change."""
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the file is known
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _file(path: Path) -> ModuleType:
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise UsageError(f"There is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+        near = nearest(path.name, (one.name for one in path.parent.glob("*.py")))
+        raise UsageError(f"There is no file {path}", hint=_mean(near))
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_loader(name, _Afresh(name, str(path)))
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    sys.modules[path.stem] = module
+    _look_in(path.parent, first=False)
+    before, sys.modules[name] = sys.modules.get(name), module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        sys.modules.pop(path.stem, None)
-        raise _failed(str(path), error) from error
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise _failed(str(path), error, _beside(path.parent, error)) from error
     _by_value(module)
     return module
 
 
 def _module(name: str) -> ModuleType:
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # as `python -m` has it
+    here, top = Path.cwd(), name.partition(".")[0]
+    if top not in sys.modules and PathFinder.find_spec(top, [str(here)]) is not None:
+        _look_in(here, first=True)  # as `python -m` does
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise _failed(name, error) from error
+        near = nearest(name, _beside_module(name))
+        hint = _mean(near) or "a file is written FILE.py:NAME"
+        raise UsageError(f"There is no module {error.name!r}", hint=hint) from error
+    except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
+
+
+def _look_in(folder: Path, *, first: bool) -> None:
+    """Let imports look in a folder, here and in the processes that are started from here."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _by_value(module: ModuleType) -> None:
@@ -101,90 +135,45 @@ def _by_value(module: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(module)
 
 
-def _failed(what: str, error: Exception) -> UsageError:
+def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageError:
+    """Say why an import failed, with its traceback from the first line of the user's on."""
     trace = error.__traceback__
-    while trace is not None and "importlib" in trace.tb_frame.f_code.co_filename:
+    while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    own = (
-        trace.tb_next
-        if trace is not None and trace.tb_frame.f_code.co_filename == __file__
-        else trace
+    lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return UsageError(
+        f"{what} cannot be imported: {type(error).__name__}: {error}\n{lines}", hint=hint
     )
-    lines = "".join(traceback.format_exception(type(error), error, own)).rstrip()
-    return UsageError(f"{what} cannot be imported: {type(error).__name__}: {error}\n{lines}")
+
+
+def _is_machinery(file: str) -> bool:
+    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")
+
+
+def _beside(folder: Path, error: BaseException) -> str | None:
+    """Return what may help where a file cannot import what it imports."""
+    if not isinstance(error, ImportError):
+        return None
+    if "relative import" in str(error):
+        return "a file that is part of a package is written package.module:NAME"
+    name = (error.name or "").partition(".")[0]
+    if name and ((folder / f"{name}.py").exists() or (folder / name).is_dir()):
+        return f"another module {name!r} is installed, and comes before the one beside the file"
+    return None
+
+
+def _beside_module(name: str) -> Iterable[str]:
+    """Return names of modules where one was looked for: those of the current folder, or package."""
+    above = name.rpartition(".")[0]
+    folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(Path.cwd())]
+    prefix = f"{above}." if above else ""
+    return [prefix + found.name for found in pkgutil.iter_modules(folders or [])]
 
 
 def _no_name(text: str, part: str, found: Any) -> UsageError:
-    near = nearest(part, [name for name in dir(found) if not name.startswith("_")])
-    return UsageError(
-        f"{text}: there is no {part!r}", hint=f"did you mean {near[0]!r}?" if near else None
-    )
+    names = [name for name in dir(found) if not name.startswith("_")]
+    return UsageError(f"{text}: there is no {part!r}", hint=_mean(nearest(part, names)))
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[str]:
-    """Yield texts that differ where functions or values do."""
-    if id(value) in seen:
-        return
-    if isinstance(value, MethodType):
-        yield from _parts(value.__func__, seen)
-        yield from _parts(value.__self__, seen)
-    elif isinstance(value, FunctionType):
-        seen.add(id(value))
-        yield from _function(value, seen)
-    elif isinstance(value, CodeType):
-        yield from _code(value, seen)
-    elif isinstance(value, ModuleType):
-        yield f"module {value.__name__}"
-    elif isinstance(value, (frozenset, set)):
-        yield from sorted(repr(one) for one in value)
-    elif isinstance(value, (list, tuple)):
-        yield f"{type(value).__name__} {len(value)}"
-        for one in value:
-            yield from _parts(one, seen)
-    else:
-        yield _value(value)
-
-
-def _function(fn: FunctionType, seen: set[int]) -> Iterator[str]:
-    yield from _code(fn.__code__, seen)
-    yield from _parts(fn.__defaults__ or (), seen)
-    for name, default in sorted((fn.__kwdefaults__ or {}).items()):
-        yield name
-        yield from _parts(default, seen)
-    for cell in fn.__closure__ or ():
-        try:
-            yield from _parts(cell.cell_contents, seen)
-        except ValueError:
-            yield "empty"
-    for name in fn.__code__.co_names:
-        if name in fn.__globals__:
-            yield f"global {name}"
-            yield from _global(fn, fn.__globals__[name], seen)
-
-
-def _global(fn: FunctionType, value: Any, seen: set[int]) -> Iterator[str]:
-    """Values and functions of the function's own module count; those of others by their names."""
-    home = getattr(value, "__module__", fn.__module__)
-    if isinstance(value, (FunctionType, type)) and home != fn.__module__:
-        yield f"{home}.{value.__qualname__}"
-    else:
-        yield from _parts(value, seen)
-
-
-def _code(code: CodeType, seen: set[int]) -> Iterator[str]:
-    yield code.co_code.hex()
-    yield from (*code.co_names, *code.co_varnames)
-    for constant in code.co_consts:
-        yield from _parts(constant, seen)
-
-
-def _value(value: Any) -> str:
-    """Write a value so that equal ones read alike: plain ones by `repr`, others by their pickle."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return repr(value)
-    import cloudpickle
-
-    try:
-        return hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
-    except Exception:  # noqa: BLE001 - what cannot be pickled is told apart by its type alone
-        return f"{type(value).__module__}.{type(value).__qualname__}"
+def _mean(near: list[str]) -> str | None:
+    return f"did you mean {near[0]!r}?" if near else None

@@ -30,7 +30,7 @@ from offline_data.preprocess.errors import StepError
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -78,7 +78,12 @@ def given(piece: Piece) -> Table:
     return table
 
 
-def from_ted(piece: Piece, leaves: Table, two_copies: Collection[Key]) -> tuple[Piece, list[Key]]:
+def from_ted(
+    piece: Piece,
+    leaves: Table,
+    two_copies: Collection[Key],
+    untouched: Collection[Key] = frozenset(),
+) -> tuple[Piece, list[Key]]:
     """Return a piece whose columns are those of a table of TED rows, and what had to be kept.
 
     Args:
@@ -86,6 +91,7 @@ def from_ted(piece: Piece, leaves: Table, two_copies: Collection[Key]) -> tuple[
             as they are here.
         leaves: `[N, …]` columns.
         two_copies: Root keys that are stored with their `next`, because it is something else.
+        untouched: Keys of `leaves` whose values are those that `to_ted` gave for this piece.
 
     Raises:
         TwoCopies: There are more of those.
@@ -94,29 +100,36 @@ def from_ted(piece: Piece, leaves: Table, two_copies: Collection[Key]) -> tuple[
     kept = _required(piece, leaves)
     found = {key: values for key, values in leaves.items() if key not in {*GIVEN, DONE}}
     found |= {key: piece.batch.steps[key] for key in kept}
+    same = {key for key in untouched if key in found}
     once = [key for key in found if _is_pair(key, found) and key not in two_copies]
-    different = [k for k in once if not _adjoining(piece.batch, found[k], found[next_of(k)])]
+    whole = {k for k in once if {k, next_of(k)} <= same and k in piece.batch.observations}
+    different = [
+        key
+        for key in once
+        if key not in whole and not _adjoining(piece.batch, found[key], found[next_of(key)])
+    ]
     if different:
         raise TwoCopies(different)
     both = {*once, *map(next_of, once)}
-    steps = {key: values for key, values in found.items() if key not in both}
-    observations = {k: _one_copy(piece.batch, found[k], found[next_of(k)]) for k in once}
+    steps = {
+        key: piece.batch.steps[key] if key in same and key in piece.batch.steps else values
+        for key, values in found.items()
+        if key not in both
+    }
+    observations = {
+        key: piece.batch.observations[key]
+        if key in whole
+        else _one_copy(piece.batch, found[key], found[next_of(key)])
+        for key in once
+    }
     try:
-        return piece.having(steps=steps, observations=observations), kept
+        made = piece.having(steps=steps, observations=observations, words=words_of(piece))
     except FormatError as error:
-        raise StepError(f"What the function returned is no transition: {error.message}") from error
-
-
-def check_given(before: Mapping[Key, NDArray[Any]], after: Table) -> tuple[Key, int] | None:
-    """Return the first leaf that a function may not change and the first row where it did."""
-    for key in GIVEN:
-        if key in after and (at := _first_difference(before[key], after[key])) is not None:
-            return key, at
-    if DONE in after:
-        ended = _flag(before, after, TERMINATED) | _flag(before, after, TRUNCATED)
-        if (at := _first_difference(ended, after[DONE])) is not None:
-            return DONE, at
-    return None
+        raise StepError(
+            f"What the function returned is no transition: {error.message}",
+            hint="return the TensorDict that it was given, with what is to be changed",
+        ) from error
+    return made, kept
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -134,23 +147,18 @@ def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
 
 
-def _flag(before: Mapping[Key, NDArray[Any]], after: Table, key: Key) -> NDArray[Any]:
-    return np.asarray(after.get(key, before[key]), dtype=bool)
-
-
-def _first_difference(before: NDArray[Any], after: NDArray[Any]) -> int | None:
-    if before.shape != after.shape:
-        return 0
-    at = np.flatnonzero((before != after).reshape(len(before), -1).any(axis=1))
-    return int(at[0]) if len(at) else None
-
-
 def _required(piece: Piece, leaves: Table) -> list[Key]:
     """Leaves of the piece that every transition has, where the table has none."""
     missing = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in leaves]
     if not any(key[0] == "action" for key in leaves):
         missing += [key for key in piece.batch.steps if key[0] == "action"]
     return missing
+
+
+def words_of(piece: Piece) -> dict[Key, Sequence[str]]:
+    """Return the words of text leaves by TED key."""
+    seen = piece.batch.observations
+    return {**{next_of(k): w for k, w in piece.words.items() if k in seen}, **piece.words}
 
 
 def _is_pair(key: Key, leaves: Table) -> bool:

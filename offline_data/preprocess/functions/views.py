@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from offline_data.episodes.fields import join_key
 from offline_data.errors import FormatError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.ted import check_given, from_ted, given, to_ted
+from offline_data.preprocess.functions.limits import check_given, check_tree, refuse_codes
+from offline_data.preprocess.functions.ted import from_ted, given, to_ted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import Key
     from offline_data.preprocess.functions.ted import Table
+    from offline_data.preprocess.functions.vectorized import Made
     from offline_data.preprocess.piece import Piece
 
 On: TypeAlias = Literal["transitions", "observations"]
@@ -35,9 +38,14 @@ class View(Protocol):
         """Say where a row comes from, for a message."""
 
     def rebuilt(
-        self, piece: Piece, leaves: Table, two_copies: Collection[Key]
+        self, piece: Piece, made: Made, two_copies: Collection[Key]
     ) -> tuple[Piece, list[Key]]:
-        """Return the piece with other columns; see `from_ted`."""
+        """Return the piece with what was made of its rows, and what had to be kept; see `from_ted`.
+
+        Raises:
+            TwoCopies: Leaves that are to be stored before and after every action.
+            StepError: What no dataset can have.
+        """
 
 
 class Transitions:
@@ -56,19 +64,20 @@ class Transitions:
         return piece.place(row)
 
     def rebuilt(
-        self, piece: Piece, leaves: Table, two_copies: Collection[Key]
+        self, piece: Piece, made: Made, two_copies: Collection[Key]
     ) -> tuple[Piece, list[Key]]:
         """Return the piece with these TED leaves; see `View`."""
-        before = {**given(piece), **piece.batch.steps}
-        wrong = check_given(before, leaves)
+        changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
+        wrong = check_given({**given(piece), **piece.batch.steps}, changed)
         if wrong is not None:
-            key, row = "/".join(wrong[0]), piece.place(wrong[1])
+            row = piece.place(wrong[1])
             raise StepError(
-                f"The function changed {key!r} at {row}, which follows from the place of a row "
-                "or from next/terminated and next/truncated",
+                f"The function changed {join_key(wrong[0])!r} at {row}, which follows from the "
+                "place of a row, or from next/terminated and next/truncated",
                 hint="leave it as it is; by='episode' may cut episodes and drop them",
             )
-        return from_ted(piece, leaves, two_copies)
+        refuse_codes(self.place, piece, changed)
+        return from_ted(piece, made.leaves, two_copies, made.untouched)
 
 
 class Observations:
@@ -93,22 +102,28 @@ class Observations:
         batch = piece.batch
         before = np.flatnonzero(batch.root_rows == row)
         if len(before):
-            return piece.place(int(before[0]))
+            return f"the observation before {piece.place(int(before[0]))}"
         last = int(np.flatnonzero(batch.next_rows == row)[0])
         return f"the observation after {piece.place(last)}"
 
     def rebuilt(
         self,
         piece: Piece,
-        leaves: Table,
+        made: Made,
         two_copies: Collection[Key],  # noqa: ARG002 - there is one copy, from the beginning
     ) -> tuple[Piece, list[Key]]:
         """Return the piece with these observation columns; see `View`."""
+        changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
+        refuse_codes(self.place, piece, changed)
+        check_tree(piece.batch.steps, made.leaves)
+        before = piece.batch.observations
+        observations = {key: changed.get(key, before.get(key)) for key in made.leaves}
         try:
-            return piece.having(observations=leaves), []
+            return piece.having(observations=observations), []  # type: ignore[arg-type]
         except FormatError as error:
             raise StepError(
-                f"What the function returned is no observation: {error.message}"
+                f"What the function returned is no observation: {error.message}",
+                hint="rename the leaf in the function",
             ) from error
 
 

@@ -1,0 +1,136 @@
+"""What a function of rows must give, worked out by a plain loop, and steps run as the engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from offline_data.episodes import Key
+from offline_data.preprocess.functions.by_episode import EpisodeStep
+from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.spec import Calling, function_step
+from offline_data.preprocess.steps.base import Revision
+from offline_data.testing.pieces import episodes_of, joined, toy_piece, transitions_of
+
+Row = dict[Key, NDArray[Any]]
+Fn = Callable[[Any], Any]
+
+REWARD, DONE = ("next", "reward"), ("next", "done")
+TERMINATED, TRUNCATED = ("next", "terminated"), ("next", "truncated")
+ACTION, POSITION, VELOCITY = ("action",), ("observation", "position"), ("observation", "velocity")
+
+RARE = 5013.0
+"""First number of the action of one row of `big_piece`."""
+
+
+def after(key: Key) -> Key:
+    """Return where the value after an action stands."""
+    return ("next", *key)
+
+
+def big_piece() -> Piece:
+    """Make 240 transitions, one of which is `RARE`; the probe does not have that one."""
+    return toy_piece([24] * 10)
+
+
+def ted_rows(piece: Piece) -> list[Row]:
+    """Take a piece apart into rows of TED, one leaf of one row at a time."""
+    batch, rows = piece.batch, []
+    step, seen = 0, 0
+    for e, length in enumerate(batch.lengths.tolist()):
+        for t in range(length):
+            row: Row = {key: column[seen + t] for key, column in batch.observations.items()}
+            for key, column in batch.observations.items():
+                row[after(key)] = column[seen + t + 1]
+            row |= {key: column[step] for key, column in batch.steps.items()}
+            row[DONE] = row[TERMINATED] | row[TRUNCATED]
+            row |= {(name,): np.array([False]) for name in ("done", "terminated", "truncated")}
+            row["index",] = np.int64(piece.rows[e] + t)
+            row["episode",] = np.int64(piece.episodes[e])
+            rows.append({key: np.array(value) for key, value in row.items()})
+            step += 1
+        seen += length + 1
+    return rows
+
+
+def as_td(row: Row) -> TensorDict:
+    """Build what a function gets, with tensordict's own constructor."""
+    nested: dict[str, Any] = {}
+    for key, value in row.items():
+        level = nested
+        for part in key[:-1]:
+            level = level.setdefault(part, {})
+        level[key[-1]] = torch.from_numpy(value.copy())
+    return TensorDict(nested, batch_size=[], device="cpu")
+
+
+def as_row(result: Any) -> Row:
+    """Read what a function returned."""
+    td = result if isinstance(result, TensorDict) else TensorDict(result, batch_size=[])
+    return {
+        (key,) if isinstance(key, str) else key: value.detach().clone().numpy()
+        for key, value in td.items(include_nested=True, leaves_only=True)
+    }
+
+
+def loop(fn: Fn, piece: Piece) -> list[Row]:
+    """Call a function with every row in turn."""
+    with torch.no_grad():
+        return [as_row(fn(as_td(row))) for row in ted_rows(piece)]
+
+
+def probe_of(piece: Piece, count: int = 12) -> Piece:
+    """Return some transitions of a piece, each alone, as the engine tries functions on."""
+    alone = episodes_of(transitions_of(piece))
+    chosen = np.unique(np.linspace(0, len(alone) - 1, min(count, len(alone))).astype(int))
+    return joined([alone[i] for i in chosen])
+
+
+def ready(fn: Fn, piece: Piece, **calling: Any) -> Any:
+    """Return the step of a function after it met the probe."""
+    step = function_step(fn, Calling(**calling))
+    return step.settled(piece if isinstance(step, EpisodeStep) else probe_of(piece))
+
+
+def run(fn: Fn, piece: Piece, **calling: Any) -> tuple[Piece, Any]:
+    """Run a function on a piece, starting over where the step asks for it."""
+    step = ready(fn, piece, **calling)
+    for _ in range(5):
+        try:
+            return step.apply(piece), step
+        except Revision as found:
+            state = found.step.state()
+            step = function_step(fn, Calling(**calling)).with_state(state)
+    raise AssertionError("it starts over again and again")
+
+
+def assert_rows(found: Piece, expected: list[Row]) -> None:
+    """Assert that a piece holds these rows, to the bit; what is not among them is not looked at."""
+    rows = ted_rows(found)
+    assert len(rows) == len(expected)
+    for number, (mine, theirs) in enumerate(zip(rows, expected, strict=True)):
+        for key, value in theirs.items():
+            assert mine[key].dtype == value.dtype, (number, key)
+            assert mine[key].shape == value.shape, (number, key)
+            assert mine[key].tobytes() == value.tobytes(), (number, key, mine[key], value)
+
+
+def assert_same_as_loop(fn: Fn, piece: Piece, found: Piece) -> None:
+    """Assert that a piece is what a plain loop over rows makes of another one, to the bit."""
+    expected = loop(fn, piece)
+    assert_rows(found, expected)
+    kept = {REWARD, DONE, TERMINATED, TRUNCATED, ACTION}
+    places = {(name,) for name in ("done", "terminated", "truncated", "index", "episode")}
+    assert set(ted_rows(found)[0]) <= set(expected[0]) | kept | places
+
+
+def with_actions(piece: Piece, values: NDArray[Any]) -> Piece:
+    """Return the piece with other actions."""
+    batch = replace(piece.batch, steps={**piece.batch.steps, ACTION: values})
+    return replace(piece, batch=batch)

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import math
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from offline_data.preprocess.functions.digest import digest_of
+from offline_data.preprocess.functions.origin import is_own, names_of, package_of
+
+BASE = """
+    import math
+    import helpers
+    SCALE = 2
+    UNUSED = 5
+    TABLE = {"a": [1, 2], "b": {"x", "y", "z"}}
+
+    class Shift:
+        by = 1
+        def __call__(self, x):
+            return x + self.by
+
+    SHIFT = Shift()
+
+    def inner(x):
+        return x * SCALE
+
+    def unrelated(x):
+        return x - 1
+
+    def fn(x, add=1, *, more=2):
+        def local(y):
+            return [inner(z) for z in y]
+        if x in {"p", "q", "r"}:
+            return math.sqrt(TABLE["a"][0])
+        return helpers.shift(SHIFT(sum(local([x])))) + add * more
+"""
+
+
+def digest(source: str, name: str = "fn", helpers: str = "def shift(x): return x + 1") -> str:
+    """Run a module of the user's, which is in no file, and digest what it defines."""
+    other = ModuleType("helpers")
+    exec(textwrap.dedent(helpers), other.__dict__)  # noqa: S102
+    sys.modules["helpers"] = other
+    try:
+        module: dict[str, Any] = {"__name__": "users"}
+        exec(textwrap.dedent(source), module)  # noqa: S102
+        return digest_of(module[name])
+    finally:
+        del sys.modules["helpers"]
+
+
+def changed(old: str, new: str) -> str:
+    assert old in BASE
+    return digest(BASE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x * SCALE", "x * SCALE + 0"),  # a function that is called
+        ("x * SCALE", "x + SCALE"),
+        ("SCALE = 2", "SCALE = 3"),  # a value that it uses
+        ("SCALE = 2", "SCALE = 2.0"),
+        ("SCALE = 2", "SCALE = True"),
+        ("by = 1", "by = 2"),  # a class
+        ("x + self.by", "x - self.by"),
+        ("SHIFT = Shift()", "SHIFT = Shift(); SHIFT.by = 7"),  # an object
+        ("add=1", "add=3"),  # defaults
+        ("more=2", "more=3"),
+        ('"q", "r"', '"q", "s"'),  # constants
+        ('"a": [1, 2]', '"a": [1, 3]'),
+        ('{"x", "y", "z"}', '{"x", "y", "w"}'),
+        ("[inner(z) for z in y]", "[inner(z) for z in y if z]"),  # functions inside
+        ("math.sqrt", "math.cbrt"),  # names of what is installed
+        ("helpers.shift", "helpers.other"),
+        ("+ add", "- add"),
+    ],
+)
+def test_changes(old: str, new: str) -> None:
+    assert changed(old, new) != digest(BASE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("UNUSED = 5", "UNUSED = 6"),
+        ("x - 1", "x - 2"),  # a function that is not called
+        ("SCALE = 2", "\n\n\n    SCALE = 2  # a comment"),
+        ('{"x", "y", "z"}', '{"z", "x", "y"}'),
+        ("class Shift:", "class Shift:\n        '''Shifts.'''"),
+    ],
+)
+def test_what_does_not_matter(old: str, new: str) -> None:
+    assert changed(old, new) == digest(BASE)
+
+
+def test_other_modules_of_the_users() -> None:
+    """Those that are not installed count with their code, as far as they are used."""
+    assert digest(BASE, helpers="def shift(x): return x + 2") != digest(BASE)
+    same = "def shift(x): return x + 1\n\ndef nobody(x): return x"
+    assert digest(BASE, helpers=same) == digest(BASE)
+    deep = "ONE = 1\n\ndef shift(x): return x + ONE"
+    assert digest(BASE, helpers=deep) != digest(BASE, helpers=deep.replace("ONE = 1", "ONE = 2"))
+
+
+def make(k: Any) -> Callable[[Any], Any]:
+    return lambda x: x * k
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass
+class Settings:
+    a: int
+    many: list[int] = field(default_factory=list)
+
+
+def cyclic(value: int) -> Any:
+    out: list[Any] = [value]
+    out.append({"self": out})
+    return out
+
+
+def with_attribute(value: int) -> Any:
+    fn = make(1)
+    fn.kept = value  # type: ignore[attr-defined]
+    return fn
+
+
+def resumed(times: int) -> Any:
+    numbers = (n for n in range(10))
+    for _ in range(times):
+        next(numbers)
+    return numbers
+
+
+def seeded(kind: Any, seed: int) -> Any:
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    return generator if kind is torch.Generator else kind(seed)
+
+
+VALUES: dict[str, Callable[[int], Any]] = {
+    "closure": make,
+    "closure of a tensor": lambda n: make(torch.full((2,), n)),
+    "closure of an array": lambda n: make(np.full(2, n)),
+    "closure of objects": lambda n: make(np.array(["a", n], object)),
+    "partial": lambda n: functools.partial(make, n),
+    "partial of keywords": lambda n: functools.partial(make, k=n),
+    "bound method": lambda n: Settings(n).__repr__,
+    "attribute": with_attribute,
+    "object": Settings,
+    "nested object": lambda n: {"deep": [(Settings(1, [n]),)]},
+    "enum": lambda n: [Colour(n)],
+    "set": lambda n: {"a", ("b", n)},
+    "dict": lambda n: {"a": n},
+    "range": range,
+    "slice": lambda n: slice(n),
+    "bytes": lambda n: b"x" * n,
+    "cycle": cyclic,
+    "count": itertools.count,
+    "generator": resumed,
+    "default_rng": lambda n: seeded(np.random.default_rng, n),
+    "RandomState": lambda n: seeded(np.random.RandomState, n),
+    "Random": lambda n: seeded(random.Random, n),
+    "torch.Generator": lambda n: seeded(torch.Generator, n),
+    "module": lambda n: torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(n / 10)),
+    "parameters": lambda n: torch.nn.ParameterList([torch.full((2,), float(n))]),
+    "bfloat16": lambda n: torch.full((2,), n, dtype=torch.bfloat16),
+    "complex": lambda n: torch.full((2,), n * 1j).conj(),
+    "tensordict": lambda n: TensorDict({"a": torch.full((2,), n)}),
+    "path": lambda n: Path(str(n)),
+    "structured": lambda n: np.array([(n, 2.0)], [("a", int), ("b", float)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_told_apart(name: str) -> None:
+    value = VALUES[name]
+    assert digest_of(value(1)) == digest_of(value(1))
+    assert digest_of(value(1)) != digest_of(value(2))
+
+
+def test_functions_that_are_wrapped() -> None:
+    """Caches, properties, methods of a class, compiled functions: their code counts."""
+
+    def source(number: int) -> str:
+        return f"""
+            import functools
+            @functools.lru_cache
+            def cached(x): return x + {number}
+            class Thing:
+                @functools.cached_property
+                def one(self): return {number}
+                @property
+                def two(self): return {number}
+                @staticmethod
+                def three(): return {number}
+                @classmethod
+                def four(cls): return {number}
+            def of_cached(x): return cached(x)
+            def of_thing(x): return Thing
+        """
+
+    for name in ("cached", "of_cached", "Thing", "of_thing"):
+        assert digest(source(1), name) == digest(source(1), name)
+        assert digest(source(1), name) != digest(source(2), name)
+    for kept in ("one(self)", "two(self)", "three()", "four(cls)"):
+        other = source(1).replace(f"{kept}: return 1", f"{kept}: return 2")
+        assert digest(other, "Thing") != digest(source(1), "Thing")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated, and still in use
+        double, triple = (torch.jit.script(layer) for layer in (_double, _triple))
+    assert digest_of(double) != digest_of(triple)
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def _triple(x: torch.Tensor) -> torch.Tensor:
+    return 3 * x
+
+
+def test_kinds_of_values_are_told_apart() -> None:
+    values: list[Any] = [
+        0, 0.0, -0.0, False, None, "", b"", "0", (), [], {}, set(), frozenset(), 0j, math.nan, math.inf,
+        [0], (0,), {0}, {0: 0}, [[], []], [[[]]], np.zeros(1), np.zeros((1, 1)), np.zeros(1, np.int64),
+        torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, dtype=torch.float64), ..., int, float,
+        np.float64, math, os, len, math.sqrt, "é", "\ud800", [1, [2]], [[1], 2], ["a", "b"], ["ab"],
+    ]  # fmt: skip
+    digests = [digest_of(value) for value in values]
+    assert len(set(digests)) == len(values)
+
+
+def test_what_cannot_be_pickled() -> None:
+    """It counts by its type; nothing is raised."""
+    assert digest_of(make(threading.Lock())) == digest_of(make(threading.Lock()))
+    assert digest_of(make(open)) == digest_of(make(open))
+
+    class Refuses:
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise RuntimeError("no")
+
+    assert digest_of(make(Refuses())) != digest_of(make(threading.Lock()))
+
+
+def test_what_is_too_deep() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert digest_of(deep) == digest_of([deep])
+
+
+def test_empty_cells_and_missing_names() -> None:
+    def fn(x: Any) -> Any:
+        return later + x + nowhere  # type: ignore[name-defined] # noqa: F821
+
+    assert len(digest_of(fn)) == 64
+    later = 3
+    assert later == 3
+
+
+def test_the_generators_of_all_do_not_count() -> None:
+    """Their state is the process's, and every row begins with its own."""
+    found = []
+    for _ in range(2):
+        found.append(digest_of([np.random.rand, random.random, torch.default_generator]))
+        np.random.rand()  # noqa: NPY002
+        random.random()  # noqa: S311
+        torch.rand(1)
+    assert found[0] == found[1]
+
+
+def test_installed_packages_count_by_name() -> None:
+    from numpy.lib import scimath
+
+    assert digest_of(make(scimath.sqrt)) != digest_of(make(scimath.log))
+    assert not is_own("numpy.lib.scimath", "")
+    assert is_own("numpy.lib.scimath", "numpy")
+    assert not is_own("offline_data.errors", "")
+    assert is_own(__name__, "")
+    assert is_own("__main__", "")
+    assert is_own("no.such.module", "")
+    assert not is_own("itertools", "")
+    assert (package_of(textwrap.dedent), package_of(torch.nn.functional.relu)) == ("textwrap", "")
+    assert package_of(Settings(1).__repr__) == package_of(make)
+
+
+def test_names_of_functions_inside() -> None:
+    def fn(x: Any) -> Any:
+        return [math.sqrt(y.real) for y in x if [os.sep for _ in y]]
+
+    assert names_of(fn.__code__)[0] == ["math", "os"]
+    assert set(names_of(fn.__code__)[1]) >= {"sqrt", "real", "sep"}
+
+
+PROGRAM = """
+import sys, json, math, random, functools
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import users
+from offline_data.preprocess.functions.reference import describe_function
+print(describe_function(users.fn)["sha256"])
+if len(sys.argv) > 2:
+    import torch
+    import torchrl.envs.transforms as T
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    scale = T.RewardScaling(loc=0.0, scale=0.5, in_keys=[("next", "reward")])
+    cat = T.CatTensors(in_keys=["a", "b"], out_key="c", del_keys=False)
+    print(describe_function(functools.partial(layer))["sha256"])
+    print(describe_function(T.Compose(scale, cat, T.DoubleToFloat()))["sha256"])
+"""
+
+
+def _program(folder: Path, seed: str, *more: str) -> str:
+    environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), *more]
+    return subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_same_in_every_process(tmp_path: Path) -> None:
+    """Wherever the file is, and however the process hashes."""
+    found = set()
+    for number in ("0", "1", "7"):
+        folder = tmp_path / number
+        folder.mkdir()
+        (folder / "users.py").write_text(textwrap.dedent(BASE))
+        (folder / "helpers.py").write_text("def shift(x): return x + 1\n")
+        found.add(_program(folder, number))
+    assert len(found) == 1
+
+
+@pytest.mark.slow
+def test_objects_of_torch_are_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text(textwrap.dedent(BASE))
+    (tmp_path / "helpers.py").write_text("def shift(x): return x + 1\n")
+    first, again = (_program(tmp_path, seed, "torch") for seed in ("1", "2"))
+    assert first == again
+    assert len(set(first.split())) == 3

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.errors import UsageError
+from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.functions.vectorized import Made
+from offline_data.preprocess.functions.views import VIEWS, Observations, Transitions
+from offline_data.preprocess.spec import Calling
+from offline_data.testing.pieces import (
+    as_stored,
+    assert_same_piece,
+    episodes_of,
+    toy_piece,
+    with_leaves,
+)
+from tests.preprocess.functions.loops import (
+    ACTION,
+    POSITION,
+    VELOCITY,
+    Fn,
+    after,
+    ready,
+    run,
+    ted_rows,
+)
+
+PIECE = toy_piece([4, 1, 3], first_episode=1, unknown_final=[2])
+CODE, OBS = ("info", "code"), ("obs",)
+
+
+def test_each_observation_once() -> None:
+    """Also the last one of every episode; nothing of actions and rewards."""
+    seen: list[tuple[float, set[Any]]] = []
+
+    def fn(td: Any) -> Any:
+        seen.append((td["observation", "position"][0].item(), set(td.keys(True, leaves_only=True))))
+        return td
+
+    step = ready(fn, PIECE, on="observations", vectorize=False)
+    seen.clear()
+    step.apply(as_stored(PIECE))
+    expected = [1001, 1002, 1003, 1004, 1005, 2001, 2001, 3001, 3002, 3003, 3004]
+    assert [value for value, _ in seen] == expected
+    assert all(keys == {POSITION, VELOCITY, ("info", "code")} for _, keys in seen)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_what_is_made_of_observations(vectorize: bool) -> None:
+    def fn(td: Any) -> Any:
+        td["obs"] = torch.cat([td["observation", "position"], td["info", "code"] * 2])
+        return td.exclude("observation")
+
+    found, step = run(fn, PIECE, on="observations", vectorize=vectorize)
+    assert step.run == ("vmap" if vectorize else "rows")
+    assert set(found.batch.observations) == {("obs",), ("info", "code")}
+    assert found.batch.steps is PIECE.batch.steps
+    for row, old in zip(ted_rows(found), ted_rows(PIECE), strict=True):
+        assert row[OBS].tolist() == [*old[POSITION], 2 * old[CODE][0]]
+        assert row[after(OBS)].tolist() == [*old[after(POSITION)], 2 * old[after(CODE)][0]]
+        assert (row[ACTION] == old[ACTION]).all()
+    assert found.batch.observations["info", "code"] is PIECE.batch.observations["info", "code"] or (
+        not vectorize
+    )
+
+
+def test_blocks_of_observations() -> None:
+    sizes: list[int] = []
+
+    def fn(td: Any) -> Any:
+        sizes.append(len(td))
+        return td.set("mean", td["observation", "velocity"].mean().expand(len(td)))
+
+    step = ready(fn, PIECE, on="observations", batched=4)
+    sizes.clear()
+    found = step.apply(PIECE).batch.observations["mean",]
+    velocity = PIECE.batch.observations[VELOCITY]
+    expected = [velocity[:4].mean()] * 4 + [velocity[4:8].mean()] * 4 + [velocity[8:].mean()] * 3
+    assert sizes == [4, 4, 3]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_numbers_tell_observations_apart() -> None:
+    """One number each in the dataset, whatever else is in the piece."""
+    parent = toy_piece([4, 1, 3])
+    numbers = VIEWS["observations"].numbers(parent)
+    assert numbers.tolist() == list(range(11))
+    parts = [VIEWS["observations"].numbers(one) for one in episodes_of(parent)]
+    assert np.concatenate(parts).tolist() == numbers.tolist()
+    assert VIEWS["transitions"].numbers(PIECE).tolist() == list(range(4, 12))
+
+
+def test_places() -> None:
+    where = Observations().place
+    assert where(PIECE, 0) == "the observation before row 4 (episode 1, step 0)"
+    assert where(PIECE, 4) == "the observation after row 7 (episode 1, step 3)"
+    assert where(PIECE, 6) == "the observation after row 8 (episode 2, step 0)"
+    assert where(PIECE, 7) == "the observation before row 9 (episode 3, step 0)"
+    assert Transitions().place(PIECE, 4) == "row 8 (episode 2, step 0)"
+
+
+def test_a_place_in_a_message() -> None:
+    def fails(td: Any) -> Any:
+        assert td["observation", "position"][0] != 1005
+        return td
+
+    with pytest.raises(StepError, match=r"failed on the observation after row 7 .*AssertionError"):
+        run(fails, PIECE, on="observations")
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda td: {**td, "action": torch.ones(2)}, "'action', and there is another leaf"),
+        (lambda td: {**td, "action": {"x": torch.ones(2)}}, "'action', and there is another leaf"),
+        (lambda td: {**td, "mission": torch.ones(2)}, "'mission', and there is another leaf"),
+        (lambda td: {**td, "reward": torch.ones(1)}, "'reward', and there is another leaf"),
+        (lambda td: {**td, "next": {"x": torch.ones(2)}}, "no observation.*named 'next/x'"),
+        (lambda td: {**td, "done": torch.ones(2)}, "no observation.*named 'done'"),
+        (lambda td: {**td, "index": torch.ones(2)}, "no observation.*named 'index'"),
+        (lambda _: {}, "without leaves for the observation before row 4"),
+        (lambda _: None, "returned None .is a `return` missing"),
+    ],
+)
+def test_no_observations(fn: Fn, message: str) -> None:
+    with pytest.raises(StepError, match=message):
+        run(fn, PIECE, on="observations")
+
+
+def test_text_of_observations() -> None:
+    said = ("observation", "said")
+    piece = with_leaves(
+        PIECE,
+        observations={"observation.said": (np.arange(11) % 3 - 1).astype(np.int32)},
+        words={"observation.said": ["yes", "no"]},
+    )
+    found, _ = run(lambda td: td.set(said, (td[said] + 2) % 3 - 1), piece, on="observations")
+    assert found.words[said] == ["yes", "no"]
+    assert found.batch.observations[said].tolist() == [0, 1, -1] * 3 + [0, 1]
+    place = r"the observation (before row 6|after row 5) \(.*\)"
+    message = rf"'observation/said' at {place} the code 2, which stands for no text"
+    for vectorize in (True, False):
+        with pytest.raises(StepError, match=message):
+            run(
+                lambda td: td.set(said, torch.where(td[said] == 1, 2, td[said])),
+                piece,
+                on="observations",
+                vectorize=vectorize,
+            )
+    found, _ = run(lambda td: td.set(said, td[said].long() * 2), piece, on="observations")
+    assert said not in found.words
+
+
+GIVEN = ["index", "episode", "done", "terminated", "truncated"]
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_follows_from_a_place_cannot_be_changed(name: str, vectorize: bool) -> None:
+    changes: list[Fn] = [
+        lambda td: td.set(name, ~td[name] if td[name].dtype == torch.bool else td[name] + 1),
+        lambda td: td.set(name, td[name].unsqueeze(-1)),
+    ]
+    for change in changes:
+        with pytest.raises(StepError, match=f"changed '{name}' at row 4 .episode 1, step 0.") as e:
+            run(change, PIECE, vectorize=vectorize)
+        assert "by='episode'" in str(e.value.hint)
+    found, _ = run(lambda td: td.exclude(name), PIECE, vectorize=vectorize)
+    assert_same_piece(found, PIECE)
+
+
+@pytest.mark.parametrize("vectorize", [True, False])
+def test_done_follows_from_the_flags(vectorize: bool) -> None:
+    """It may be left as it was, or set right; not set otherwise."""
+
+    def ends(td: Any) -> Any:
+        return td.set(("next", "terminated"), td["action"][:1] == 1002)
+
+    def ends_and_says_so(td: Any) -> Any:
+        td = ends(td)
+        return td.set(("next", "done"), td["next", "terminated"] | td["next", "truncated"])
+
+    for fn in (ends, ends_and_says_so):
+        found, _ = run(fn, PIECE, vectorize=vectorize)
+        assert found.batch.steps["next", "terminated"].ravel().tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(StepError, match=r"changed 'next/done' at row 5 \(episode 1, step 1\)"):
+        run(
+            lambda td: td.set(("next", "done"), td["next", "done"] | (td["action"][:1] == 1002)),
+            PIECE,
+            vectorize=vectorize,
+        )
+
+
+def squeezed(name: str, td: Any) -> Any:
+    return td.set(("next", name), td["next", name].squeeze(-1))
+
+
+def test_flags_of_another_shape() -> None:
+    for name in ("terminated", "truncated"):
+        with pytest.raises(StepError, match=f"no transition: 'next/{name}' must be .N, 1., not"):
+            run(partial(squeezed, name), PIECE)
+    with pytest.raises(StepError, match="no transition: 'next/terminated' must be bool"):
+        run(lambda td: td.set(("next", "terminated"), td["next", "terminated"].float()), PIECE)
+    with pytest.raises(StepError, match="no transition: 'next/reward' must be"):
+        run(lambda td: td.set(("next", "reward"), td["next", "reward"].expand(3)), PIECE)
+
+
+def test_untouched_columns_are_taken_over() -> None:
+    """Those of the piece itself, strided and read-only as they are."""
+    piece = as_stored(PIECE)
+
+    def fn(td: Any) -> Any:
+        td["next", "reward"] = td["next", "reward"] * 2
+        td["observation", "velocity"].add_(1)
+        td["next", "observation", "velocity"].add_(1)
+        return td.exclude("mission")
+
+    found, step = run(fn, piece)
+    assert step.run == "vmap"
+    assert found.batch.observations[POSITION] is piece.batch.observations[POSITION]
+    assert found.batch.steps[ACTION] is piece.batch.steps[ACTION]
+    assert (found.batch.observations[VELOCITY] == PIECE.batch.observations[VELOCITY] + 1).all()
+    assert ("mission",) not in found.batch.steps
+
+    view, table = Transitions(), Transitions().table(piece)
+    other = {
+        **table,
+        POSITION: table[POSITION] + 1,
+        ("next", *POSITION): table[after(POSITION)] + 1,
+    }
+    for untouched, expected in ((frozenset(), 1), (frozenset([POSITION, ("next", *POSITION)]), 0)):
+        made = view.rebuilt(piece, Made(other, frozenset(untouched)), ())[0]
+        wanted = piece.batch.observations[POSITION] + expected
+        assert (made.batch.observations[POSITION] == wanted).all()
+
+
+def test_only_one_of_a_pair_is_left() -> None:
+    """Then it is a leaf of the steps, with its values."""
+    found, _ = run(lambda td: td.exclude(("next", *POSITION), VELOCITY), PIECE)
+    old = ted_rows(PIECE)
+    assert found.batch.steps[POSITION].tolist() == [row[POSITION].tolist() for row in old]
+    velocity = found.batch.steps[after(VELOCITY)].tolist()
+    assert velocity == [row[after(VELOCITY)].item() for row in old]
+    assert set(found.batch.observations) == {("info", "code")}
+
+
+@pytest.mark.parametrize(
+    "calling", [{"on": "rows"}, {"by": "step"}, {"by": "episode", "batched": 3}]
+)
+def test_words_that_are_none(calling: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Calling(**calling)
+
+
+def test_numbers_of_a_piece_that_was_cut() -> None:
+    piece = replace(PIECE, steps=PIECE.steps + 2, rows=PIECE.rows + 2)
+    assert Transitions().place(piece, 0) == "row 6 (episode 1, step 2)"
+    assert VIEWS["observations"].numbers(piece)[0] == 7
