@@ -22,7 +22,7 @@ types: $(VENV)/.test
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy
 
 unit: $(VENV)/.test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 slow: $(VENV)/.test
 	$(BIN)/pytest -m "slow and not network"

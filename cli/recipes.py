@@ -52,6 +52,8 @@ def _lines(step: Mapping[str, Any]) -> list[str]:
     lines = [f"{name}: {_how(step)}"]
     if step.get("two_copies"):
         lines.append(f"{name}: {', '.join(step['two_copies'])} stored twice, with its own `next`")
+    if step.get("unsteady"):
+        lines.append(f"{name}: {step['unsteady']}; values may depend on the order of calls")
     if step.get("kept"):
         lines.append(f"{name}: {', '.join(step['kept'])} kept, it does not return them")
     return lines

@@ -44,7 +44,7 @@ def executor_for(
     most = min(options.workers or workers, tasks)
     count = choose(seconds, most, START[heavy]) if most > 1 else 1
     if count == 1:
-        return InProcess()
+        return InProcess(options.worker_threads)
     return LocalProcesses(
         count,
         worker_threads=options.worker_threads,

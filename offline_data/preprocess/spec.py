@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.errors import UsageError
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 """A step, the text of one (`cast:obs=float32`, `fn:FILE.py:NAME`), or a function."""
+
+
+_APART = 1_000_003
+"""Between the seeds of two functions of one recipe, which must not draw the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,11 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
         >>> recipe_of(["clip:action,low=-1", "clip:action,high=1"]).describe()[1]["high"]
         1
     """
-    steps = tuple(_step(stage, calling or Calling()) for stage in stages)
+    given = calling or Calling()
+    steps = tuple(
+        _step(stage, replace(given, seed=given.seed + number * _APART))
+        for number, stage in enumerate(stages)
+    )
     if not steps:
         raise UsageError(
             "Nothing is to be done",

@@ -22,8 +22,8 @@ from offline_data.store.pruning import plan_prune, remove_items
 from offline_data.store.publish import staging_folder
 from offline_data.store.reader import open_reader
 from tests.preprocess.oracle import check, episodes_of, mapped
+from tests.preprocess.pairs import clipped
 from tests.preprocess.runs import Shuffled, Stopping, make, small_groups, write_plain
-from tests.preprocess.test_engine import clipped
 
 CLIP = "clip:action,low=-4004,high=-1002"
 

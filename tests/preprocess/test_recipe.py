@@ -81,7 +81,7 @@ def test_a_revision_names_its_step() -> None:
 def test_a_step_that_never_learns_is_refused() -> None:
     @dataclass(frozen=True)
     class Deaf(Linear):
-        def with_state(self, state: Mapping[str, Any]) -> Linear:  # noqa: ARG002
+        def with_state(self, state: Mapping[str, Any]) -> Deaf:  # noqa: ARG002
             return self
 
     with pytest.raises(StepError, match="does not take the state"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 class InProcess:
     """Runs tasks here; see `Executor`.
 
+    Args:
+        threads: Threads that torch computes with meanwhile; None: as many as before.
+
     Example:
         >>> from offline_data.progress import SILENT
         >>> list(InProcess().run(abs, [-3, 4], SILENT))
@@ -23,6 +28,9 @@ class InProcess:
     name = "in process"
     shards = False
 
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads
+
     def run(
         self,
         job: Callable[[T], R],
@@ -30,5 +38,21 @@ class InProcess:
         progress: Progress,  # noqa: ARG002 - no process of its own can die
     ) -> Iterator[tuple[int, R]]:
         """Yield the number and the answer of each task, in order."""
-        for number, task in enumerate(tasks):
-            yield number, job(task)
+        with _threads(self._threads):
+            for number, task in enumerate(tasks):
+                yield number, job(task)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Have torch compute with so many threads, where it is imported: sums may depend on it."""
+    torch = sys.modules.get("torch")
+    if count is None or torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

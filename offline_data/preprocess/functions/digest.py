@@ -130,7 +130,7 @@ class _Walk:
             (cached_property, lambda value: self.add(value.func)),
         ]
 
-    def _say(self, kind: str, text: str | bytes) -> None:
+    def _say(self, kind: str, text: str | bytes | memoryview) -> None:
         if self._data_alone and kind != "bytes":
             return
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -163,14 +163,15 @@ class _Walk:
         if values.dtype.hasobject:
             self._each(values.ravel().tolist())
         else:
-            self._say("bytes", np.ascontiguousarray(values).tobytes())
+            flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            self._say("bytes", flat.data)
 
     def _tensor(self, value: Any) -> None:
         self._say("tensor", f"{value.dtype} {tuple(value.shape)} {value.requires_grad}")
         try:
             plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
             flat = plain.reshape(-1).view(sys.modules["torch"].uint8)
-            self._say("bytes", memoryview(flat.numpy()))  # type: ignore[arg-type]
+            self._say("bytes", flat.numpy().data)
         except (RuntimeError, TypeError, NotImplementedError):
             self._say("layout", f"{value.layout} {value.device}")
 

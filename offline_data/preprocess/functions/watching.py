@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _EACH = "_foreach_"
-_TEXTS = {"__repr__", "__format__", "_str"}
+_TEXTS = {"__repr__", "__format__"}
 _NOW = {"now", "today", "utcnow"}
 _THREADS = {getattr(_thread, name, None) for name in ("start_new_thread", "start_joinable_thread")}
 

@@ -191,6 +191,9 @@ VALUES: dict[str, Callable[[int], Any]] = {
     "complex": lambda n: torch.full((2,), n * 1j).conj(),
     "tensordict": lambda n: TensorDict({"a": torch.full((2,), n)}),
     "path": lambda n: Path(str(n)),
+    "strided": lambda n: np.arange(6 * n)[::-n],
+    "dates": lambda n: np.array([f"202{n}-01-01"], "M8[D]"),
+    "words": lambda n: np.array(["a", "b" * n]),
     "structured": lambda n: np.array([(n, 2.0)], [("a", int), ("b", float)]),
 }  # fmt: skip
 
@@ -246,7 +249,7 @@ def _triple(x: torch.Tensor) -> torch.Tensor:
 def test_kinds_of_values_are_told_apart() -> None:
     values: list[Any] = [
         0, 0.0, -0.0, False, None, "", b"", "0", (), [], {}, set(), frozenset(), 0j, math.nan, math.inf,
-        [0], (0,), {0}, {0: 0}, [[], []], [[[]]], np.zeros(1), np.zeros((1, 1)), np.zeros(1, np.int64),
+        [0], (0,), {0}, {0: 0}, [[], []], [[[]]], np.zeros(1), np.zeros((1, 1)), np.zeros(1, np.int64), np.zeros(0), np.zeros(()),
         torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, dtype=torch.float64), ..., int, float,
         np.float64, math, os, len, math.sqrt, "é", "\ud800", [1, [2]], [[1], 2], ["a", "b"], ["ab"],
     ]  # fmt: skip
