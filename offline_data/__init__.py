@@ -56,6 +56,8 @@ if TYPE_CHECKING:
         TensorDictRoundRobinWriter,
         Writer,
     )
+    from offline_data.preprocess.steps.base import Step
+    from offline_data.preprocess.steps.registry import register_step
 
     __version__: str
 
@@ -81,6 +83,7 @@ __all__ = [
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "Step",
     "StorageEnsemble",
     "TED2Flat",
     "TensorDictMaxValueWriter",
@@ -99,6 +102,7 @@ __all__ = [
     "normalize",
     "open_dataset",
     "register_dataset",
+    "register_step",
     "relabel",
     "return_to_go",
     "split_trajs",
@@ -153,11 +157,16 @@ _HOMES = {
 }
 """Module of `offline_data.buffers` that each public name lives in."""
 
+_STEPS = {"Step": "base", "register_step": "registry"}
+"""Module of `offline_data.preprocess.steps` that these live in."""
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "__version__":
         value: Any = _version()
+    elif name in _STEPS:
+        value = getattr(import_module(f"offline_data.preprocess.steps.{_STEPS[name]}"), name)
     elif name in _HOMES:
         value = getattr(import_module(f"offline_data.buffers.{_HOMES[name]}"), name)
     else:
