@@ -73,7 +73,7 @@ def test_two_nodes_and_a_killed_worker_give_the_same_bytes(tmp_path: Path) -> No
     assert (there / "killed").exists()
     assert any("SIGKILL" in note or "died" in note or "killed" in note for note in notes.notes)
     workers = {path.name for path in there.glob("ran-*")} - {f"ran-{os.getpid()}"}
-    assert len(workers) >= 3  # on each node one, and the one that was killed
+    assert len(workers) >= 2  # the one that was killed, and others; not this process
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
     assert verify(tmp_path / "b") == ()
     manifest = open_reader(tmp_path / "b").manifest
