@@ -36,7 +36,6 @@ def called(fn: Callable[[Any], Any], data: Any, place: Place) -> Any:
         below = traceback.format_exception(type(error), error, _below(error.__traceback__))
         raise StepError(
             f"The function failed on {place()}: {_said(error)}\n" + "".join(below).rstrip(),
-            hint="finished tasks are kept",
         ) from error
 
 
