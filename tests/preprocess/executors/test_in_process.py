@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 from offline_data.errors import FormatError
 from offline_data.preprocess.executors.base import Executor
@@ -56,3 +57,11 @@ def test_processes_that_save_less_than_they_cost(
     seconds: float, workers: int, cost: float, expected: int
 ) -> None:
     assert choose(seconds, workers, cost) == expected
+
+
+def test_torch_computes_with_as_many_threads_as_said_and_with_its_own_afterwards() -> None:
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        answers = list(InProcess(threads).run(lambda _: torch.get_num_threads(), [0], SILENT))
+        assert answers == [(0, threads)]
+        assert torch.get_num_threads() == before
