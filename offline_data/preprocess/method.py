@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from offline_data.store.audit import AuditMode
     from offline_data.store.layout import LayoutName
 
-REVISION_DIGITS = 12
-"""Digits of the fingerprint that are the revision of a dataset that was made here."""
-
 
 class Preprocesses:
     """Gives datasets `preprocess`."""
 
-    @property
-    def data_path(self) -> Path:
-        """The dataset directory."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        @property
+        def data_path(self) -> Path:
+            """The dataset directory."""
 
     def preprocess(
         self,
@@ -137,18 +135,14 @@ class Preprocesses:
         from offline_data.buffers.storage import DatasetStorage
         from offline_data.config import resolve_settings
         from offline_data.preprocess.asking import check_torchrl, executor_named, seed_of, shown
-        from offline_data.preprocess.engine import preprocess
-        from offline_data.preprocess.options import Options, target_of
-        from offline_data.preprocess.plan import fingerprint
-        from offline_data.preprocess.spec import Calling, recipe_of
+        from offline_data.preprocess.options import Options
+        from offline_data.preprocess.order import Order, carry_out
+        from offline_data.preprocess.spec import Calling
         from offline_data.store.audit import DEFAULT_AUDIT
-        from offline_data.store.library import entry_at
-        from offline_data.store.reader import open_reader
 
         check_torchrl(dim, mp_start_method, index_with_generator=index_with_generator)
         calling = Calling(batched, by, on, vectorize, seed_of(seed, generator))
         stages = fn if isinstance(fn, (list, tuple)) else [cast("Stage", fn)]
-        recipe = recipe_of(stages, calling)
         options = Options(
             num_frames=num_frames,
             layout=layout,
@@ -163,9 +157,6 @@ class Preprocesses:
             force=force,
         )
         settings = resolve_settings(root=root)
-        made_of = fingerprint(open_reader(self.data_path), recipe, num_frames)
         place = None if dest is None else Path(dest)
-        target = target_of(name, place, made_of[:REVISION_DIGITS], settings)
-        parent = entry_at(self.data_path)
-        bar = shown(progress, pbar=pbar)
-        return DatasetStorage(preprocess(parent, recipe, target, settings, options, bar).path)
+        order = Order(self.data_path, tuple(stages), calling, name, place, options)
+        return DatasetStorage(carry_out(order, settings, shown(progress, pbar=pbar)).path)

@@ -1,4 +1,4 @@
-"""A new dataset as a command line asks for it: in texts, which other programs understand as well."""
+"""A new dataset as it is asked for, in Python or on a command line, and the making of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_data.preprocess.engine import Run, preprocess
-from offline_data.preprocess.method import REVISION_DIGITS
 from offline_data.preprocess.options import target_of
 from offline_data.preprocess.plan import fingerprint
 from offline_data.preprocess.spec import recipe_of
@@ -19,8 +18,11 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.ingest.options import Result
     from offline_data.preprocess.options import Options
-    from offline_data.preprocess.spec import Calling
+    from offline_data.preprocess.spec import Calling, Stage
     from offline_data.progress import Progress
+
+REVISION_DIGITS = 12
+"""Digits of the fingerprint that are the revision of a dataset that was made here."""
 
 FUNCTION = "fn:"
 """What the text of a stage begins with that is a function."""
@@ -41,8 +43,9 @@ class Order:
 
     parent: Path
     """Directory of the dataset it is made of."""
-    stages: tuple[str, ...]
-    """Texts of steps, in order; `fn:FILE.py:NAME` and `fn:pkg.module:NAME` are functions."""
+    stages: tuple[Stage, ...]
+    """In order. A command line has texts, which read the same in other programs; `fn:FILE.py:NAME`
+    and `fn:pkg.module:NAME` are functions."""
     calling: Calling
     """How functions are called."""
     name: str | None
@@ -80,9 +83,9 @@ def carry_out(order: Order, settings: Settings, progress: Progress = SILENT) -> 
     return preprocess(parent, run.recipe, run.target, settings, run.options, progress)
 
 
-def _absolute(stage: str) -> str:
+def _absolute(stage: Stage) -> Stage:
     """Write the file of a function so that it is found from any folder."""
-    if not stage.startswith(FUNCTION):
+    if not isinstance(stage, str) or not stage.startswith(FUNCTION):
         return stage
     place, colon, name = stage.removeprefix(FUNCTION).rpartition(":")
     if not place.endswith(".py"):
