@@ -1,0 +1,93 @@
+"""Run fuzz cases: `python -m tests.fuzz [KIND …] [--first SEED] [--count N] [--seconds S]`.
+
+Prints a line for every broken promise and a table at the end; exits with 1 if any was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz.harness import Verdict, run_case
+from tests.fuzz.kinds import KINDS
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the command line asks for and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--count", type=int, default=50, help="cases of each kind")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of broken cases")
+    asked = parser.parse_args(arguments)
+    verdicts = run(asked.kinds or list(KINDS), asked.first, asked.count, keep=asked.keep)
+    for line in table(verdicts):
+        print(line)
+    return int(any(verdict.problem for verdict in verdicts))
+
+
+def run(kinds: list[str], first: int, count: int, *, keep: bool = False) -> list[Verdict]:
+    """Run `count` cases of each kind, printing broken promises as they come."""
+    # Once, before children are forked; no thread has been started then.
+    for module in ("h5py", "offline_data_cli.main", "offline_data.buffers.load", "pyarrow.parquet"):
+        importlib.import_module(module)
+    verdicts = []
+    work = Path(tempfile.mkdtemp(prefix="offline-data-fuzz-"))
+    isolate(work)
+    for name in kinds:
+        for seed in range(first, first + count):
+            folder = work / f"{name}-{seed}"
+            folder.mkdir()
+            os.chdir(folder)
+            verdict = run_case(KINDS[name], seed, folder)
+            verdicts.append(verdict)
+            if verdict.problem:
+                print(f"{name} {seed} {verdict.codes}: {verdict.problem}", flush=True)
+            if not (keep and verdict.problem):
+                shutil.rmtree(folder, ignore_errors=True)
+    os.chdir("/")
+    if not keep:
+        shutil.rmtree(work, ignore_errors=True)
+    return verdicts
+
+
+def isolate(work: Path) -> None:
+    """Point caches and settings of this process and its children below `work`."""
+    for name in list(os.environ):
+        if name.startswith(("OFFLINE_DATA_", "HF_", "MINARI_")):
+            del os.environ[name]
+    os.environ |= {
+        "HOME": str(work),
+        "XDG_CONFIG_HOME": str(work / "config"),
+        "XDG_CACHE_HOME": str(work / "cache"),
+        "MINARI_DATASETS_PATH": str(work / "minari"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "OFFLINE_DATA_WORKERS": "1",
+        "COLUMNS": "80",
+    }
+
+
+def table(verdicts: list[Verdict]) -> list[str]:
+    """Return a line for each kind: cases, how many made a dataset, how many broke a promise."""
+    lines = [f"{'kind':14} {'cases':>6} {'exit 0':>6} {'broken':>6} {'ms a case':>9}"]
+    for name in dict.fromkeys(verdict.kind for verdict in verdicts):
+        of = [verdict for verdict in verdicts if verdict.kind == name]
+        codes = collections.Counter(v.codes[0] if v.codes else None for v in of)
+        broken = sum(verdict.problem is not None for verdict in of)
+        each = 1000 * sum(verdict.seconds for verdict in of) / len(of)
+        lines.append(f"{name:14} {len(of):6} {codes[0]:6} {broken:6} {each:9.0f}")
+    return lines
+
+
+if __name__ == "__main__":
+    begin = time.perf_counter()
+    code = main(sys.argv[1:])
+    print(f"{time.perf_counter() - begin:.1f} s")
+    sys.exit(code)

@@ -1,0 +1,286 @@
+"""Run one hostile input in child processes with limits, and hold what happened to the promise.
+
+The promise: the right data, or an error of one or two sentences with a documented exit code;
+nothing half-published, nothing written outside the root, no process left, no secret in any output.
+
+Children are forked from a process that has imported the command line, so a case costs tens of
+milliseconds where a new interpreter would cost half a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MEMORY = 3 << 30
+"""Bytes of address space of one child."""
+
+SECONDS = 20.0
+"""Wall time after which a child counts as hanging."""
+
+FILE_BYTES = 256 << 20
+"""Bytes of one file that a child may write."""
+
+SECRET = b"<-- 41f0c3 bytes of another file -->" * 16
+"""Content of a file beside the input, which no dataset and no output may ever show."""
+
+PASSWORD = "hunter2-dQw4w9"  # noqa: S105 - a made-up one
+"""Part of URLs; no output and no file may ever show it."""
+
+EXIT_CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 7})
+"""Documented exit codes of a command that nobody interrupts."""
+
+_ERROR_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended."""
+
+    code: int | None
+    """Exit code; None where a signal or the time limit ended it."""
+    how: str
+    """`ended`, `SIGSEGV`, `hangs`, …"""
+    out: str
+    err: str
+    value: Any
+    """What the function returned, through JSON; None where it did not return."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a case does once its input is written."""
+
+    commands: tuple[tuple[str, ...], ...]
+    """Command lines, run one after the other."""
+    codes: tuple[frozenset[int], ...] = ()
+    """Allowed exit codes of each; `EXIT_CODES` where not given."""
+    publishes: bool = True
+    """Whether the first command makes a dataset, which then is compared, or leaves none."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What `Kind.check` needs to know; JSON."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family of hostile inputs."""
+
+    name: str
+    prepare: Callable[[int, Path], Plan]
+    """Write the input of a seed into a folder and say what to run."""
+    check: Callable[[Path, Plan, list[int | None]], str | None]
+    """Compare what was made with an independent reading, given the exit codes; None: right."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one case."""
+
+    kind: str
+    seed: int
+    problem: str | None
+    """The broken promise, or None."""
+    codes: tuple[int | None, ...]
+    seconds: float
+
+
+def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
+    """Run the case `seed` of a kind in `folder`, which is new and empty."""
+    begin = time.perf_counter()
+    (folder / "case").mkdir(parents=True)
+    secret = folder / "secret.txt"
+    secret.write_bytes(SECRET)
+    prepared = in_child(lambda: vars_of(kind.prepare(seed, folder / "case")), folder / "prepare")
+    if prepared.value is None:
+        return _verdict(kind, seed, f"not prepared: {_tail(prepared)}", (), begin)
+    plan = plan_of(prepared.value)
+    before = _tree(folder / "case")
+    ends: list[Ended] = []
+    for number, command in enumerate(plan.commands):
+        ends.append(in_child(lambda line=command: _command(line), folder / f"run{number}"))  # type: ignore[misc]
+        allowed = plan.codes[number] if number < len(plan.codes) else EXIT_CODES
+        if problem := _broken(ends[-1], allowed):
+            return _verdict(kind, seed, f"{' '.join(command)}: {problem}", _codes(ends), begin)
+    problem = _left_behind(folder, plan, ends) or _changed(folder / "case", before)
+    if problem is None:
+        codes = [end.code for end in ends]
+        checked = in_child(lambda: [kind.check(folder, plan, codes)], folder / "check")
+        failed = f"the oracle failed: {_tail(checked)}"
+        problem = failed if checked.value is None else checked.value[0]
+    return _verdict(kind, seed, problem, _codes(ends), begin)
+
+
+def in_child(function: Callable[[], Any], folder: Path) -> Ended:
+    """Call a function in a forked child with limits; what it prints and returns comes back."""
+    folder.mkdir()
+    begin = time.perf_counter()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _be_child(function, folder)
+    how = "hangs"
+    code: int | None = None
+    while time.perf_counter() - begin < SECONDS:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            how = "ended" if code >= 0 else signal.Signals(-code).name
+            break
+        time.sleep(0.002)
+    left = _kill_group(child)
+    if how == "hangs":
+        os.waitpid(child, 0)
+    elif left and how == "ended":
+        how = "leaves a process"
+    value = folder / "value.json"
+    return Ended(
+        code if how == "ended" else None,
+        how,
+        _text(folder / "out"),
+        _text(folder / "err"),
+        json.loads(value.read_text()) if value.exists() else None,
+        time.perf_counter() - begin,
+    )
+
+
+def _be_child(function: Callable[[], Any], folder: Path) -> None:
+    """Be the child: never returns."""
+    code = 70
+    try:
+        os.setsid()
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        value = function()
+        (folder / "value.json").write_text(json.dumps(value))
+        code = value if isinstance(value, int) else 0
+    except BaseException:  # noqa: BLE001 - a child's last frame
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _command(line: tuple[str, ...]) -> int:
+    from offline_data_cli.main import main
+
+    return main(list(line))
+
+
+def _kill_group(leader: int) -> bool:
+    """Kill what is left of a child's process group; return True if anything was."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _broken(end: Ended, allowed: frozenset[int]) -> str | None:
+    said = f"{end.out}\n{end.err}"
+    if end.how != "ended":
+        return f"{end.how} after {end.seconds:.1f} s: {_tail(end)}"
+    if end.code not in allowed:
+        return f"exit code {end.code}, expected one of {sorted(allowed)}: {_tail(end)}"
+    for word in ("unexpected ", "Traceback", "please report"):
+        if word in end.err:
+            return f"says {word!r}: {_tail(end)}"
+    if PASSWORD in said or SECRET[:36].decode() in said:
+        return f"shows a secret: {_tail(end)}"
+    if end.code and len(end.err) > _ERROR_BYTES:
+        return f"an error of {len(end.err)} characters: {end.err[:300]}"
+    if end.code and not end.err.strip() and not end.out.strip():
+        return f"ends with {end.code} and says nothing"
+    return None
+
+
+def _left_behind(folder: Path, plan: Plan, ends: list[Ended]) -> str | None:
+    root = folder / "case" / "root"
+    staging = [p for p in root.glob(".staging/*") if p.is_dir() and p.name != "locks"]
+    if staging:
+        return f"staging left: {[p.name for p in staging]}"
+    if plan.publishes and ends[0].code:
+        made = [p for p in root.rglob("manifest.json") if ".staging" not in p.parts]
+        if made:
+            return f"exit code {ends[0].code}, and yet there is {made[0].relative_to(root)}"
+    for file in root.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            content = file.read_bytes()
+            if SECRET[:36] in content:
+                return f"{file.relative_to(root)} has bytes of another file"
+            if PASSWORD.encode() in content:
+                return f"{file.relative_to(root)} has the password of a URL"
+    return None
+
+
+def _changed(case: Path, before: dict[str, str]) -> str | None:
+    """Name a file outside the root that was made, changed or deleted."""
+    after = _tree(case)
+    changed = [n for n in {*before, *after} if before.get(n) != after.get(n)]
+    return f"outside the root, changed: {sorted(changed)[:5]}" if changed else None
+
+
+def _tree(case: Path) -> dict[str, str]:
+    """Return a digest of every file of a case but those under its root."""
+    digests = {}
+    for folder, names, files in os.walk(case):
+        if Path(folder) == case:
+            names[:] = [name for name in names if name != "root"]
+        for name in files:
+            path = Path(folder, name)
+            plain = path.is_file() and not path.is_symlink()
+            content = path.read_bytes() if plain else os.fsencode(str(path.lstat().st_mode))
+            digests[str(path.relative_to(case))] = hashlib.sha256(content).hexdigest()
+    return digests
+
+
+def vars_of(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON."""
+    codes = [sorted(allowed) for allowed in plan.codes]
+    return {
+        "commands": plan.commands,
+        "codes": codes,
+        "publishes": plan.publishes,
+        "facts": plan.facts,
+    }
+
+
+def plan_of(value: dict[str, Any]) -> Plan:
+    """Return the plan that `vars_of` wrote."""
+    commands = tuple(tuple(line) for line in value["commands"])
+    codes = tuple(frozenset(allowed) for allowed in value["codes"])
+    return Plan(commands, codes, value["publishes"], value["facts"])
+
+
+def _verdict(
+    kind: Kind, seed: int, problem: str | None, codes: tuple[int | None, ...], begin: float
+) -> Verdict:
+    return Verdict(kind.name, seed, problem, codes, time.perf_counter() - begin)
+
+
+def _codes(ends: list[Ended]) -> tuple[int | None, ...]:
+    return tuple(end.code for end in ends)
+
+
+def _tail(end: Ended) -> str:
+    return f"[{end.how} {end.code}] {' / '.join((end.err or end.out).split(chr(10)))[-500:]}"
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

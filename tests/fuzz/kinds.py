@@ -1,0 +1,289 @@
+"""Families of hostile inputs: how a case is made of its seed, and what counts as right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.testing.d4rl_toy import ToyD4RL, columns_of, write_d4rl_hdf5
+from offline_data.testing.minari_toy import STORAGES, write_minari
+from offline_data.testing.minari_values import box, discrete, toy_episode
+from offline_data.testing.toy import toy_batch, write_toy
+from tests.fuzz.disk import Stored, read_dataset
+from tests.fuzz.harness import SECRET, Kind, Plan
+from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.oracles import Transition
+
+DONE_OR_REFUSED = frozenset({0, 2, 3, 5})
+"""Exit codes of a conversion of a local file: a dataset, or what is wrong with the file."""
+
+
+def _generator(kind: str, seed: int) -> Random:
+    return Random(f"{kind}-{seed}")
+
+
+# ---- D4RL ------------------------------------------------------------------------------------
+
+
+def _random_d4rl(random: Random, path: Path) -> None:
+    """Write a legal D4RL file of a few episodes, in any storage and shape."""
+    import h5py
+
+    ends = ("terminal", "timeout", "both")
+    count = random.randint(1, 5)
+    episodes = [(random.randint(1, 9), random.choice(ends)) for _ in range(count)]
+    if random.random() < 0.3:
+        episodes[-1] = (episodes[-1][0], "none")
+    toy = ToyD4RL(
+        "door-human-v1",
+        tuple(episodes),
+        observation=random.choice(((5,), (1,), (3, 2))),
+        action=random.choice(((2,), (1,))),
+        next_observations=random.random() < 0.5,
+        infos=(("qpos", (2,)),) if random.random() < 0.5 else (),
+        flags=random.choice(("bool", "float32", "uint8")),
+        as_columns=random.random() < 0.2,
+        metadata=random.random() < 0.2,
+    )
+    rows = sum(length for length, _ in episodes)
+    if random.random() < 0.2 and rows > 1:
+        write_d4rl_hdf5(path, toy, pieces=tuple(range(1, rows)) if rows < 14 else (rows // 2,))
+        return
+    columns = columns_of(toy)
+    if toy.next_observations and random.random() < 0.4:
+        changed = [random.randrange(rows) for _ in range(random.randint(1, rows))]
+        columns["next_observations"][changed] += 0.5
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            chunks = (random.randint(1, rows), *values.shape[1:]) if random.random() < 0.6 else None
+            packed = "gzip" if chunks and random.random() < 0.8 else None
+            file.create_dataset(name, data=values, chunks=chunks, compression=packed)
+
+
+def _d4rl_plan(random: Random) -> Plan:
+    layout = random.choice(("compact", "ted"))
+    line = ("convert", "case/in.hdf5", "x", "--from", "d4rl", "--layout", layout)
+    more = ("--keep-episodes",) if random.random() < 0.2 else ()
+    rooted = ("--root", "case/root")
+    commands = ((*line, *more, *rooted), ("verify", "local:x", *rooted))
+    return Plan(commands, (DONE_OR_REFUSED, frozenset({0, 3})), facts={"keep": bool(more)})
+
+
+def prepare_d4rl(seed: int, folder: Path) -> Plan:
+    """A D4RL file with none to three structural changes."""
+    random = _generator("d4rl", seed)
+    path = folder / "in.hdf5"
+    _random_d4rl(random, path)
+    secret = _secret_hdf5(folder)
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
+        spoil_hdf5(random, path, secret)
+    return _d4rl_plan(random)
+
+
+def prepare_d4rl_bytes(seed: int, folder: Path) -> Plan:
+    """A D4RL file with some bytes changed, most of them in the file's structure."""
+    random = _generator("d4rl-bytes", seed)
+    path = folder / "in.hdf5"
+    _random_d4rl(random, path)
+    path.write_bytes(spoil_bytes(random, path.read_bytes(), head=2048))
+    return _d4rl_plan(random)
+
+
+def check_d4rl(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
+    """Compare every transition with the oracle's."""
+    if codes[0] != 0:
+        return None
+    from tests.oracles import d4rl_transitions
+
+    path = folder / "case" / "in.hdf5"
+    truth = d4rl_transitions(path, keep_episodes=plan.facts["keep"])
+    return compare_d4rl(truth, read_dataset(_only_dataset(folder)))
+
+
+def compare_d4rl(truth: Sequence[Transition], stored: Stored) -> str | None:
+    """Name the first value on disk that is not the file's own, or None."""
+    before, after = stored.before[("observation",)], stored.after[("observation",)]
+    if len(before) != len(truth):
+        return f"{len(before)} transitions, expected {len(truth)}"
+    columns = {
+        "observation": before,
+        "action": stored.steps[("action",)],
+        "reward": stored.steps[("next", "reward")][:, 0],
+        "next_observation": after,
+        "terminated": stored.steps[("next", "terminated")][:, 0],
+        "truncated": stored.steps[("next", "truncated")][:, 0],
+        "known": _known(stored),
+    }
+    for row, expected in enumerate(truth):
+        for name, column in columns.items():
+            value = getattr(expected, name)
+            if value is not None and not _same(column[row], value):
+                return f"row {row}: {name} is {column[row]!r}, expected {value!r}"
+    return None
+
+
+def _known(stored: Stored) -> Any:
+    """Return for each transition whether its next observation is known."""
+    start, length = stored.episodes[("start",)], stored.episodes[("length",)]
+    known = np.ones(int(length.sum()), bool)
+    known[start + length - 1] = stored.episodes[("final_observation",)]
+    return known
+
+
+def _same(found: Any, expected: Any) -> bool:
+    """Return True if two arrays have the same type and values, NaN being equal to NaN."""
+    one, other = np.asarray(found), np.asarray(expected)
+    if one.dtype.newbyteorder("=") != other.dtype.newbyteorder("=") or one.shape != other.shape:
+        return False
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+
+
+# ---- Minari ----------------------------------------------------------------------------------
+
+_SPACES: tuple[dict[str, Any], ...] = (
+    {},
+    {"observation": box(4, dtype="float64")},
+    {"observation": {"type": "Dict", "subspaces": {"a": box(2), "b": box(3, dtype="float64")}}},
+    {"observation": {"type": "Tuple", "subspaces": [box(2), discrete()]}},
+    {"observation": {"type": "Text"}, "action": discrete()},
+    {"action": discrete()},
+)
+
+
+def _random_minari(random: Random, folder: Path, storage: str) -> None:
+    spaces = random.choice(_SPACES)
+    infos = {"success": discrete(), "position": box(2)} if random.random() < 0.5 else None
+    episodes = [
+        toy_episode(number, random.randint(1, 7), **spaces, info=infos, seed=number + 7)
+        for number in range(random.randint(1, 4))
+    ]
+    write_minari(folder, episodes, storage, **spaces)
+
+
+def _minari_plan() -> Plan:
+    rooted = ("--root", "case/root")
+    line = ("convert", "case/in", "x", "--from", "minari", *rooted)
+    return Plan((line, ("verify", "local:x", *rooted)), (DONE_OR_REFUSED, frozenset({0, 3})))
+
+
+def prepare_minari(seed: int, folder: Path) -> Plan:
+    """A Minari folder with changed metadata, structure or bytes, in every storage."""
+    random = _generator("minari", seed)
+    storage = random.choice(STORAGES)
+    _random_minari(random, folder / "in", storage)
+    files = sorted(p for p in (folder / "in").rglob("*") if p.is_file())
+    secret = _secret_hdf5(folder)
+    for _ in range(random.choice((0, 1, 1, 2))):
+        path = random.choice(files)
+        if path.suffix == ".json":
+            spoil_json_file(random, path)
+        elif path.suffix == ".hdf5" and random.random() < 0.7:
+            spoil_hdf5(random, path, secret)
+        else:
+            _spoil_file(random, path)
+    return _minari_plan()
+
+
+def _spoil_file(random: Random, path: Path) -> None:
+    kind = random.randrange(6)
+    if kind == 0:
+        path.unlink()
+        path.mkdir()
+    elif kind == 1:
+        path.write_bytes(b"")
+    elif kind == 2:
+        path.write_bytes(b"<!DOCTYPE html><title>Not found</title>")
+    else:
+        path.write_bytes(spoil_bytes(random, path.read_bytes(), head=512))
+
+
+def check_minari(folder: Path, _plan: Plan, codes: list[int | None]) -> str | None:
+    """Compare every episode with the oracle's."""
+    if codes[0] != 0:
+        return None
+    from tests.oracles_minari import minari_episodes
+
+    return compare_minari(minari_episodes(folder / "case" / "in"), _only_dataset(folder))
+
+
+def compare_minari(truth: Any, dataset: Path) -> str | None:
+    raise NotImplementedError
+
+
+# ---- manifests -------------------------------------------------------------------------------
+
+
+def prepare_manifest(seed: int, folder: Path) -> Plan:
+    """A dataset directory of which one or two files lie."""
+    random = _generator("manifest", seed)
+    layout = random.choice(("compact", "ted"))
+    dataset = folder / "root" / "local" / "x" / "r"
+    batches = [toy_batch([3, 1, 4], text=True, images=random.random() < 0.3, unknown_final=(1,))]
+    write_toy(dataset, batches, layout=layout)
+    whole = _bytes_of(dataset)
+    for _ in range(random.choice((1, 1, 2))):
+        files = sorted(p for p in dataset.rglob("*") if p.is_file())
+        path = random.choice([dataset / "manifest.json", dataset / "manifest.json", *files])
+        if path.suffix == ".json":
+            spoil_json_file(random, path)
+        else:
+            _spoil_file(random, path)
+    changed = _bytes_of(dataset) != whole
+    rooted = ("--root", "case/root")
+    at = str(dataset.relative_to(folder.parent))
+    looks = (
+        ("head", at, "-n", "3", "--json"), ("info", at), ("list",), ("stats", at),
+        ("sample", at, "--batch", "8"), ("convert", at, "again"),
+    )  # fmt: skip
+    commands = (("verify", at), *random.sample(looks, 2))
+    first = frozenset({3, 5}) if changed else frozenset({0})
+    return Plan(tuple((*line, *rooted) for line in commands), (first,), publishes=False)
+
+
+def _bytes_of(dataset: Path) -> dict[str, bytes]:
+    files = (p for p in dataset.rglob("*") if p.is_file())
+    return {str(p.relative_to(dataset)): p.read_bytes() for p in files}
+
+
+def _nothing_more(_folder: Path, _plan: Plan, _codes: list[int | None]) -> str | None:
+    return None
+
+
+# ---- what several share ----------------------------------------------------------------------
+
+
+def _secret_hdf5(folder: Path) -> Path:
+    """Write another HDF5 file, outside the case; returns the text file beside it."""
+    import h5py
+
+    path = folder.parent / "secret.txt"
+    with h5py.File(path.with_suffix(".h5"), "w") as file:
+        file["secret"] = np.frombuffer(SECRET * 8, np.uint8).view("f4")[:1000]
+    return path
+
+
+def _only_dataset(folder: Path) -> Path:
+    (manifest,) = (
+        path
+        for path in (folder / "case" / "root").rglob("manifest.json")
+        if ".staging" not in path.parts
+    )
+    return manifest.parent
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("d4rl", prepare_d4rl, check_d4rl),
+        Kind("d4rl-bytes", prepare_d4rl_bytes, check_d4rl),
+        Kind("minari", prepare_minari, check_minari),
+        Kind("manifest", prepare_manifest, _nothing_more),
+    )
+}
