@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ class Kind:
     """Write the input of a seed into a folder and say what to run."""
     check: Callable[[Path, Plan, list[int | None]], str | None]
     """Compare what was made with an independent reading, given the exit codes; None: right."""
+    run: Callable[[Path, int, tuple[str, ...]], int] | None = None
+    """Run command number N of a case and return its exit code; the command line's `main` where
+    not given."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     before = _tree(folder / "case")
     ends: list[Ended] = []
     for number, command in enumerate(plan.commands):
-        ends.append(in_child(lambda line=command: _command(line), folder / f"run{number}"))  # type: ignore[misc]
+        call = partial(kind.run or _run, folder, number, command)
+        ends.append(in_child(call, folder / f"run{number}"))
         allowed = plan.codes[number] if number < len(plan.codes) else EXIT_CODES
         if problem := _broken(ends[-1], allowed):
             return _verdict(kind, seed, f"{' '.join(command)}: {problem}", _codes(ends), begin)
@@ -177,7 +182,7 @@ def _be_child(function: Callable[[], Any], folder: Path) -> None:
         os._exit(code)
 
 
-def _command(line: tuple[str, ...]) -> int:
+def _run(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     from offline_data_cli.main import main
 
     return main(list(line))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,11 +17,12 @@ from offline_data.testing.minari_toy import STORAGES, write_minari
 from offline_data.testing.minari_values import box, discrete, toy_episode
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.disk import Stored, read_dataset
-from tests.fuzz.harness import SECRET, Kind, Plan
+from tests.fuzz.harness import PASSWORD, SECRET, Kind, Plan, plan_of
+from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.oracles import Transition
 
@@ -192,6 +197,8 @@ def prepare_minari(seed: int, folder: Path) -> Plan:
 
 
 def _spoil_file(random: Random, path: Path) -> None:
+    if path.is_dir():  # by an earlier change
+        return
     kind = random.randrange(6)
     if kind == 0:
         path.unlink()
@@ -210,11 +217,54 @@ def check_minari(folder: Path, _plan: Plan, codes: list[int | None]) -> str | No
         return None
     from tests.oracles_minari import minari_episodes
 
-    return compare_minari(minari_episodes(folder / "case" / "in"), _only_dataset(folder))
+    dataset = _only_dataset(folder)
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    dropped = {leaf["key"] for leaf in manifest["dropped"]}
+    truth = minari_episodes(folder / "case" / "in")
+    return compare_minari(truth, read_dataset(dataset), dropped)
 
 
-def compare_minari(truth: Any, dataset: Path) -> str | None:
-    raise NotImplementedError
+_SECTIONS = {
+    "observations": ("observation",),
+    "infos": ("info",),
+    "actions": ("action",),
+    "rewards": ("next", "reward"),
+    "terminations": ("next", "terminated"),
+    "truncations": ("next", "truncated"),
+}
+
+
+def compare_minari(
+    truth: Iterator[dict[str, Any]], stored: Stored, dropped: set[str]
+) -> str | None:
+    """Name the first leaf on disk that is not the source's own, or None."""
+    starts, lengths = stored.episodes[("start",)], stored.episodes[("length",)]
+    episodes = list(truth)
+    if len(episodes) != len(starts):
+        return f"{len(starts)} episodes, expected {len(episodes)}"
+    for number, leaves in enumerate(episodes):
+        rows = slice(int(starts[number]), int(starts[number] + lengths[number]))
+        for name, expected in leaves.items():
+            section, *rest = name.split("/")
+            key = (*_SECTIONS[section], *rest)
+            if key in stored.before:
+                last = stored.after[key][rows][-1:]
+                found = np.concatenate([stored.before[key][rows], last])
+                if not stored.episodes[("final_observation",)][number]:
+                    found = found[: len(expected)]
+            elif key in stored.steps:
+                found = stored.steps[key][rows]
+            elif name in dropped:
+                continue
+            else:
+                return f"episode {number}: {name} is neither kept nor named as dropped"
+            if key in {_SECTIONS["rewards"], _SECTIONS["terminations"], _SECTIONS["truncations"]}:
+                found = found[:, 0]
+            if key == _SECTIONS["truncations"]:  # an episode without an end flag is truncated
+                found, expected = found[:-1], expected[:-1]
+            if not _same(found, expected):
+                return f"episode {number}: {name} is {found!r}, expected {expected!r}"
+    return None
 
 
 # ---- manifests -------------------------------------------------------------------------------
@@ -256,6 +306,78 @@ def _nothing_more(_folder: Path, _plan: Plan, _codes: list[int | None]) -> str |
     return None
 
 
+# ---- HTTP ------------------------------------------------------------------------------------
+
+_SET = "pen-human-v1"
+_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl"
+_PATH = "/hand_dapg_v1/pen-human-v1.hdf5"
+_QUICK = (2.0, 0.3, 2, 0.001, 0.002, 0.01, 5, 8, 4)
+"""Limits of fetching: seconds that a host has, tries, …; see `FetchLimits`."""
+
+
+def prepare_http(seed: int, folder: Path) -> Plan:
+    """A host whose first answers are hostile, then right: the second run ends with the file."""
+    random = _generator("http", seed)
+    path = folder / "in.hdf5"
+    _random_d4rl(random, path)
+    faults = [random.choice(sorted(VARIANTS)) for _ in range(random.randint(1, 3))]
+    cut = random.random() < 0.5
+    line = ("download", f"d4rl:{_SET}", "--root", "case/root")
+    again = ("download", f"d4rl:{_SET}", "--root", "case/root")
+    unsure = not UNKNOWABLE.isdisjoint(faults)
+    second = frozenset({0, 5}) if unsure else frozenset({0})
+    codes = (frozenset({0, 5, 6, 7}), second)
+    facts = {"faults": faults, "cut": cut, "unsure": unsure, "keep": False}
+    return Plan((line, again), codes, facts=facts)
+
+
+def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
+    """Run a command beside a server that is hostile to the first one."""
+    from offline_data.fetch.limits import FetchLimits
+    from offline_data.testing.servers import Fault, FileServer
+    from offline_data_cli.main import main
+
+    FetchLimits.__init__.__defaults__ = _QUICK
+    plan = plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
+    content = (folder / "case" / "in.hdf5").read_bytes()
+    with FileServer({_PATH: content}) as server:
+        if number == 0:
+            cut = [Fault(cut_after=len(content) // 2)] if plan.facts["cut"] else []
+            faults = [Fault(wire=VARIANTS[name]) for name in plan.facts["faults"]]
+            server.script(_PATH, *cut, *faults)
+        address = server.url.replace("http://", f"http://user:{PASSWORD}@")
+        os.environ["OFFLINE_DATA_MIRRORS"] = f"{_HOST}={address}"
+        with _loopback_only():
+            return main(list(line))
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Let no name of another host be looked up."""
+    ask = socket.getaddrinfo
+
+    def refuse(host: Any, *rest: Any, **more: Any) -> Any:
+        if host not in {"127.0.0.1", b"127.0.0.1"}:
+            raise socket.gaierror(socket.EAI_NONAME, "no such host, for the test")
+        return ask(host, *rest, **more)
+
+    socket.getaddrinfo = refuse
+    try:
+        yield
+    finally:
+        socket.getaddrinfo = ask
+
+
+def check_http(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
+    """Compare what the second run left, if it did."""
+    from tests.oracles import d4rl_transitions
+
+    if codes[1] != 0 or plan.facts["unsure"]:
+        return None
+    truth = d4rl_transitions(folder / "case" / "in.hdf5", "timeouts")
+    return compare_d4rl(truth, read_dataset(_only_dataset(folder)))
+
+
 # ---- what several share ----------------------------------------------------------------------
 
 
@@ -285,5 +407,6 @@ KINDS = {
         Kind("d4rl-bytes", prepare_d4rl_bytes, check_d4rl),
         Kind("minari", prepare_minari, check_minari),
         Kind("manifest", prepare_manifest, _nothing_more),
+        Kind("http", prepare_http, check_http, run_http),
     )
 }
