@@ -297,7 +297,7 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Any:
         """Read the next header, as the base class does."""
-        block = archive.fileobj.read(tarfile.BLOCKSIZE)  # type: ignore[union-attr]
+        block = archive.fileobj.read(tarfile.BLOCKSIZE)
         try:
             header = cls.frombuf(block, archive.encoding or "utf-8", archive.errors or "strict")
         except tarfile.HeaderError as error:
@@ -311,7 +311,7 @@ class _Header(tarfile.TarInfo):
         }  # fmt: skip
         if extended and not 0 <= header.size <= _EXTENDED_HEADER:
             raise tarfile.ReadError(f"has an extended header of {header.size} bytes")
-        header.offset = archive.fileobj.tell() - tarfile.BLOCKSIZE  # type: ignore[union-attr]
+        header.offset = archive.fileobj.tell() - tarfile.BLOCKSIZE
         return header._proc_member(archive)  # type: ignore[attr-defined]
 
 
@@ -346,7 +346,7 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
         fileobj=stream, mode="r|", tarinfo=_Header, bufsize=BLOCK, encoding="utf-8"
     ) as archive:
         while (header := archive.next()) is not None:
-            archive.members = []  # of which it keeps every one
+            archive.members = []  # type: ignore[attr-defined] # of which it keeps every one
             if header.isdir():
                 safe.folder(header.name)
                 continue

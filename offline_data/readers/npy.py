@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -42,6 +42,11 @@ class NpyHeader:
     """Of one item; object where the values are a pickle."""
     size: int
     """Bytes before the values."""
+
+    @property
+    def order(self) -> Literal["C", "F"]:
+        """The order of the values, in numpy's words."""
+        return "F" if self.fortran else "C"
 
     @property
     def nbytes(self) -> int:
@@ -86,8 +91,7 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
     _check_size(header, size, where)
     raw = np.empty(header.nbytes, np.uint8)
     _fill(stream, raw.data, where)
-    order = "F" if header.fortran else "C"
-    array: NDArray[Any] = np.ndarray(header.shape, header.dtype, raw, order=order)  # type: ignore[call-overload]
+    array: NDArray[Any] = np.ndarray(header.shape, header.dtype, raw, order=header.order)
     with damage_named(where):
         check_text(array)
     return array
@@ -109,9 +113,11 @@ def open_npy(path: Path) -> np.memmap[Any, Any]:
     if size != header.size + header.nbytes:
         more = size - header.size - header.nbytes
         raise FormatError(f"{path} is damaged: {more} bytes follow its array")
-    order = "F" if header.fortran else "C"
-    with damage_named(str(path)):
-        return np.memmap(path, header.dtype, "r", header.size, header.shape, order)  # type: ignore[arg-type]
+    with damage_named(path):
+        mapped: np.memmap[Any, Any] = np.memmap(
+            path, header.dtype, "r", header.size, header.shape, header.order
+        )
+        return mapped
 
 
 def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:

@@ -178,6 +178,7 @@ class _Callable:
     """A function that a pickle may call, and cannot change: pickles also set attributes."""
 
     __slots__ = ("_function",)
+    _function: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         object.__setattr__(self, "_function", function)
@@ -192,14 +193,14 @@ class _Callable:
         raise TypeError("it changes a function")
 
 
-def _from_bytes(values: object, dtype: np.dtype[Any], shape: object, order: str) -> Any:
+def _from_bytes(values: object, dtype: np.dtype[Any], shape: Any, order: Any) -> Any:
     data = values.encode("latin-1") if isinstance(values, str) else values  # of Python 2
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError("an array has values that are no bytes")
     expected = dtype.itemsize * _count(shape)
     if len(data) != expected:
         raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes, not {expected}")
-    array: Any = np.ndarray(shape, dtype, bytearray(data), order=order)  # type: ignore[call-overload]
+    array: Any = np.ndarray(shape, dtype, bytearray(data), order=order)
     check_text(array)
     return array
 

@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -171,7 +172,7 @@ def test_members_may_be_left_unread(write: Write, kind: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
 def test_a_lone_compressed_file_is_one_member(tmp_path: Path, suffix: str) -> None:
-    compress = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[suffix]
+    compress: Any = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[suffix]
     path = tmp_path / f"reward_ckpt.0.{suffix}"
     path.write_bytes(compress(b"1001;" * 2000))
     found = [(m.name, m.size, m.stream.read()) for m in open_members(path, budget=10_000)]

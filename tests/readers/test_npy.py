@@ -134,8 +134,8 @@ def test_damaged_bytes_are_an_error_or_an_array_of_the_same_bytes(
 
 
 def test_arrays_by_name(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", **ARRAYS)
-    np.savez_compressed(tmp_path / "b.npz", **ARRAYS)
+    np.savez(tmp_path / "a.npz", **ARRAYS)  # type: ignore[arg-type]
+    np.savez_compressed(tmp_path / "b.npz", **ARRAYS)  # type: ignore[arg-type]
     for name in ("a.npz", "b.npz"):
         with zipfile.ZipFile(tmp_path / name, "a") as archive:
             archive.writestr("notes.txt", b"1")
