@@ -1,23 +1,57 @@
-"""`.npy` files: one array each, read or mapped, and never more than their bytes can hold."""
+"""`.npy` and `.npz` files: arrays of plain items, and never more than their bytes can hold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import ast
+import math
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.lib import format as npy_format
 
-from offline_data.errors import FormatError
+from offline_data.errors import FormatError, NotFoundError
 from offline_data.heads import check_magic
-from offline_data.readers.dtypes import array_over, count_bytes
-from offline_data.readers.npy_header import MAGIC, NpyHeader, npy_errors, read_header
+from offline_data.readers.archive import damage_named, open_zip
+from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 
 if TYPE_CHECKING:
+    import zipfile
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import IO
 
     from numpy.typing import NDArray
 
 _BLOCK = 1 << 20
+_LONGEST_HEADER = 10_000
+"""Bytes of a header, which is parsed as a Python literal; numpy's own limit."""
+_SUFFIX = ".npy"
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What stands before the values of a `.npy` file."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    """Whether the first axis changes fastest."""
+    dtype: np.dtype[Any]
+    """Of one item; object where the values are a pickle."""
+    size: int
+    """Bytes before the values."""
+
+    @property
+    def order(self) -> Literal["C", "F"]:
+        """The order of the values, in numpy's words."""
+        return "F" if self.fortran else "C"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, however many they are."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False) -> NDArray[Any]:
@@ -28,12 +62,12 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
         size: Bytes it has at most; an array that would have more is refused before memory is
             taken for it.
         where: What it is, for messages: the file, and the member of an archive.
-        objects: Whether an array of objects is read, as `pickles.loads` does.
+        objects: Whether an array of objects is read, as `restricted_pickle.loads` does.
 
     Returns:
-        The array, in its own memory, of the byte order and axis order of the file. Of objects it
-        is read-only, and what `numpy.save` was given may be in it: a dict is `.item()` of an array
-        of no dimensions.
+        The array, in its own memory, of the byte order and axis order of the file. What
+        `numpy.save` was given may be in one of objects: a dict is `.item()` of an array of no
+        dimensions.
 
     Raises:
         FormatError: It is no `.npy` file, is cut short, has bytes after its array, or has objects
@@ -49,73 +83,173 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
                [1003, 1004]], dtype=int32)
     """
     header = read_header(stream, where=where)
-    with npy_errors(where):
-        if header.dtype.hasobject and objects:
-            return _read_objects(stream, header, size - header.size, where)
-        raw = np.empty(_count(header, size, where), np.uint8)
-        _fill(stream, raw.data)
-        return array_over(raw, header.shape, header.dtype, fortran=header.fortran)
+    if header.dtype.hasobject and objects:
+        value = load(stream, size=size - header.size, where=where)
+        if type(value) is not np.ndarray or value.dtype != object or value.shape != header.shape:
+            raise FormatError(f"{where}: its pickle does not hold the array of its header")
+        return value
+    _check_size(header, size, where)
+    raw = np.empty(header.nbytes, np.uint8)
+    _fill(stream, raw.data, where)
+    array: NDArray[Any] = np.ndarray(header.shape, header.dtype, raw, order=header.order)
+    with damage_named(where):
+        check_text(array)
+    return array
 
 
 def open_npy(path: Path) -> np.memmap[Any, Any]:
     """Map the array of a `.npy` file, read-only; no value is read before it is used.
-
-    Text is not looked at: an item that holds no characters fails where it is used.
 
     Raises:
         NotFoundError: No such file.
         AccessError: It may not be read by this user.
         FormatError: It is no `.npy` file, has objects, or fewer or more bytes than its array.
     """
-    check_magic(path, MAGIC, "a .npy file")
+    check_magic(path, npy_format.MAGIC_PREFIX, "a .npy file")
     size = path.stat().st_size
-    with npy_errors(str(path)), path.open("rb") as file:
+    with path.open("rb") as file:
         header = read_header(file, where=str(path))
-        expected = header.size + _count(header, size, str(path))
-        if expected != size:
-            raise ValueError(f"{size - expected} bytes follow its array")
-        return np.memmap(
-            path,
-            header.dtype,
-            "r",
-            header.size,
-            header.shape,
-            "F" if header.fortran else "C",
+    _check_size(header, size, str(path))
+    if size != header.size + header.nbytes:
+        more = size - header.size - header.nbytes
+        raise FormatError(f"{path} is damaged: {more} bytes follow its array")
+    with damage_named(path):
+        mapped: np.memmap[Any, Any] = np.memmap(
+            path, header.dtype, "r", header.size, header.shape, header.order
         )
+        return mapped
 
 
-def _count(header: NpyHeader, size: int, where: str) -> int:
-    """Return the bytes of the values; raises where they are objects or cannot be there."""
+def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
+    """Read the header of a `.npy` file and leave the stream at the first value.
+
+    Raises:
+        FormatError: It is damaged, or names an item type that is not plain.
+    """
+    with damage_named(where):
+        major, _minor = version = npy_format.read_magic(stream)
+        if version not in {(1, 0), (2, 0), (3, 0)}:
+            raise ValueError(f"it has format version {version}")
+        width = 2 if major == 1 else 4
+        length = int.from_bytes(_exactly(stream, width), "little")
+        if length > _LONGEST_HEADER:
+            raise ValueError(f"its header has {length} bytes")
+        text = _exactly(stream, length).decode("latin-1" if major < 3 else "utf-8")
+        fields = ast.literal_eval(text.replace("L,", ",").replace("L)", ")"))  # of Python 2
+        if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+            raise ValueError("its header is not that of an array")
+        shape = fields["shape"]
+        lengths = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+        if not lengths or len(shape) > 32 or math.prod(shape) >= 1 << 62:
+            raise ValueError(f"its shape is {shape!r:.80}")
+        dtype = plain_dtype(fields["descr"])
+        return NpyHeader(shape, bool(fields["fortran_order"]), dtype, 8 + width + length)
+
+
+@contextmanager
+def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
+    """Open a `.npz` file for as long as the block runs.
+
+    Args:
+        path: The file, also where its name ends otherwise.
+        budget: Bytes that its arrays together may have.
+
+    Raises:
+        OfflineDataError: What `archive.open_zip` raises.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "episode.npz")
+        ...     np.savez_compressed(path, reward=np.array([1001, 1002], np.float32))
+        ...     with open_npz(path, budget=1000) as arrays:
+        ...         print(list(arrays), arrays.header("reward").shape, arrays["reward"])
+        ['reward'] (2,) [1001. 1002.]
+    """
+    with open_zip(path, budget=budget) as archive:
+        yield NpzArrays(archive, path)
+
+
+class NpzArrays(Mapping[str, "NDArray[Any]"]):
+    """The arrays of an open `.npz` file by name, in the order of its directory.
+
+    Every access reads the array anew, into its own memory. One thread at a time.
+
+    Attributes:
+        others: Names of members that are no arrays; they are left alone.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self._path = archive, path
+        files = [info for info in archive.infolist() if not info.is_dir()]
+        arrays = [info for info in files if info.filename.endswith(_SUFFIX)]
+        self._members = {info.filename.removesuffix(_SUFFIX): info for info in arrays}
+        self.others = tuple(x.filename for x in files if not x.filename.endswith(_SUFFIX))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Read one array; raises `NotFoundError` or `FormatError`, which names file and array."""
+        with self._open(name) as (stream, where):
+            return read_npy(stream, size=self._members[name].file_size, where=where)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an array, or `default` where there is none of this name."""
+        return self[name] if name in self._members else default
+
+    def header(self, name: str) -> NpyHeader:
+        """Return shape and item type of an array without reading its values."""
+        with self._open(name) as (stream, where):
+            return read_header(stream, where=where)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[tuple[IO[bytes], str]]:
+        if name not in self._members:
+            there = ", ".join(self._members) or "none"
+            raise NotFoundError(f"{self._path} has no array {name!r}; arrays: {there}")
+        where = f"{self._path}, array {name!r}"
+        with damage_named(where), self._archive.open(self._members[name]) as stream:
+            yield stream, where
+
+
+def _check_size(header: NpyHeader, size: int, where: str) -> None:
     if header.dtype.hasobject:
         raise FormatError(
             f"{where} has an array of Python objects, which is a pickle; expected plain items",
             hint="read_npy(…, objects=True) reads those of arrays, numbers and plain containers",
         )
-    count = count_bytes(header.shape, header.dtype)
-    if header.size + count > size:
-        raise ValueError(
-            f"its array {list(header.shape)} of {header.dtype} takes {count} bytes; "
-            f"at most {size - header.size} follow its header"
+    if header.size + header.nbytes > size:
+        raise FormatError(
+            f"{where} is damaged: its array {list(header.shape)} of {header.dtype} takes "
+            f"{header.nbytes} bytes; at most {size - header.size} follow its header"
         )
-    return count
 
 
-def _fill(stream: IO[bytes], view: memoryview) -> None:
+def _exactly(stream: IO[bytes], count: int) -> bytes:
+    data = b""
+    while len(data) < count and (block := stream.read(count - len(data))):
+        data += block
+    if len(data) < count:
+        raise ValueError("it is cut short")
+    return data
+
+
+def _fill(stream: IO[bytes], view: memoryview, where: str) -> None:
     """Read into `view` what is left of the stream, which must be as long."""
     done = 0
-    while block := stream.read(min(_BLOCK, len(view) - done + 1)):
-        if done + len(block) > len(view):
-            raise ValueError("bytes follow its array")
-        view[done : done + len(block)] = block
-        done += len(block)
-    if done < len(view):
-        raise ValueError(f"its array ends after {done} of {len(view)} bytes")
-
-
-def _read_objects(stream: IO[bytes], header: NpyHeader, size: int, where: str) -> NDArray[Any]:
-    from offline_data.readers.pickles import load
-
-    value = load(stream, size=size, where=where)
-    if type(value) is not np.ndarray or (value.shape, value.dtype) != (header.shape, header.dtype):
-        raise ValueError("its pickle does not hold the array of its header")
-    return value
+    with damage_named(where):
+        while block := stream.read(min(_BLOCK, len(view) - done + 1)):
+            if done + len(block) > len(view):
+                raise ValueError("bytes follow its array")
+            view[done : done + len(block)] = block
+            done += len(block)
+        if done < len(view):
+            raise ValueError(f"its array ends after {done} of {len(view)} bytes")

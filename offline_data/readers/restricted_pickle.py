@@ -1,0 +1,366 @@
+"""Pickles of arrays, numbers, text and plain containers, read without running any of them.
+
+`pickle.Unpickler` decodes; what a pickle may name is the table below, and every entry is a function
+of this file that checks its arguments: nothing of numpy is called with what a file says before that.
+A pickle can still ask for much memory: read those of strangers in a process with a limit.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import re
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+_BLOCK = 1 << 20
+_CODE = re.compile(r"[<>=|]?(?:[biufcSUV][0-9]{1,10}|[mM]8(?:\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?)")
+_OBJECT = re.compile(r"[<>=|]?O[0-9]?")
+_LAST_CHARACTER = 0x10FFFF
+_HINT = "nothing of it was run; a file that is damaged can be fetched again"
+_LONGEST = 400
+"""Characters of a reason, which may quote what stands in the file."""
+
+
+def loads(data: bytes, *, where: str) -> Any:
+    r"""Read one pickle of protocol 0 to 5.
+
+    Args:
+        data: The whole pickle and nothing after it.
+        where: What it is, for messages: the file, and the member of an archive.
+
+    Returns:
+        The value, of numbers, `str`, `bytes`, `bytearray`, None, `list`, `tuple`, `dict` (also for
+        `OrderedDict`), `set`, `frozenset`, numpy scalars and `numpy.ndarray`, never of subclasses.
+        Arrays of plain items only: structured ones are refused. Strings of Python 2 are `str`, each
+        byte a character of Latin-1. Containers may be nested as deep as the file says.
+
+    Raises:
+        FormatError: It asks for anything else, or is damaged.
+
+    Example:
+        >>> loads(pickle.dumps({"action": np.array([1.5, -2.0])}), where="steps.pickle")
+        {'action': array([ 1.5, -2. ])}
+        >>> try:
+        ...     loads(b"cos\nsystem\n(S'true'\ntR.", where="steps.pickle")
+        ... except FormatError as error:
+        ...     print(error.message)
+        steps.pickle cannot be read: it asks for os.system, and nothing but plain values is read
+    """
+    stream = io.BytesIO(data)
+    try:
+        value = _plain_values(_Unpickler(stream).load())
+    except (
+        pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
+        MemoryError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
+        reason = str(error)[:_LONGEST] or type(error).__name__
+        raise FormatError(
+            f"{where} cannot be read: {reason}",
+            hint=_HINT,
+        ) from error
+    if stream.tell() != len(data):
+        raise FormatError(
+            f"{where} cannot be read: {len(data) - stream.tell()} bytes follow it", hint=_HINT
+        )
+    return value
+
+
+def load(stream: IO[bytes], *, size: int, where: str) -> Any:
+    """Read one pickle from a stream to its end, or to `size` bytes, whichever is first.
+
+    Raises:
+        FormatError: As for `loads`, which also says what is returned.
+    """
+    blocks: list[bytes] = []
+    while size > 0 and (block := stream.read(min(size, _BLOCK))):
+        blocks.append(block)
+        size -= len(block)
+    return loads(b"".join(blocks), where=where)
+
+
+def plain_dtype(code: object) -> np.dtype[Any]:
+    """Return the numpy dtype of one type string, as `.npy` headers and pickles write it.
+
+    Args:
+        code: Kind and size with or without byte order: `<f4`, `b1`, `U12`, `M8[ns]`, `O`.
+
+    Raises:
+        ValueError: Another form, which numpy might read as something else than one type, or a size
+            or unit that the kind does not have.
+
+    Example:
+        >>> plain_dtype(">i2")
+        dtype('>i2')
+        >>> plain_dtype("f4,(100000,100000)O")
+        Traceback (most recent call last):
+        ...
+        ValueError: 'f4,(100000,100000)O' is no plain item type
+    """
+    if not isinstance(code, str) or not (_OBJECT.fullmatch(code) or _CODE.fullmatch(code)):
+        raise ValueError(f"{code!r:.80} is no plain item type")
+    try:
+        return np.dtype(object) if _OBJECT.fullmatch(code) else np.dtype(code)
+    except TypeError as error:
+        raise ValueError(f"{code!r} is no item type of numpy here") from error
+
+
+def check_text(array: NDArray[Any]) -> None:
+    """Raise `ValueError` where a text item holds a number that is no character.
+
+    Such items make numpy fail later, wherever they are first looked at.
+    """
+    if array.dtype.kind == "U" and array.dtype.itemsize and array.size:
+        codes = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
+        if np.ascontiguousarray(array).view(codes).max() > _LAST_CHARACTER:
+            raise ValueError("text has a number that is no character")
+
+
+class _Dtype:
+    """An item type in a pickle: what `numpy.dtype(…)` gave, and then got as its state."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, code: object, *_flags: object) -> None:
+        self.dtype = plain_dtype(code)
+
+    def __setstate__(self, state: object) -> None:
+        version, order, subtype, names, fields, *sizes = _tuple(state)
+        if version not in {3, 4} or (subtype, names, fields) != (None, None, None):
+            raise ValueError("it has an item type that is not plain")
+        if self.dtype.kind in "mM" and len(sizes) == 4:  # the unit, after sizes and flags
+            unit, count, *_ = _tuple(_tuple(sizes[3], 2)[1])
+            if unit != b"generic":
+                self.dtype = plain_dtype(f"{self.dtype.kind}8[{count}{_bytes(unit).decode()}]")
+        if order in {"<", ">"}:
+            self.dtype = self.dtype.newbyteorder(order)
+
+
+class _Array:
+    """An array in a pickle; `_plain_values` puts the array itself in its place."""
+
+    __slots__ = ("array", "values")
+
+    def __setstate__(self, state: object) -> None:
+        _version, shape, dtype, fortran, values = _tuple(state, 5)
+        plain = _dtype_of(dtype)
+        order = "F" if fortran else "C"
+        self.values: list[Any] = []
+        if not plain.hasobject:
+            self.array = _from_bytes(values, plain, shape, order)
+            return
+        if type(values) is not list or len(values) != _count(shape):
+            raise ValueError("an array of objects has not as many as its shape says")
+        self.array = np.empty(shape, object, order)  # type: ignore[call-overload]
+        self.values = values
+
+    def fill(self, values: list[Any]) -> None:
+        """Put the objects into an array of them, in C order whatever the array's is.
+
+        One by one: numpy would take lists among them apart.
+        """
+        flat = np.empty(len(values), object)
+        for place, value in enumerate(values):
+            flat[place] = value
+        self.array[...] = flat.reshape(self.array.shape)
+
+
+class _Callable:
+    """A function that a pickle may call, and cannot change: pickles also set attributes."""
+
+    __slots__ = ("_function",)
+    _function: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_function", function)
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._function(*arguments)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("it changes a function")
+
+    def __setstate__(self, state: object) -> None:
+        raise TypeError("it changes a function")
+
+
+def _from_bytes(values: object, dtype: np.dtype[Any], shape: Any, order: Any) -> Any:
+    data = values.encode("latin-1") if isinstance(values, str) else values  # of Python 2
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError("an array has values that are no bytes")
+    expected = dtype.itemsize * _count(shape)
+    if len(data) != expected:
+        raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes, not {expected}")
+    array: Any = np.ndarray(shape, dtype, bytearray(data), order=order)
+    check_text(array)
+    return array
+
+
+def _count(shape: object) -> int:
+    lengths = _tuple(shape)
+    if len(lengths) > 32 or not all(type(n) is int and 0 <= n < 1 << 48 for n in lengths):
+        raise ValueError("an array has a shape of other things than lengths")
+    return math.prod(lengths)
+
+
+def _dtype_of(value: object) -> np.dtype[Any]:
+    if not isinstance(value, _Dtype):
+        raise TypeError("an array has no item type")
+    return value.dtype
+
+
+def _tuple(value: object, length: int | None = None) -> tuple[Any, ...]:
+    if type(value) is not tuple or (length is not None and len(value) != length):
+        raise ValueError("numpy's part of it has an unknown form")
+    return value
+
+
+def _scalar(dtype: object, data: object = b"") -> Any:
+    plain = _dtype_of(dtype)
+    if plain.hasobject:
+        raise ValueError("a number has the type of objects")
+    return _from_bytes(data, plain, (), "C")[()]
+
+
+def _frombuffer(data: object, dtype: object, shape: object, order: object) -> Any:
+    plain = _dtype_of(dtype)
+    if plain.hasobject:
+        raise ValueError("an array of objects has bytes for values")
+    return _from_bytes(data, plain, shape, "F" if order == "F" else "C")
+
+
+def _encode(text: object, encoding: object = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding not in {"latin1", "latin-1"}:
+        raise ValueError(f"it asks for text in {encoding!r:.40}")
+    return text.encode("latin-1")
+
+
+def _bytes(data: object = b"", *encoding: object) -> bytes:
+    """Return bytes of text or of bytes, never so many zeros."""
+    if isinstance(data, str):
+        return _encode(data, *encoding)
+    if not isinstance(data, (bytes, bytearray, list)):
+        raise TypeError("it asks for bytes of something else than bytes")
+    return bytes(data)
+
+
+_OF_NUMPY = {
+    ("multiarray", "_reconstruct"): _Callable(lambda *_: _Array()),
+    ("multiarray", "scalar"): _Callable(_scalar),
+    ("numeric", "_frombuffer"): _Callable(_frombuffer),
+}
+_OF_PYTHON = {
+    "set": set, "frozenset": frozenset, "complex": complex, "list": list, "dict": dict,
+    "tuple": tuple, "bytes": _Callable(_bytes),
+    "bytearray": _Callable(lambda *given: bytearray(_bytes(*given))),
+}  # fmt: skip
+_NAMES: dict[tuple[str, str], Any] = {
+    **{(f"numpy.{c}.{m}", n): f for c in ("core", "_core") for (m, n), f in _OF_NUMPY.items()},
+    **{(m, n): f for m in ("builtins", "__builtin__") for n, f in _OF_PYTHON.items()},
+    ("numpy", "ndarray"): _Callable(lambda *_: _Array()),
+    ("numpy", "dtype"): _Callable(_Dtype),
+    ("collections", "OrderedDict"): dict,
+    ("_codecs", "encode"): _Callable(_encode),
+}
+"""What a pickle may name. Types among it are Python's own, which nobody can change."""
+
+_LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), np.generic)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Decodes a pickle; finds nothing but `_NAMES`."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream, encoding="latin-1")
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a name."""
+        try:
+            return _NAMES[module, name]
+        except KeyError:
+            found = f"it asks for {module}.{name}, and nothing but plain values is read"
+            raise pickle.UnpicklingError(found) from None
+
+    def persistent_load(self, _pid: object) -> Any:
+        """Refuse what is kept outside the pickle."""
+        raise pickle.UnpicklingError("it refers to an object outside itself")
+
+
+def _plain_values(value: Any) -> Any:
+    """Return the value with arrays in the place of `_Array`; refuse all that is not plain.
+
+    A container is visited before its parts, and again after them: with a stack of its own, as
+    containers may lie in each other deeper than Python recurses.
+    """
+    made: dict[int, Any] = {}
+    old: list[Any] = []  # keeps the numbers of objects that are replaced from being given again
+    waiting = [(value, False)]
+    while waiting:
+        item, visited = waiting.pop()
+        parts = _parts(item)
+        if parts is None or (id(item) in made and not visited):
+            continue
+        if not visited:
+            old.append(item)
+            if type(item) is not tuple:
+                made[id(item)] = item.array if type(item) is _Array else item
+            waiting.append((item, True))
+            waiting += [(part, False) for part in parts]
+            continue
+        plain = [_made(part, made) for part in parts]
+        if type(item) is tuple:
+            made[id(item)] = tuple(plain)
+        elif type(item) is list:
+            item[:] = plain
+        elif type(item) is dict:
+            item.update(zip(list(item), plain, strict=True))
+        elif type(item) is _Array and item.values:
+            item.fill(plain)
+    return _made(value, made)
+
+
+def _made(item: Any, made: dict[int, Any]) -> Any:
+    if isinstance(item, _LEAVES) or type(item) is np.ndarray:
+        return item
+    try:
+        return made[id(item)]
+    except KeyError:
+        raise ValueError("it has a tuple that contains itself") from None
+
+
+def _parts(item: Any) -> list[Any] | None:
+    """Return the values in a container, or None for a leaf; raises for what is neither."""
+    if isinstance(item, _LEAVES) or type(item) is np.ndarray:
+        return None
+    if type(item) in {list, tuple}:
+        return list(item)
+    if type(item) is dict:
+        for key in item:
+            _check_key(key)
+        return list(item.values())
+    if type(item) in {set, frozenset}:
+        for key in item:
+            _check_key(key)
+        return []
+    if type(item) is _Array and hasattr(item, "array"):
+        return item.values
+    raise TypeError("it holds something else than plain values")
+
+
+def _check_key(key: Any) -> None:
+    waiting = [key]
+    while waiting:
+        part = waiting.pop()
+        if type(part) in {tuple, frozenset}:
+            waiting += part
+        elif not isinstance(part, _LEAVES):
+            raise TypeError("it has a key that is not plain")
