@@ -203,7 +203,7 @@ def _broken(end: Ended, allowed: frozenset[int]) -> str | None:
         return f"{end.how} after {end.seconds:.1f} s: {_tail(end)}"
     if end.code not in allowed:
         return f"exit code {end.code}, expected one of {sorted(allowed)}: {_tail(end)}"
-    for word in ("unexpected ", "Traceback", "please report"):
+    for word in ("error: unexpected ", "Traceback", "please report"):
         if word in end.err:
             return f"says {word!r}: {_tail(end)}"
     if PASSWORD in said or SECRET[:36].decode() in said:

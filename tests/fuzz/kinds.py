@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import pickle
 import socket
+import sys
+import tarfile
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -378,6 +384,102 @@ def check_http(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
     return compare_d4rl(truth, read_dataset(_only_dataset(folder)))
 
 
+# ---- archives --------------------------------------------------------------------------------
+
+
+def prepare_archive(seed: int, folder: Path) -> Plan:
+    """A zip, tar, compressed file, `.npy`, `.npz` or pickle with some bytes changed."""
+    random = _generator("archive", seed)
+    kind = random.choice(("zip", "tar", "tar.gz", "tar.xz", "gz", "npy", "npz", "pickle"))
+    tree = {f"{n}/x{n}": random.randbytes(random.choice((0, 7, 600))) for n in range(3)}
+    array = np.arange(24, dtype=random.choice(("f4", "i8", "u1", "f2"))).reshape(4, 6)
+    content = _archive_of(kind, tree, array, random)
+    spoiled = random.random() < 0.9
+    data = spoil_bytes(random, content, head=600) if spoiled else content
+    (folder / "in").write_bytes(data)
+    facts = {
+        "kind": kind,
+        "spoiled": spoiled,
+        "tree": {name: value.hex() for name, value in tree.items()},
+        "array": array.tolist(),
+    }
+    codes = frozenset({0, 5}) if spoiled else frozenset({0})
+    return Plan(((kind,),), (codes,), publishes=False, facts=facts)
+
+
+def _archive_of(kind: str, tree: dict[str, bytes], array: Any, random: Random) -> bytes:
+    out = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(out, "w", random.choice((0, 8))) as new:
+            for name, content in tree.items():
+                new.writestr(name, content)
+    elif kind.startswith("tar"):
+        mode = {"tar": "w", "tar.gz": "w:gz", "tar.xz": "w:xz"}[kind]
+        form = random.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
+        with tarfile.open(fileobj=out, mode=mode, format=form) as archive:  # type: ignore[call-overload]
+            for name, content in tree.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    elif kind == "gz":
+        return gzip.compress(b"".join(tree.values()))
+    elif kind == "npy":
+        np.save(out, array)
+    elif kind == "npz":
+        np.savez_compressed(out, a=array, b=array)
+    else:
+        values = {"steps": [{"a": array, "r": np.float32(1.5)}, (1, "x", b"y")], "tree": tree}
+        return pickle.dumps(values, random.randrange(6))
+    return out.getvalue()
+
+
+def run_archive(folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Read or extract the file as a source would; exit codes as those of a command."""
+    from offline_data.errors import IntegrityError
+    from offline_data.readers.archive import extract
+    from offline_data.readers.npy import open_npz, read_npy
+    from offline_data.readers.restricted_pickle import loads
+
+    path, (kind,) = folder / "case" / "in", line
+    data = path.read_bytes()
+    try:
+        if kind == "npy":
+            value: Any = read_npy(io.BytesIO(data), size=len(data), where="in").tolist()
+        elif kind == "npz":
+            with open_npz(path, budget=1 << 20) as arrays:
+                value = {name: arrays[name].tolist() for name in arrays}
+        elif kind == "pickle":
+            value = str(type(loads(data, where="in")))
+        else:
+            files = extract(path, folder / "case" / "root" / "out", budget=1 << 20)
+            names = [file.relative_to(folder / "case/root/out").as_posix() for file in files]
+            value = {n: f.read_bytes().hex() for n, f in zip(names, files, strict=True)}
+    except IntegrityError as error:
+        sys.stderr.write(f"error: {error}")
+        return 5
+    (folder / "case" / "root").mkdir(exist_ok=True)
+    (folder / "case" / "root" / "value.json").write_text(json.dumps(value))
+    return 0
+
+
+def check_archive(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
+    """Compare contents where a checksum covers them, and bounds where none does."""
+    made = sorted(p.name for p in (folder / "case" / "root").glob("*"))
+    if codes[0] != 0:
+        return f"left {made}" if made else None
+    value = json.loads((folder / "case" / "root" / "value.json").read_text())
+    kind, facts = plan.facts["kind"], plan.facts
+    if not facts["spoiled"]:
+        right: Any = {"npy": facts["array"], "npz": {"a": facts["array"], "b": facts["array"]}}
+        right |= {"gz": {"in": "".join(facts["tree"].values())}, "pickle": "<class 'dict'>"}
+        expected = right.get(kind, facts["tree"])
+        return None if value == expected else f"{kind} gave {value!r:.200}"
+    if kind in {"zip", "tar.gz", "tar.xz"}:
+        odd = [v for v in value.values() if v not in facts["tree"].values()]
+        return f"{kind} gave other contents: {odd!r:.200}" if odd else None
+    return None
+
+
 # ---- what several share ----------------------------------------------------------------------
 
 
@@ -408,5 +510,6 @@ KINDS = {
         Kind("minari", prepare_minari, check_minari),
         Kind("manifest", prepare_manifest, _nothing_more),
         Kind("http", prepare_http, check_http, run_http),
+        Kind("archive", prepare_archive, check_archive, run_archive),
     )
 }

@@ -1,0 +1,193 @@
+"""Counts of the code itself: `python -m benchmarks.structure`.
+
+How much there is, by folder; import cycles; names defined twice; and through how many files and
+functions of ours a conversion, a preprocessing run and a sample go.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("offline_data", "cli")
+
+
+def product_files() -> list[Path]:
+    """List the Python files that are installed."""
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name of a file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(("offline_data_cli", *parts[1:]) if parts[0] == "cli" else parts)
+    return name.removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return which modules of ours each imports, also inside functions and for types only."""
+    files = {module_of(path): path for path in product_files()}
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {name for name in names if name in files}
+                if any(name not in files for name in names):
+                    found.add(node.module)
+        graph[module] = (found & set(files)) - {module}
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components of two modules or more (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    sys.setrecursionlimit(limit)
+    return found
+
+
+def classes_defined_twice() -> dict[str, list[str]]:
+    """Return class names that several files define."""
+    places = collections.defaultdict(list)
+    for path in product_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module_of(path))
+    return {name: where for name, where in sorted(places.items()) if len(where) > 1}
+
+
+class Trace:
+    """Functions of ours that run between `start` and `stop`, in every thread of this process."""
+
+    def __init__(self) -> None:
+        self.calls: collections.Counter[tuple[str, str]] = collections.Counter()
+
+    def _note(self, frame: FrameType, event: str, _value: Any) -> None:
+        code = frame.f_code
+        if event == "call" and any(f"/{folder}/" in code.co_filename for folder in FOLDERS):
+            name = f"{code.co_qualname}" if hasattr(code, "co_qualname") else code.co_name
+            self.calls[code.co_filename, name] += 1
+
+    def __enter__(self) -> Trace:
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    @property
+    def summary(self) -> str:
+        """Files, functions and calls."""
+        files = {file for file, _ in self.calls}
+        return f"{len(files)} files, {len(self.calls)} functions, {sum(self.calls.values())} calls"
+
+
+def traced(function: Callable[[], Any]) -> str:
+    """Call a function and return what of ours ran."""
+    with Trace() as trace:
+        function()
+    return trace.summary
+
+
+def _frames_to(functions: list[int]) -> Callable[[Any], Any]:
+    def fn(td: Any) -> Any:
+        frame, ours = sys._getframe(1), 0
+        while frame is not None and frame.f_code.co_name != "run_preprocess":
+            ours += any(f"/{folder}/" in frame.f_code.co_filename for folder in FOLDERS)
+            frame = frame.f_back  # type: ignore[assignment]
+        functions.append(ours)
+        td["next", "reward"] = td["next", "reward"] * 2
+        return td
+
+    return fn
+
+
+def run_counts() -> Iterator[tuple[str, str]]:
+    """Yield what was run, and through how much of ours it went."""
+    import offline_data
+    from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+    from offline_data_cli.main import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_d4rl_hdf5(Path(folder, "x.hdf5"))
+        line = ["convert", str(path), "x", "--from", "d4rl", "--root", folder, "-q"]
+        yield "convert x.hdf5 --from d4rl", traced(lambda: main(line))
+        ds = offline_data.load_dataset("local:x", 4, root=folder)
+        for _ in range(3):
+            ds.sample()
+        yield "sample(), steady state", traced(ds.sample)
+        depth: list[int] = []
+
+        def run_preprocess() -> None:
+            ds.preprocess(_frames_to(depth), num_workers=0, dest=Path(folder, "y"), vectorize=False)
+
+        yield "preprocess(fn, num_workers=0)", traced(run_preprocess)
+        yield "frames of ours between the call and fn", str(max(depth))
+
+
+def main() -> None:
+    """Print all counts."""
+    sizes: dict[str, list[int]] = collections.defaultdict(list)
+    for path in product_files():
+        parts = path.relative_to(ROOT).parts
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        sizes["/".join(parts[: 2 if len(parts) > 2 and parts[0] != "cli" else 1])].append(lines)
+    print(f"{'folder':30} {'files':>5} {'lines':>6} {'longest':>7}")
+    for folder, lengths in sorted(sizes.items()):
+        print(f"{folder:30} {len(lengths):5} {sum(lengths):6} {max(lengths):7}")
+    every = [length for lengths in sizes.values() for length in lengths]
+    print(f"{'product':30} {len(every):5} {sum(every):6} {max(every):7}")
+    tests = [
+        len(p.read_text(encoding="utf-8").splitlines()) for p in (ROOT / "tests").rglob("*.py")
+    ]
+    print(f"{'tests':30} {len(tests):5} {sum(tests):6} {max(tests):7}")
+    found = cycles(import_graph())
+    print(f"import cycles: {len(found)}", *(" ↔ ".join(cycle) for cycle in found), sep="\n  ")
+    twice = classes_defined_twice()
+    print(f"class names defined twice: {len(twice)} ({', '.join(twice)})")
+    for what, counts in run_counts():
+        print(f"{what}: {counts}")
+
+
+if __name__ == "__main__":
+    main()
