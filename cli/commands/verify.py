@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
 _PROBLEMS = (Column("FILE"), Column("PROBLEM"))
+_NO_DIGEST = (
+    "the manifest has no checksum of its own, as it was written by an older version: a change in "
+    "what it says of the source would not be noticed",
+)
 
 
 def verify(call: Call, dataset: Dataset) -> Result:
@@ -27,10 +31,17 @@ def verify(call: Call, dataset: Dataset) -> Result:
 def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
     """Lay out what verifying a dataset found."""
     text = str(entry.id)
-    data = {"id": text, "path": entry.path, "ok": not problems, "problems": problems}
+    unsigned = entry.manifest.sha256 is None
+    data = {
+        "id": text,
+        "path": entry.path,
+        "ok": not problems,
+        "problems": problems,
+        "manifest_checksum": not unsigned,
+    }
     if not problems:
-        done = f"{text} is what was written: {len(entry.manifest.digests)} files"
-        return Result(data, (done,), (text,))
+        done = f"{text}: OK, {len(entry.manifest.digests)} files match their checksums"
+        return Result(data, (done,), (text,), notes=_NO_DIGEST if unsigned else ())
     table = Table(_PROBLEMS, tuple((problem.file, problem.problem) for problem in problems))
     return Result(data, (table,), failures=(_error(entry, len(problems)),))
 
