@@ -43,7 +43,13 @@ _FLAG = ("bool", (1,))
 _OUTCOMES = {TERMINATED: _FLAG, TRUNCATED: _FLAG, EPISODE: ("int64", ())}
 _REQUIRED: dict[str, dict[Key, tuple[str, tuple[int, ...]]]] = {
     STEPS: _OUTCOMES,
-    TED: {**_OUTCOMES, DONE: _FLAG, ("done",): _FLAG, ("terminated",): _FLAG, ("truncated",): _FLAG},
+    TED: {
+        **_OUTCOMES,
+        DONE: _FLAG,
+        ("done",): _FLAG,
+        ("terminated",): _FLAG,
+        ("truncated",): _FLAG,
+    },
     OBSERVATIONS: {},
     EPISODES: {
         ("start",): ("int64", ()),
@@ -145,7 +151,9 @@ def _sizes(digests: Mapping[str, Any]) -> dict[str, int]:
 def _check_tables(value: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     schema = _object(value.get("schema"), "schema")
     rows, episodes = (value["counts"][name] for name in ("transitions", "episodes"))
-    expected = {TED: rows} if value["layout"] == TED else {STEPS: rows, OBSERVATIONS: rows + episodes}
+    expected = (
+        {TED: rows} if value["layout"] == TED else {STEPS: rows, OBSERVATIONS: rows + episodes}
+    )
     expected[EPISODES] = episodes
     if schema.keys() != expected.keys():
         raise ValueError(f"schema has the tables {shown(sorted(schema))}, not {sorted(expected)}")
@@ -199,7 +207,11 @@ def _check_table(
             raise ValueError(f"{table} needs {'/'.join(key)}, {dtype} {list(shape)} a row")
     if EPISODE in _REQUIRED[table]:
         reward = by_key.get(REWARD, {})
-        if reward.get("shape") != [1] or reward.get("text") or reward["dtype"].startswith("complex"):
+        if (
+            reward.get("shape") != [1]
+            or reward.get("text")
+            or reward["dtype"].startswith("complex")
+        ):
             raise ValueError(f"{table} needs {'/'.join(REWARD)}, a number a row")
     return by_key
 
