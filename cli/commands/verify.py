@@ -1,5 +1,6 @@
 """`verify`: what is on disk against the manifest."""
 
+import shlex
 from typing import TYPE_CHECKING
 
 from offline_data.errors import IntegrityError
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 _PROBLEMS = (Column("FILE"), Column("PROBLEM"))
 _NO_DIGEST = (
-    "the manifest has no checksum of its own, as it was written by an older version: a change in "
-    "what it says of the source would not be noticed",
+    "the manifest has no checksum of its own (an older version wrote it): a change in what it "
+    "says of the source would not be noticed"
 )
 
 
@@ -41,7 +42,7 @@ def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
     }
     if not problems:
         done = f"{text}: OK, {len(entry.manifest.digests)} files match their checksums"
-        return Result(data, (done,), (text,), notes=_NO_DIGEST if unsigned else ())
+        return Result(data, (done,), (text,), notes=(_NO_DIGEST,) if unsigned else ())
     table = Table(_PROBLEMS, tuple((problem.file, problem.problem) for problem in problems))
     return Result(data, (table,), failures=(_error(entry, len(problems)),))
 
@@ -56,7 +57,8 @@ def _error(entry: "Entry", count: int) -> IntegrityError:
 
 def _again(entry: "Entry") -> str:
     """Say how to make a damaged dataset anew: what was converted here has no address to go to."""
-    name = f"{entry.id.source}:{entry.id.name}"
     if entry.id.source == "local":
-        return f"convert it again: offline-data convert PATH {entry.id.name} --force"
+        name = shlex.quote(entry.id.name)
+        return f"convert it again: offline-data convert PATH {name} --force"
+    name = shlex.quote(f"{entry.id.source}:{entry.id.name}")
     return f"get it again: offline-data download {name} --force"

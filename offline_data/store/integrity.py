@@ -5,30 +5,29 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
-from offline_data.errors import AccessError, IntegrityError
+from offline_data.errors import AccessError, FormatError, IntegrityError
 from offline_data.progress import SILENT
 from offline_data.store.audit import equal_rows
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
 from offline_data.store.manifest import check_digest, read_manifest
 from offline_data.store.meta import meta_files
+from offline_data.store.ownership import foreign_files
 from offline_data.store.reader import DatasetReader, look_at
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from offline_data.progress import Progress, Task
-    from offline_data.store.manifest import Manifest
 
 _BLOCK = 4 << 20
 """Bytes that are read and hashed at once."""
@@ -74,19 +73,8 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
                 problems.append(Problem(name, problem))
     if not problems:
         problems += _compare_contents(DatasetReader(path, manifest))
-    problems += [Problem(name, "is not in the manifest") for name in unlisted(path, manifest)]
+    problems += [Problem(name, "is not in the manifest") for name in foreign_files(path)]
     return tuple(sorted(problems, key=lambda problem: problem.file))
-
-
-def unlisted(path: Path, manifest: Manifest) -> list[str]:
-    """List what lies in a dataset directory and is not the dataset's: relative posix paths."""
-    found = []
-    for folder, folders, files in os.walk(path):
-        linked = [name for name in folders if Path(folder, name).is_symlink()]
-        found += [Path(folder, name).relative_to(path).as_posix() for name in [*files, *linked]]
-    listed = {*manifest.digests, MANIFEST}
-    within = {parent.as_posix() for name in listed for parent in Path(name).parents}
-    return sorted(set(found) - listed - within)
 
 
 def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
@@ -112,13 +100,14 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
         for file, text in meta_files(name, table).items():
             if file not in reader.manifest.digests:
                 yield Problem(file, "is not in the manifest")
-            elif read_json(reader.path / file) != json.loads(text):
+            elif _json_of(reader.path / file) != json.loads(text):
                 yield Problem(file, "does not describe the files as the manifest does")
-    try:
-        _ = reader.starts, reader.vocabularies
-    except IntegrityError as error:
-        yield Problem(EPISODES, error.message)
-        return
+    for file, part in ((EPISODES, "starts"), (TEXT, "vocabularies")):
+        try:
+            getattr(reader, part)
+        except IntegrityError as error:
+            yield Problem(file, error.message)
+            return
     steps = STEPS if STEPS in tables else TED
     yield from _compare_steps(reader, steps)
     for table, words in reader.vocabularies.items():
@@ -127,6 +116,13 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
             known = words.get(leaf.key, words.get(root, []))
             if leaf.text and not _codes_are_of(reader.leaf(table, leaf.key), len(known)):
                 yield Problem(TEXT, f"has {len(known)} words for {join_key(leaf.key)}, too few")
+
+
+def _json_of(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except FormatError:
+        return None
 
 
 def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:

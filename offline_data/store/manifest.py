@@ -12,7 +12,7 @@ from offline_data.episodes.fields import Dropped
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.store.layout import FORMAT_VERSION, MANIFEST, LayoutName, TableSpec
 from offline_data.store.manifest_schema import check_manifest
-from offline_data.strict_json import parse_json, read_plain, shown
+from offline_data.strict_json import parse_json, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,8 +172,6 @@ def read_manifest(folder: Path) -> Manifest:
         version = value.get("format_version") if isinstance(value, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
             raise _newer(folder, version, value)
-        if version != FORMAT_VERSION or type(version) is not int:
-            raise ValueError(f"format_version is {shown(version)}")
         check_manifest(value)
     except FormatError as error:
         raise _damaged(error.message) from error

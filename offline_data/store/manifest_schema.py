@@ -9,11 +9,20 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, next_of
+from offline_data.episodes.fields import (
+    DONE,
+    RESERVED_ROOTS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    next_of,
+)
 from offline_data.store.layout import (
     DTYPES,
     EPISODE,
     EPISODES,
+    FORMAT_VERSION,
     LAYOUTS,
     MANIFEST,
     OBSERVATIONS,
@@ -31,6 +40,9 @@ if TYPE_CHECKING:
 
 MAX_DIMENSIONS = 31
 """Of a row of a leaf: numpy before version 2 has 32, and one of them is the rows."""
+
+MAX_KEY_PARTS = 64
+"""Of a nested key: each is a level of the TensorDict of a batch."""
 
 _LENGTH = 2**31
 """Bound of each dimension of a row."""
@@ -69,7 +81,9 @@ def check_manifest(value: Any) -> None:
     Args:
         value: What the file holds, as JSON values.
     """
-    _object(value, "it")
+    version = _object(value, "it").get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise ValueError(f"format_version is {shown(version)}, expected {FORMAT_VERSION}")
     for name in _TEXTS:
         _text(value.get(name), name)
     _text(value.get("created", ""), "created")
@@ -173,6 +187,8 @@ def _check_pairs(leaves: Mapping[str, Mapping[Key, Any]], two_copies: set[Key]) 
     """Check what is the same before and after an action: stored once, or twice as the same type."""
     if TED not in leaves:
         observed = leaves[OBSERVATIONS].keys()
+        if any(key[0] in RESERVED_ROOTS for key in observed):
+            raise ValueError(f"{OBSERVATIONS} has a leaf that begins with a name of TED's own")
         twice = leaves[STEPS].keys() & {*observed, *map(next_of, observed)}
         if twice:
             raise ValueError(f"{shown('/'.join(min(twice)))} is in {STEPS} and in {OBSERVATIONS}")
@@ -281,7 +297,7 @@ def _inside(name: object, where: str) -> str:
 def _key(value: object, where: str) -> Key:
     parts = tuple(_texts(value, where))
     bad = any(part in {"", ".", ".."} or any(c in part for c in "/\\\0\n") for part in parts)
-    if bad or not parts:
+    if bad or not 1 <= len(parts) <= MAX_KEY_PARTS:
         raise ValueError(f"{where} is {shown(value)}, expected a list of names")
     return parts
 
