@@ -56,18 +56,39 @@ def guarded() -> tuple[Any, Any]:
     return links, datasets
 
 
-def check_storage(dataset: Any) -> Any | None:
-    """Check where the values of an open low-level dataset lie.
+def is_plain(dataset: Any) -> bool:
+    """Return True if HDF5 can be left to read an open low-level dataset as it is.
 
-    Returns:
-        Its creation properties; None where it is one block of the file, as most are.
+    That is one block of the file, or chunks without filters. This is asked for every leaf of every
+    episode, and takes a seventh of the time that reading a short one takes.
+
+    Raises:
+        FormatError: See `check_storage`, which was asked where it returns False.
+    """
+    if dataset.get_offset() is not None:
+        return True
+    plan = dataset.get_create_plist()
+    if plan.get_layout() == _chunked() and not plan.get_nfilters():
+        return True
+    _check(dataset, plan, _DEPTH)
+    return False
+
+
+@cache
+def _chunked() -> int:
+    from h5py import h5d
+
+    return int(h5d.CHUNKED)
+
+
+def check_storage(dataset: Any) -> None:
+    """Check where the values of an open low-level dataset lie.
 
     Raises:
         FormatError: A rule of this module is broken; the message names file and dataset.
     """
-    if dataset.get_offset() is not None:
-        return None
-    return _check(dataset, _DEPTH)
+    if dataset.get_offset() is None:
+        _check(dataset, dataset.get_create_plist(), _DEPTH)
 
 
 def check_size(dataset: Any) -> tuple[int, ...]:
@@ -93,10 +114,9 @@ def check_size(dataset: Any) -> tuple[int, ...]:
     return shape
 
 
-def _check(dataset: Any, depth: int) -> Any:
+def _check(dataset: Any, plan: Any, depth: int) -> None:
     from h5py import h5d
 
-    plan = dataset.get_create_plist()
     layout = plan.get_layout()
     if layout == h5d.CHUNKED:
         _check_chunks(dataset, plan)
@@ -104,7 +124,6 @@ def _check(dataset: Any, depth: int) -> Any:
         _check_sources(dataset, plan, depth)
     elif plan.get_external_count():
         raise _refused(dataset, f"has its values in another file, {plan.get_external(0)[0]!r}")
-    return plan
 
 
 def _check_chunks(dataset: Any, plan: Any) -> None:
@@ -131,7 +150,7 @@ def _check_sources(dataset: Any, plan: Any, depth: int) -> None:
         if source.get_type().get_class() != dataset.get_type().get_class():
             raise _refused(dataset, "is a virtual dataset over values of another type")
         if source.get_offset() is None:
-            _check(source, depth - 1)
+            _check(source, source.get_create_plist(), depth - 1)
 
 
 def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:

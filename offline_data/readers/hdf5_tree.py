@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
-from offline_data.readers.hdf5_storage import check_size, check_storage, guarded, place_of
+from offline_data.readers.hdf5_storage import check_size, check_storage, guarded, is_plain, place_of
 from offline_data.readers.images import is_jpeg
 from offline_data.readers.inflate import check_chunks, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -132,23 +132,25 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
         FormatError: A link out of the file is on the way.
         OSError: It is there, but damaged, or no group.
     """
-    links, _ = guarded()
     try:
-        found = _open(lambda name: _low().h5o.open(parent, name, links), parent, path)
-    except FormatError:
+        found = _low().h5o.open(parent, _joined(path), guarded()[0])
+    except (KeyError, ValueError, TypeError) as error:
         found = _open_beside(parent, path) if beside else None
         if found is None:
-            raise
-    if found is not None and not isinstance(found, _low().h5g.GroupID):
+            return _absent(parent, path, error)
+    if not isinstance(found, _low().h5g.GroupID):
         raise OSError(f"{'/'.join(path)!r} is there but is no group")
     return found
 
 
 def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
     """Open what an external link leads to, or return None if that is not a file of this folder."""
-    if parent.links.get_info(_joined(path)).type != _low().h5l.TYPE_EXTERNAL:
+    whole = _joined(path)
+    if not parent.links.exists(whole) or (
+        parent.links.get_info(whole).type != _low().h5l.TYPE_EXTERNAL
+    ):
         return None
-    name, place = parent.links.get_val(_joined(path))
+    name, place = parent.links.get_val(whole)
     file = Path(os.fsdecode(_low().h5f.get_name(parent))).parent / os.fsdecode(name)
     if file.name != os.fsdecode(name) or file.is_symlink() or not file.is_file():
         return None
@@ -163,23 +165,24 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
         FormatError: A link out of the file is on the way.
         OSError: It is there, but damaged.
     """
-    _, datasets = guarded()
-    return _open(lambda name: _low().h5d.open(parent, name, datasets), parent, path)
-
-
-def _open(opener: Callable[[bytes], Any], parent: Any, path: tuple[str, ...]) -> Any:
     try:
-        return opener(_joined(path))
+        return _low().h5d.open(parent, _joined(path), guarded()[1])
     except (KeyError, ValueError, TypeError) as error:
-        # h5py reports what is damaged, or leads to another file, in the same way as what is not
-        # there.
-        for end in range(1, len(path) + 1):
-            name = _joined(path[:end])
-            if not parent.links.exists(name):
-                return None
-            if (target := _target(parent, name)) is not None:
-                raise _not_followed(parent, name.decode(), target) from error
-        raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: {error}") from error
+        return _absent(parent, path, error)
+
+
+def _absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:
+    """Return if nothing is at `path`; raise if something is, but damaged or in another file.
+
+    h5py reports all of these in the same way.
+    """
+    for end in range(1, len(path) + 1):
+        name = _joined(path[:end])
+        if not parent.links.exists(name):
+            return
+        if (target := _target(parent, name)) is not None:
+            raise _not_followed(parent, name.decode(), target) from error
+    raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: {error}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -257,18 +260,16 @@ def read_into(dataset: Any, out: NDArray[Any]) -> None:
     """Read a whole low-level dataset of numbers into `out`, C-contiguous and of its shape.
 
     Values are converted to the dtype of `out`; the caller has made sure that this loses nothing.
+    Rows that were never written and have no fill value stay as they are.
 
     Raises:
         FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
     """
-    plan = check_storage(dataset)
-    if plan is not None and out.shape and plan.get_nfilters():
+    if is_plain(dataset):
+        every = _low().h5s.ALL
+        dataset.read(every, every, out, mtype=_memory_type(out.dtype))
+    else:
         out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
-        return
-    if plan is not None:
-        out[...] = 0  # what HDF5 leaves as it was: values never written that have no fill value
-    every = _low().h5s.ALL
-    dataset.read(every, every, out, mtype=_memory_type(out.dtype))
 
 
 def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:
@@ -286,10 +287,10 @@ def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:
     memory_type = _memory_type(out.dtype)
     if not dataset.get_type().equal(memory_type):
         return False
-    if check_storage(dataset) is not None:
+    if not is_plain(dataset):
         if dataset.shape != out.shape:
             return False
-        read_into(dataset, out)
+        out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
         return True
     try:
         dataset.read(_memory_space(out.shape), _low().h5s.ALL, out, mtype=memory_type)

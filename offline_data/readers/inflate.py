@@ -55,10 +55,8 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
         OSError: What h5py raises where a dataset without compression is damaged.
     """
     check_size(dataset.id)
-    plan = check_storage(dataset.id)
-    if stop <= start or plan is None:
-        return np.asarray(dataset[start:stop])
-    if plan.get_nfilters() == 0 or not _lies_as_in_memory(dataset):
+    check_storage(dataset.id)
+    if stop <= start or not _has_filters(dataset) or not _lies_as_in_memory(dataset):
         check_chunks(dataset, start, stop)
         return np.asarray(dataset[start:stop])
     out = np.empty((stop - start, *dataset.shape[1:]), dataset.dtype)
@@ -77,9 +75,13 @@ def check_chunks(dataset: Any, start: int, stop: int) -> None:
         for source in map(dataset.file.__getitem__, names):
             if source.shape:
                 check_chunks(source, 0, len(source))
-    elif dataset.chunks is not None and dataset.id.get_create_plist().get_nfilters():
+    elif _has_filters(dataset) and start < stop:
         pipeline = pipeline_of(dataset.id)
         _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline, None))
+
+
+def _has_filters(dataset: Any) -> bool:
+    return dataset.chunks is not None and dataset.id.get_create_plist().get_nfilters() > 0
 
 
 def _each_chunk(tiles: _Tiles) -> None:

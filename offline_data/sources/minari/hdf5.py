@@ -194,6 +194,6 @@ class Hdf5Leaf:
         if found.form == "text":
             values = hdf5_tree.read_text(self.dataset, self.where)
         else:
-            values = np.empty(hdf5_tree.check_size(self.dataset), found.dtype)
+            values = np.zeros(hdf5_tree.check_size(self.dataset), found.dtype)
             hdf5_tree.read_into(self.dataset, values)
         fill(out, values, self.where)
