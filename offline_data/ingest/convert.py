@@ -9,9 +9,11 @@ from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import parse_id
 from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import Options, Result
+from offline_data.ingest.parsing import ParserProcess
 from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
-from offline_data.sources.registry import get_source, source_accepting
+from offline_data.sources.local import StoredEpisodes
+from offline_data.sources.registry import get_source
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
@@ -58,17 +60,17 @@ def convert(
         )
     if not path.exists():
         raise NotFoundError(f"There is no file or folder {path}")
-    adapter = get_source(source) if source else source_accepting(path)
-    release = adapter.release_of(path, dataset.name)
-    target = dataset.at(options.revision_of(release.revision))
-    destination = destination_of(target, settings)
-    with dataset_lock(settings.staging, target.folder, progress):
-        existed = not options.force and _is_there(destination, options)
-        if not existed:
-            older = _other(dataset, destination, settings, options)
-            _build(adapter, release, path, target, settings, options, progress)
-            if older is not None:
-                remove(older)
+    with ParserProcess(path) as process:
+        adapter, release = process.describe(get_source(source) if source else None, dataset.name)
+        target = dataset.at(options.revision_of(release.revision))
+        destination = destination_of(target, settings)
+        with dataset_lock(settings.staging, target.folder, progress):
+            existed = not options.force and _is_there(destination, options)
+            if not existed:
+                older = _other(dataset, destination, settings, options)
+                _build(process, adapter, release, target, settings, options, progress)
+                if older is not None:
+                    remove(older)
     entry = entry_at(destination)
     seconds = time.perf_counter() - begin
     return Result(entry.id, destination, entry.manifest, existed, seconds)
@@ -100,17 +102,20 @@ def _other(
 
 
 def _build(
+    process: ParserProcess,
     adapter: Source,
     release: Release,
-    path: Path,
     target: DatasetId,
     settings: Settings,
     options: Options,
     progress: Progress,
 ) -> None:
+    path = process.path
     destination = destination_of(target, settings)
     parents = (entry_at(path).manifest.id,) if adapter.name == "local" else ()
     layout = options.layout or "compact"
     job = Job(target, adapter.name, layout, destination, local_files(path), parents)
     with staging_folder(settings.staging, target.folder, destination) as staging:
-        build(adapter.open(release, path), job, options, settings, progress, staging)
+        # Only memory maps are read of a dataset directory, and not over a pipe.
+        raw = StoredEpisodes(path) if parents else process.open(adapter, release)
+        build(raw, job, options, settings, progress, staging)

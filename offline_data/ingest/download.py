@@ -12,6 +12,7 @@ from offline_data.ids import DatasetId, looks_like_path, parse_id
 from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.offline import naming_the_command
 from offline_data.ingest.options import DownloadPlan, Options, Result
+from offline_data.ingest.parsing import ParserProcess
 from offline_data.ingest.raw import raw_files, raw_folder
 from offline_data.progress import SILENT
 from offline_data.sources.local import StoredEpisodes
@@ -189,8 +190,9 @@ def _build_release(
         with staging_folder(settings.staging, target.folder, destination) as staging:
             with raw_folder(release, settings, staging, progress, options) as raw:
                 job = Job(target, source.name, options.layout or "compact", destination, raw.files)
-                opened = source.open(release, raw.path)
-                build(opened, job, options, settings, progress, staging)
+                with ParserProcess(raw.path) as process:
+                    opened = process.open(source, release)
+                    build(opened, job, options, settings, progress, staging)
             return entry_at(destination), False
 
 

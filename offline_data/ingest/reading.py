@@ -1,7 +1,7 @@
-"""Parts of a raw dataset become batches, in order, in this process or in several.
+"""Parts of a raw dataset become batches, in order, from one process or several.
 
-Workers are plain child processes, not `multiprocessing`: a training script without an
-`if __name__ == "__main__"` guard can load a dataset at its top level.
+Raw files are read in child processes (`ParserProcess`), one or, where that pays, as many as there
+are workers; what needs no parsing, a dataset directory of this package, in this process.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from offline_data.errors import OfflineDataError
-from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.wire import pack_function
+from offline_data.ingest.parsing import ParserProcess
 from offline_data.sources.base import Part
 
 if TYPE_CHECKING:
@@ -39,8 +37,8 @@ _WORTH_WORKERS = 1.0
 def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
     """Yield the batch of every part, in order.
 
-    A little is read here first; where its time says that it pays, worker processes read the rest
-    in smaller parts, each every `workers`-th one, at most two parts ahead.
+    A little is read first; where its time says that it pays, several processes read the rest in
+    smaller parts, each every `workers`-th one, at most two parts ahead.
 
     Raises:
         FormatError: What the adapter raised, also in a worker.
@@ -56,7 +54,8 @@ def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator
         left = each * (parts[-1].stop - part.stop)
         yield batch
     rest = parts[2:]
-    if not raw.threaded and left * (1 - 1 / workers) > _WORTH_WORKERS:
+    pays = not raw.threaded and left * (1 - 1 / workers) > _WORTH_WORKERS
+    if isinstance(raw, ParserProcess) and pays:
         smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
         yield from _read_in_workers(raw, smaller, min(workers, len(smaller)))
     else:
@@ -99,22 +98,12 @@ def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch
 
 
 def _read_in_workers(
-    raw: RawDataset, parts: Sequence[Part], workers: int
+    raw: ParserProcess, parts: Sequence[Part], workers: int
 ) -> Iterator[EpisodeBatch]:
-    read = pack_function(raw.read)
     with ExitStack() as stack:
-        children = [stack.enter_context(Child(read)) for _ in range(workers)]
+        others = [stack.enter_context(raw.another()) for _ in range(workers - 1)]
+        processes = [raw, *others]
         for number, part in enumerate(parts):
-            children[number % workers].send(part)
+            processes[number % workers].send(part)
         for number in range(len(parts)):
-            yield _next_batch(children[number % workers])
-
-
-def _next_batch(child: Child) -> EpisodeBatch:
-    try:
-        return cast("EpisodeBatch", child.receive())
-    except ChildDiedError:
-        raise OfflineDataError(
-            f"A process that read the raw files {child.ending}",
-            hint="if memory was short, try again with OFFLINE_DATA_WORKERS=1",
-        ) from None
+            yield processes[number % workers].receive()

@@ -74,6 +74,7 @@ class Child:
             `pack_function`, where several children are given the same one.
         threads: Threads that torch and numpy compute with in the child, no more than there are
             cores; None: what the environment says.
+        quiet: Whether what it prints is thrown away, with what libraries say as they crash.
 
     Raises:
         UsageError: The function refers to something that exists in this process only.
@@ -85,10 +86,15 @@ class Child:
     """
 
     def __init__(
-        self, function: Callable[[Any], Any] | bytes, *, threads: int | None = None
+        self,
+        function: Callable[[Any], Any] | bytes,
+        *,
+        threads: int | None = None,
+        quiet: bool = False,
     ) -> None:
         self._function = function if isinstance(function, bytes) else pack_function(function)
         self._threads = threads
+        self._quiet = quiet
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -108,7 +114,11 @@ class Child:
         environ = child_environ(**dict.fromkeys(names, str(self._threads)))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if self._quiet else None,
+                env=environ,
             )
         except OSError as error:
             raise OfflineDataError(

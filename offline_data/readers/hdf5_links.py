@@ -4,50 +4,72 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offline_data.errors import FormatError
+from offline_data.readers.hdf5_storage import guarded, place_of
+from offline_data.readers.hdf5_tree import DEEPEST, members
+
 if TYPE_CHECKING:
     import numpy as np
+
+MOST_OBJECTS = 100_000
+"""Datasets and links that are found in one file."""
 
 
 def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Find every dataset of an open file, at any depth.
 
     Soft links are not followed either: what they lead to is found under its own name, or not at
-    all.
+    all. Groups are entered once, under the first of their names.
 
     Args:
         file: An open `h5py.File`.
 
     Returns:
-        The `h5py.Dataset`s by name, parts joined by `/`, in the order of the file; and the target
-        of every link that was not followed, by its name.
+        The `h5py.Dataset`s by name, parts joined by `/`, in the order of their names; and the
+        target of every link that was not followed, by its name.
+
+    Raises:
+        FormatError: A name is not UTF-8, or there are more than `MOST_OBJECTS`, or `DEEPEST` groups
+            within each other.
+        OSError: Something is there, but damaged.
     """
+    import h5py
+    from h5py import h5d, h5g, h5o
+
     found: dict[str, Any] = {}
     links: dict[str, str] = {}
-    _walk(file, "", {file["/"].id}, found, links)
+    root = file["/"].id
+    seen, waiting = {root}, [("", root)]
+    while waiting:
+        prefix, node = waiting.pop()
+        if isinstance(node, h5d.DatasetID):
+            found[prefix] = h5py.Dataset(node)
+            continue
+        if prefix.count("/") >= DEEPEST:
+            raise FormatError(f"{place_of(node)} lies more than {DEEPEST} groups deep")
+        below = []
+        for name, target in members(node):
+            path = f"{prefix}/{name}" if prefix else name
+            if target is not None:
+                links[path] = target
+                continue
+            try:
+                child = h5o.open(node, name.encode(), guarded()[0])
+            except (KeyError, ValueError) as error:
+                raise OSError(f"{path!r} is there but cannot be opened: {error}") from error
+            if isinstance(child, h5d.DatasetID):
+                below.append((path, child))
+            elif isinstance(child, h5g.GroupID) and child not in seen:
+                seen.add(child)
+                below.append((path, child))
+            if len(found) + len(links) + len(waiting) + len(below) > MOST_OBJECTS:
+                raise FormatError(f"{place_of(root)} has more than {MOST_OBJECTS:,} datasets")
+        waiting += reversed(below)
     return found, links
 
 
-def _walk(
-    group: Any, prefix: str, seen: set[Any], found: dict[str, Any], links: dict[str, str]
-) -> None:
-    """Add what is in a group; groups in `seen` are not entered, as hard links can make a ring."""
-    import h5py
-
-    for name in group:
-        link = group.get(name, getlink=True)
-        if not isinstance(link, h5py.HardLink):
-            links[prefix + name] = link.path
-            continue
-        item = group[name]
-        if isinstance(item, h5py.Dataset):
-            found[prefix + name] = item
-        elif isinstance(item, h5py.Group) and item.id not in seen:
-            seen.add(item.id)
-            _walk(item, f"{prefix}{name}/", seen, found, links)
-
-
 def lies_elsewhere(dataset: Any) -> bool:
-    """Tell whether reading a dataset would open files that the file names."""
+    """Return True if reading a dataset would open files that the file names."""
     if dataset.is_virtual:
         return any(source.file_name != "." for source in dataset.virtual_sources())
     return dataset.external is not None

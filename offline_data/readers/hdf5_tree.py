@@ -6,20 +6,30 @@ time it takes to read short episodes.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.readers.hdf5_storage import check_size, check_storage, guarded, is_plain, place_of
 from offline_data.readers.images import is_jpeg
+from offline_data.readers.inflate import check_chunks, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+
+MOST_NODES = 10_000
+"""Groups and leaves below one group; an episode has about ten."""
+
+DEEPEST = 32
+"""Groups within groups."""
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -41,30 +51,45 @@ class TreeLeaf:
 
 
 def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[TreeLeaf]:
-    """Yield the leaves below an `h5py` group or dataset, in the order of the file.
-
-    Links out of the file are passed over, except that they are yielded as form `other`.
+    """Yield the leaves below an `h5py` group or dataset, in the order of their names.
 
     Raises:
+        FormatError: A link is not a plain (hard) one, a name is not UTF-8, or there are more than
+            `MOST_NODES` groups and leaves or `DEEPEST` levels, as where links make a ring.
         OSError: Something is there, but damaged.
     """
-    import h5py
-
-    if isinstance(group, h5py.Dataset):
-        yield look(group.id, path)
-        return
-    for name in group:
-        if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
-            yield TreeLeaf((*path, name), None, np.dtype(object), (), "other")
-        else:
-            yield from walk(_child(group, name), (*path, name))
+    waiting = [(path, group.id)]
+    for _ in range(MOST_NODES):
+        if not waiting:
+            return
+        place, node = waiting.pop()
+        if isinstance(node, _low().h5d.DatasetID):
+            yield look(node, place)
+            continue
+        if not isinstance(node, _low().h5g.GroupID):
+            raise FormatError(f"{place_of(node)} is a named type; expected a group or dataset")
+        if len(place) > DEEPEST:
+            raise FormatError(f"{place_of(node)} lies more than {DEEPEST} groups deep")
+        links = members(node)
+        for name, target in links[: MOST_NODES + 1]:
+            if target is not None:
+                raise _not_followed(node, name, target)
+        waiting += [((*place, n), _child(node, n)) for n, _ in reversed(links[:MOST_NODES])]
+    raise FormatError(f"{place_of(group.id)} has more than {MOST_NODES:,} groups and leaves")
 
 
 def _child(group: Any, name: str) -> Any:
     try:
-        return group[name]
+        return _low().h5o.open(group, name.encode(), guarded()[0])
     except (KeyError, ValueError) as error:  # how h5py reports damage: the name is there
         raise OSError(f"{name!r} is there but cannot be opened: {error}") from error
+
+
+def _not_followed(group: Any, name: str, target: str) -> FormatError:
+    return FormatError(
+        f"{place_of(group)} has a link {name!r} to {target!r}, which is not followed",
+        hint="`h5repack` or a copy with h5py makes one file of several",
+    )
 
 
 def look(dataset: Any, path: tuple[str, ...]) -> TreeLeaf:
@@ -95,32 +120,69 @@ def _low() -> Any:
     return h5py
 
 
-def open_group(parent: Any, path: tuple[str, ...]) -> Any:
+def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> Any:
     """Open a group below a low-level group or file, or return None where there is none.
 
+    Args:
+        parent: The group or file.
+        path: Names from there.
+        beside: Whether the last name may be a link to a file in the same folder, by its plain name.
+
     Raises:
-        OSError: It is there, but damaged.
+        FormatError: A link out of the file is on the way.
+        OSError: It is there, but damaged, or no group.
     """
-    return _open(_low().h5g.open, parent, path)
+    try:
+        found = _low().h5o.open(parent, _joined(path), guarded()[0])
+    except (KeyError, ValueError, TypeError) as error:
+        found = _open_beside(parent, path) if beside else None
+        if found is None:
+            return _absent(parent, path, error)
+    if not isinstance(found, _low().h5g.GroupID):
+        raise OSError(f"{'/'.join(path)!r} is there but is no group")
+    return found
+
+
+def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
+    """Open what an external link leads to, or return None if that is not a file of this folder."""
+    whole = _joined(path)
+    if not parent.links.exists(whole) or (
+        parent.links.get_info(whole).type != _low().h5l.TYPE_EXTERNAL
+    ):
+        return None
+    name, place = parent.links.get_val(whole)
+    file = Path(os.fsdecode(_low().h5f.get_name(parent))).parent / os.fsdecode(name)
+    if file.name != os.fsdecode(name) or file.is_symlink() or not file.is_file():
+        return None
+    opened = _low().h5f.open(os.fsencode(file), _low().h5f.ACC_RDONLY)
+    return _low().h5o.open(opened, place, guarded()[0])
 
 
 def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
     """Open a dataset below a low-level group or file, or return None where there is none.
 
     Raises:
+        FormatError: A link out of the file is on the way.
         OSError: It is there, but damaged.
     """
-    return _open(_low().h5d.open, parent, path)
-
-
-def _open(opener: Callable[[Any, bytes], Any], parent: Any, path: tuple[str, ...]) -> Any:
     try:
-        return opener(parent, _joined(path))
+        return _low().h5d.open(parent, _joined(path), guarded()[1])
     except (KeyError, ValueError, TypeError) as error:
-        # h5py reports what is damaged in the same way as what is not there.
-        if all(parent.links.exists(_joined(path[:end])) for end in range(1, len(path) + 1)):
-            raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: {error}") from error
-        return None
+        return _absent(parent, path, error)
+
+
+def _absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:
+    """Return if nothing is at `path`; raise if something is, but damaged or in another file.
+
+    h5py reports all of these in the same way.
+    """
+    for end in range(1, len(path) + 1):
+        name = _joined(path[:end])
+        if not parent.links.exists(name):
+            return
+        if (target := _target(parent, name)) is not None:
+            raise _not_followed(parent, name.decode(), target) from error
+    raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: {error}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -129,16 +191,33 @@ def _joined(path: tuple[str, ...]) -> bytes:
 
 
 def members(group: Any) -> list[tuple[str, str | None]]:
-    """List the links of a low-level group or file, with the other file that a link leads to."""
-    links: list[tuple[str, str | None]] = []
-    external = _low().h5l.TYPE_EXTERNAL
+    """List the links of a low-level group or file by name.
 
-    def add(name: bytes, info: Any) -> None:
-        target = group.links.get_val(name)[0].decode() if info.type == external else None
-        links.append((name.decode(), target))
+    Returns:
+        The name of each, and where it leads if it is not a plain (hard) link.
 
-    group.links.iterate(add, info=True)
-    return links
+    Raises:
+        FormatError: A name is not UTF-8.
+    """
+    names: list[tuple[bytes, bool]] = []
+    hard = _low().h5l.TYPE_HARD
+    group.links.iterate(lambda name, info: names.append((name, info.type == hard)), info=True)
+    try:
+        return [(name.decode(), None if plain else _target(group, name)) for name, plain in names]
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{place_of(group)} has a name that is not UTF-8: {error}") from error
+
+
+def _target(group: Any, name: bytes) -> str | None:
+    """Say where a link leads if it is not a plain (hard) one: a file, a path, or unknown."""
+    kind = group.links.get_info(name).type
+    if kind == _low().h5l.TYPE_HARD:
+        return None
+    if kind not in {_low().h5l.TYPE_EXTERNAL, _low().h5l.TYPE_SOFT}:
+        return "a place that only its writer knows"
+    value = group.links.get_val(name)
+    target = value[0] if isinstance(value, tuple) else value
+    return str(target.decode("utf-8", "backslashreplace"))
 
 
 def attribute_names(group: Any) -> list[bytes]:
@@ -152,24 +231,45 @@ def integer_attribute(group: Any, name: str) -> int:
     """Read an integer attribute of a low-level group, whatever its width.
 
     Raises:
-        TypeError: It is not a single number.
+        TypeError: It is not a single integer.
     """
     attribute = _low().h5a.open(group, name.encode())
-    value = np.empty((), np.int64)
+    # HDF5 writes as many values as the attribute has, wherever they go.
+    if attribute.get_space().get_simple_extent_npoints() != 1 or (
+        attribute.get_type().get_class() != _low().h5t.INTEGER
+    ):
+        raise TypeError(f"{name!r} is {attribute.dtype} of shape {list(attribute.shape)}")
+    value = np.empty(attribute.shape, np.int64)
     attribute.read(value)
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
-        value = np.empty((), np.uint64)
+        value = np.empty(attribute.shape, np.uint64)
         attribute.read(value)
-    return int(value)
+    return int(value.item())
+
+
+def read_scalar(dataset: Any) -> Any:
+    """Read a low-level dataset of one value, as h5py gives it.
+
+    Raises:
+        FormatError: A rule of `hdf5_storage` is broken.
+    """
+    return _high(dataset)[()]
 
 
 def read_into(dataset: Any, out: NDArray[Any]) -> None:
     """Read a whole low-level dataset of numbers into `out`, C-contiguous and of its shape.
 
     Values are converted to the dtype of `out`; the caller has made sure that this loses nothing.
+    Rows that were never written and have no fill value stay as they are.
+
+    Raises:
+        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
     """
-    every = _low().h5s.ALL
-    dataset.read(every, every, out, mtype=_memory_type(out.dtype))
+    if is_plain(dataset):
+        every = _low().h5s.ALL
+        dataset.read(every, every, out, mtype=_memory_type(out.dtype))
+    else:
+        out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
 
 
 def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:
@@ -180,10 +280,18 @@ def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:
 
     Returns:
         Whether it was read; if not, `out` is as it was.
+
+    Raises:
+        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
     """
     memory_type = _memory_type(out.dtype)
     if not dataset.get_type().equal(memory_type):
         return False
+    if not is_plain(dataset):
+        if dataset.shape != out.shape:
+            return False
+        out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
+        return True
     try:
         dataset.read(_memory_space(out.shape), _low().h5s.ALL, out, mtype=memory_type)
     except (ValueError, OSError):
@@ -209,11 +317,9 @@ def read_text(dataset: Any, where: str) -> NDArray[np.object_]:
     """Read a low-level dataset of strings as `str`, keeping its shape.
 
     Raises:
-        FormatError: The bytes are not UTF-8.
+        FormatError: The bytes are not UTF-8, or a rule of `hdf5_storage` is broken.
     """
-    import h5py
-
-    raw = np.asarray(h5py.Dataset(dataset)[()])
+    raw = np.asarray(_high(dataset)[()])
     out = np.empty(raw.shape, dtype=object)
     try:
         for index, value in np.ndenumerate(raw):
@@ -224,10 +330,32 @@ def read_text(dataset: Any, where: str) -> NDArray[np.object_]:
 
 
 def read_frames(dataset: Any) -> list[bytes]:
-    """Read a low-level dataset of uint8 pieces, one a row: of any lengths, or `[rows, length]`."""
-    import h5py
+    """Read a low-level dataset of uint8 pieces, one a row: of any lengths, or `[rows, length]`.
 
-    return [np.asarray(row, dtype=np.uint8).tobytes() for row in h5py.Dataset(dataset)[()]]
+    Raises:
+        FormatError: A rule of `hdf5_storage` is broken.
+    """
+    return [np.asarray(row, dtype=np.uint8).tobytes() for row in _high(dataset)[()]]
+
+
+def _high(dataset: Any) -> Any:
+    """Return a low-level dataset as an `h5py.Dataset`, all of which may be read."""
+    check_size(dataset)
+    check_storage(dataset)
+    whole = _low().Dataset(dataset)
+    if whole.shape:
+        check_chunks(whole, 0, len(whole))
+    return whole
+
+
+def rows_of(dataset: Any) -> int:
+    """Return the number of rows of a low-level dataset, 0 where it is a single value.
+
+    Raises:
+        FormatError: It declares more than the file can have.
+    """
+    shape = check_size(dataset)
+    return shape[0] if shape else 0
 
 
 def first_frame(dataset: Any) -> bytes | None:

@@ -1,8 +1,9 @@
-"""Rows of a gzip-compressed HDF5 dataset: raw chunks read, and inflated in threads.
+"""Rows of an HDF5 dataset whose chunks are compressed: undone here, in threads, and checked.
 
-HDF5 inflates one chunk after the other, holding its lock. Its chunks are zlib streams, so they
-are read as they lie and inflated side by side, each into its place. What is not plainly
-gzip-compressed is left to h5py.
+HDF5 inflates one chunk after the other, holding its lock, and takes what a damaged chunk inflates
+to for the chunk: where that is less, values are whatever was in memory, or the process ends. So
+chunks are read as they lie, and their filters are undone here: each has the length of a chunk and
+the checksums of its formats, or is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.readers.hdf5_storage import check_size, check_storage, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,11 +34,15 @@ _SMALL = 1 << 18
 _TASK = 16
 """Chunks a thread takes at once: handing out one by one costs a third of the time."""
 
+_DEFLATE, _SHUFFLE, _FLETCHER32, _LZF = 1, 2, 3, 32000
+_NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32015: "zstd", 32004: "lz4"}
+
 
 def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
-    """Read `dataset[start:stop]`, the same values and dtype as h5py gives.
+    """Read `dataset[start:stop]`, the same values and dtype as h5py gives for a sound file.
 
-    Besides the result, memory is bounded by one chunk a thread, compressed and inflated.
+    Besides the result, memory is bounded by one chunk a thread, compressed and inflated. Chunks
+    that were never written hold the fill value.
 
     Args:
         dataset: An open `h5py.Dataset` of at least one dimension.
@@ -44,37 +50,66 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
         stop: One past the last row, at most `len(dataset)`.
 
     Raises:
-        FormatError: A damaged chunk; the message names file, dataset and rows.
-        OSError: What h5py raises where a dataset that is not plain gzip is damaged.
+        FormatError: A damaged chunk, the message names file, dataset and rows; or a dataset that
+            breaks a rule of `hdf5_storage`.
+        OSError: What h5py raises where a dataset without compression is damaged.
     """
-    if stop <= start or not _is_plain_gzip(dataset):
+    check_size(dataset.id)
+    check_storage(dataset.id)
+    if stop <= start or not _has_filters(dataset) or not _lies_as_in_memory(dataset):
+        check_chunks(dataset, start, stop)
         return np.asarray(dataset[start:stop])
     out = np.empty((stop - start, *dataset.shape[1:]), dataset.dtype)
-    tiles = _Tiles(dataset, dataset.chunks, start, out, _zlib())
+    _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline_of(dataset.id), out))
+    return out
+
+
+def check_chunks(dataset: Any, start: int, stop: int) -> None:
+    """Undo the filters of the chunks under some rows, so that HDF5 can do so after us.
+
+    Raises:
+        FormatError: See `read_rows`.
+    """
+    if dataset.is_virtual:
+        names = dict.fromkeys(source.dset_name for source in dataset.virtual_sources())
+        for source in map(dataset.file.__getitem__, names):
+            if source.shape:
+                check_chunks(source, 0, len(source))
+    elif _has_filters(dataset) and start < stop:
+        pipeline = pipeline_of(dataset.id)
+        _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline, None))
+
+
+def _has_filters(dataset: Any) -> bool:
+    return dataset.chunks is not None and dataset.id.get_create_plist().get_nfilters() > 0
+
+
+def _each_chunk(tiles: _Tiles) -> None:
+    """Read every chunk of some rows: in threads, unless it is little."""
+    if tiles.dataset.id.get_storage_size() == 0:
+        tiles.fill_unwritten()
+        return
     offsets = list(tiles.offsets())
-    if out.nbytes < _SMALL:
-        tiles.fill_all(offsets)
-        return out
+    if len(offsets) * tiles.pipeline.nbytes < _SMALL:
+        tiles.read_all(offsets)
+        return
     size = max(1, min(_TASK, len(offsets) // (4 * THREADS)))
     with ThreadPoolExecutor(THREADS) as pool:
         tasks = [offsets[first : first + size] for first in range(0, len(offsets), size)]
         try:
-            deque(pool.map(tiles.fill_all, tasks), maxlen=0)
+            deque(pool.map(tiles.read_all, tasks), maxlen=0)
         finally:
             pool.shutdown(cancel_futures=True)
-    return out
 
 
-def _is_plain_gzip(dataset: Any) -> bool:
-    """Tell whether chunks are zlib streams of numbers that lie in them as in memory."""
-    from h5py import h5t, h5z
+def _lies_as_in_memory(dataset: Any) -> bool:
+    """Return True if chunks, once inflated, hold the numbers as numpy has them."""
+    from h5py import h5t
 
-    if dataset.chunks is None or dataset.dtype.kind not in "biuf":
+    if dataset.chunks is None or dataset.dtype.kind not in "biufc":
         return False
-    plan = dataset.id.get_create_plist()
-    filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-    same_type: bool = h5t.py_create(dataset.dtype) == dataset.id.get_type()
-    return filters == [h5z.FILTER_DEFLATE] and same_type
+    same: bool = h5t.py_create(dataset.dtype) == dataset.id.get_type()
+    return same
 
 
 @dataclass(frozen=True)
@@ -115,6 +150,124 @@ def gzip_decompressor() -> tuple[Any, type[Exception]]:
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """The filters that the chunks of a dataset went through, in the order of writing."""
+
+    filters: tuple[tuple[int, tuple[int, ...]], ...]
+    """Number and parameters of each."""
+    nbytes: int
+    """Bytes of a chunk before the first."""
+    zlib: _Zlib
+
+    def undo(self, raw: bytes, skipped: int) -> bytes | None:
+        """Return the `nbytes` of a chunk, or None where it is damaged.
+
+        Args:
+            raw: The chunk as it lies in the file.
+            skipped: Bit `i` is set where this chunk did not go through filter `i`.
+        """
+        used = [one for number, one in enumerate(self.filters) if not skipped >> number & 1]
+        codes = [code for code, _ in used]
+        data: bytes | None = raw
+        for number in range(len(used) - 1, -1, -1):
+            code, parameters = used[number]
+            expected = self.nbytes + 4 * codes[:number].count(_FLETCHER32)
+            if code == _DEFLATE:
+                data = self.zlib.inflate(data, expected)
+            elif code == _LZF:
+                data = _undo_lzf(data, expected)
+            elif code == _SHUFFLE:
+                data = _undo_shuffle(data, parameters)
+            else:
+                data = _undo_fletcher32(data)
+            if data is None:
+                return None
+        return data if len(data) == self.nbytes else None
+
+
+def pipeline_of(dataset: Any) -> Pipeline:
+    """Return the filters of an open low-level dataset with chunks.
+
+    Raises:
+        FormatError: There is one that is not undone here, or two that compress.
+    """
+    plan = dataset.get_create_plist()
+    found = [plan.get_filter(number) for number in range(plan.get_nfilters())]
+    for code, _, _, name in found:
+        if code not in {_DEFLATE, _SHUFFLE, _FLETCHER32, _LZF}:
+            label = _NAMES.get(code) or name.decode("ascii", "replace") or "unknown"
+            raise FormatError(
+                f"{place_of(dataset)} is compressed by filter {code} ({label}); gzip, lzf, shuffle "
+                "and fletcher32 are read",
+                hint="`h5repack -f GZIP=4` writes it with gzip",
+            )
+    if sum(code in {_DEFLATE, _LZF} for code, *_ in found) > 1:
+        raise FormatError(f"{place_of(dataset)} is compressed twice")
+    nbytes = math.prod(plan.get_chunk()) * dataset.get_type().get_size()
+    return Pipeline(tuple((code, values) for code, _, values, _ in found), nbytes, _zlib())
+
+
+def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
+    """Put the bytes of each item together again; what is left over stands at the end."""
+    if not parameters:
+        return None
+    size = parameters[0]
+    count = len(data) // size if size else 0
+    if size <= 1 or count <= 1:
+        return data
+    planes = np.frombuffer(data, np.uint8, count * size).reshape(size, count)
+    return planes.T.tobytes() + data[count * size :]
+
+
+def _undo_fletcher32(data: bytes) -> bytes | None:
+    """Return the data without the checksum at their end, or None where it is not theirs."""
+    if len(data) < 4:
+        return None
+    data, stored = data[:-4], data[-4:]
+    words = np.frombuffer(data + b"\0" * (len(data) % 2), ">u2").astype(np.uint64)
+    first = second = 0
+    for begin in range(0, len(words), 1 << 20):  # sums of 2^20 words fit 64 bits
+        part = words[begin : begin + (1 << 20)]
+        weights = np.arange(len(part), 0, -1, dtype=np.uint64)
+        second = (second + first * len(part) + int((part * weights).sum())) % 65535
+        first = (first + int(part.sum())) % 65535
+    found = [int.from_bytes(stored[at : at + 2], "little") % 65535 for at in (2, 0)]
+    # Files of HDF5 1.6.2 and older, and of machines of the other byte order, have it swapped.
+    swapped = [int.from_bytes(stored[at : at + 2], "big") % 65535 for at in (2, 0)]
+    return data if [second, first] in (found, swapped) else None
+
+
+def _undo_lzf(data: bytes, nbytes: int) -> bytes | None:
+    """Return the `nbytes` that an LZF stream stands for, or None where it is damaged."""
+    out = bytearray()
+    at, end = 0, len(data)
+    try:
+        while at < end and len(out) <= nbytes:
+            control = data[at]
+            if control < 32:
+                if at + control + 2 > end:
+                    return None
+                out += data[at + 1 : at + control + 2]
+                at += control + 2
+                continue
+            length = control >> 5
+            if length == 7:
+                at += 1
+                length += data[at]
+            distance = ((control & 31) << 8 | data[at + 1]) + 1
+            at += 2
+            begin = len(out) - distance
+            if begin < 0:
+                return None
+            length += 2
+            piece = out[begin : begin + length]
+            out += (piece * (length // len(piece) + 1))[:length]
+    except IndexError:
+        return None
+    return bytes(out) if len(out) == nbytes else None
+
+
+@dataclass(frozen=True)
 class _Tiles:
     """The chunks under some rows of a dataset, and the array they are inflated into."""
 
@@ -123,57 +276,82 @@ class _Tiles:
     """Shape of every chunk; those at the edges of the dataset are padded to it."""
     start: int
     """Row of the dataset that is row 0 of `out`."""
-    out: NDArray[Any]
-    zlib: _Zlib
+    stop: int
+    """One past the last row."""
+    pipeline: Pipeline
+    out: NDArray[Any] | None
+    """Where they go; None where they are only checked."""
 
     def offsets(self) -> Iterator[tuple[int, ...]]:
         """Yield the first element of every chunk that holds some of the rows."""
         height, *widths = self.shape
-        rows = range(self.start // height * height, self.start + len(self.out), height)
-        rest = map(range, itertools.repeat(0), self.out.shape[1:], widths)
+        rows = range(self.start // height * height, self.stop, height)
+        rest = map(range, itertools.repeat(0), self.dataset.shape[1:], widths)
         return itertools.product(rows, *rest)
 
-    def fill_all(self, offsets: Iterable[tuple[int, ...]]) -> None:
+    def read_all(self, offsets: Iterable[tuple[int, ...]]) -> None:
         """Put each of these chunks into its place of `out`."""
         for offset in offsets:
-            self.fill(offset)
+            self.read(offset)
 
-    def fill(self, offset: tuple[int, ...]) -> None:
+    def read(self, offset: tuple[int, ...]) -> None:
         """Put the chunk that begins at `offset` into its place of `out`."""
-        first = max(offset[0], self.start)
-        stop = min(offset[0] + self.shape[0], self.start + len(self.out))
-        rest = tuple(map(_along, offset[1:], self.shape[1:]))
-        place = (slice(first - self.start, stop - self.start), *rest)
-        target = self.out[place]
-        chunk = self._inflated(offset)
-        if chunk is None:
-            target[...] = self._left_to_h5py((slice(first, stop), *rest))
+        data = self._undone(offset)
+        if self.out is None:
             return
+        first = max(offset[0], self.start)
+        stop = min(offset[0] + self.shape[0], self.stop)
+        rest = tuple(map(_along, offset[1:], self.shape[1:]))
+        target = self.out[(slice(first - self.start, stop - self.start), *rest)]
+        if data is None:
+            target[...] = self._fill_value()
+            return
+        chunk = np.frombuffer(data, self.out.dtype).reshape(self.shape)
         inner = (slice(first - offset[0], stop - offset[0]), *map(slice, target.shape[1:]))
         # numpy copies a strided column [n] four times as fast as the same column as [n, 1]
         np.squeeze(target)[...] = np.squeeze(chunk[inner])
 
-    def _inflated(self, offset: tuple[int, ...]) -> NDArray[Any] | None:
-        """Return a whole chunk, or None where h5py must decide: unwritten, odd or damaged."""
-        nbytes = math.prod(self.shape) * self.out.itemsize
+    def fill_unwritten(self) -> None:
+        """Put the fill value everywhere: HDF5 cannot be asked for chunks where there is none."""
+        if self.out is not None:
+            self.out[...] = self._fill_value()
+
+    def _undone(self, offset: tuple[int, ...]) -> bytes | None:
+        """Return a whole chunk, or None where it was never written."""
         try:
             skipped, raw = self.dataset.id.read_direct_chunk(offset)
-        except (OSError, RuntimeError):
-            return None
-        data = raw if skipped else self.zlib.inflate(raw, nbytes)
-        if data is None or len(data) != nbytes:
-            return None
-        return np.frombuffer(data, self.out.dtype).reshape(self.shape)
+        except (OSError, RuntimeError, MemoryError) as error:
+            if self.dataset.id.get_chunk_info_by_coord(offset).byte_offset is None:
+                return None
+            raise self._damaged(offset, str(error)) from error
+        data = self.pipeline.undo(raw, skipped)
+        if data is None and self._is_unfiltered_edge(offset, raw):
+            return cast("bytes", raw)
+        if data is None:
+            raise self._damaged(
+                offset, f"a chunk does not decompress to its {self.pipeline.nbytes:,} bytes"
+            )
+        return data
 
-    def _left_to_h5py(self, place: tuple[slice, ...]) -> NDArray[Any]:
-        try:
-            return np.asarray(self.dataset[place])
-        except (OSError, RuntimeError) as error:
-            raise FormatError(
-                f"{self.dataset.file.filename} is damaged: {self.dataset.name!r} cannot be read "
-                f"at rows {place[0].start} to {place[0].stop - 1}: {error}",
-                hint="fetch or copy the file again",
-            ) from error
+    def _is_unfiltered_edge(self, offset: tuple[int, ...], raw: bytes) -> bool:
+        """Return True for a chunk at the edge of a dataset that leaves those uncompressed.
+
+        See `H5Pset_chunk_opts`; h5py does not tell whether it was set.
+        """
+        ends = map(sum, zip(offset, self.shape, strict=True))
+        at_edge = any(end > size for end, size in zip(ends, self.dataset.shape, strict=True))
+        return at_edge and len(raw) == self.pipeline.nbytes
+
+    def _fill_value(self) -> Any:
+        return self.dataset.fillvalue
+
+    def _damaged(self, offset: tuple[int, ...], why: str) -> FormatError:
+        last = min(offset[0] + self.shape[0], self.dataset.shape[0]) - 1
+        return FormatError(
+            f"{self.dataset.file.filename} is damaged: {self.dataset.name!r} cannot be read at "
+            f"rows {offset[0]} to {last}: {why}",
+            hint="fetch or copy the file again",
+        )
 
 
 def _along(begin: int, size: int) -> slice:

@@ -51,7 +51,6 @@ def test_gzip_chunks(
     shape, chunks, (start, stop) = layout
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inflate, "_SMALL", 1 << 30 if small else 0)
-        patch.setattr(inflate._Tiles, "_left_to_h5py", None)
         with h5py.File("memory", "w", driver="core", backing_store=False) as file:
             file.create_dataset("x", data=numbers(shape, dtype), chunks=chunks, compression="gzip")
             assert_same(file["x"], start, stop)
@@ -64,31 +63,66 @@ def test_gzip_chunks(
         {"chunks": (4, 2)},
         {"chunks": (4, 2), "compression": "gzip", "shuffle": True},
         {"chunks": (4, 2), "compression": "gzip", "fletcher32": True},
+        {"chunks": (4, 2), "compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"chunks": (4, 2), "fletcher32": True},
+        {"chunks": (4, 2), "shuffle": True},
         {"chunks": (4, 2), "compression": "lzf"},
+        {"chunks": (4, 2), "compression": "lzf", "shuffle": True},
         {"chunks": (4, 2), "compression": "gzip", "compression_opts": 0},
         {"chunks": (4, 2), "compression": "gzip", "maxshape": (None, 3)},
     ],
     ids=str,
 )
-def test_other_storage_is_left_to_h5py_or_read_alike(tmp_path: Path, options: Any) -> None:
+def test_other_storage_is_read_alike(tmp_path: Path, options: Any) -> None:
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         file.create_dataset("x", data=numbers((11, 3), "f8"), **options)
         assert_same(file["x"], 2, 10)
 
 
-def test_only_plain_gzip_is_inflated_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflate, "_Tiles", None)
+@settings(max_examples=60, deadline=None)
+@given(
+    layout=layouts(),
+    dtype=st.sampled_from(DTYPES),
+    shuffle=st.booleans(),
+    fletcher32=st.booleans(),
+    compression=st.sampled_from(["gzip", "lzf", None]),
+    seed=st.integers(0, 3),
+)
+def test_any_filters_in_h5pys_order(
+    layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]],
+    dtype: str,
+    shuffle: bool,
+    fletcher32: bool,
+    compression: str | None,
+    seed: int,
+) -> None:
+    shape, chunks, (start, stop) = layout
+    values = numbers(shape, dtype)
+    if seed:  # repeated, so that lzf finds copies that overlap themselves
+        values = np.random.default_rng(seed).integers(0, seed, shape).astype(dtype)
+    options: Any = {"shuffle": shuffle, "fletcher32": fletcher32, "compression": compression}
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        file.create_dataset("x", data=values, chunks=chunks, **options)
+        assert_same(file["x"], start, stop)
+
+
+@pytest.mark.parametrize(
+    "order", [("shuffle", "deflate", "fletcher32"), ("fletcher32", "shuffle", "deflate")], ids=str
+)
+def test_filters_in_another_order(tmp_path: Path, order: tuple[str, ...]) -> None:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((4, 2))
+    for name in order:
+        getattr(plan, f"set_{name}")(*([4] if name == "deflate" else []))
+    values = numbers((11, 3), "i4")
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        values = numbers((11, 3), "f8")
-        file.create_dataset("shuffled", data=values, compression="gzip", shuffle=True)
-        file.create_dataset("plain", data=values, compression="gzip")
-        assert_same(file["shuffled"], 0, 11)
-        with pytest.raises(TypeError):
-            read_rows(file["plain"], 0, 11)
+        space = h5py.h5s.create_simple(values.shape)
+        dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, dcpl=plan)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        assert_same(file["x"], 1, 11)
 
 
-def test_chunks_that_skipped_the_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflate._Tiles, "_left_to_h5py", None)
+def test_chunks_that_skipped_the_filter(tmp_path: Path) -> None:
     values = numbers((8, 2), "f4")
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         dataset = file.create_dataset("x", data=values, chunks=(4, 2), compression="gzip")
@@ -111,28 +145,121 @@ def test_columns_of_no_width(tmp_path: Path) -> None:
         assert read_rows(file["x"], 1, 4).shape == (3, 0)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "?"])
+def test_what_was_never_written_at_all(tmp_path: Path, dtype: str) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("x", (1000,), dtype, compression="gzip")
+        file.create_dataset("y", (1000,), dtype, chunks=(10,))
+        for name in file:
+            found = read_rows(file[name], 1, 999)
+            assert found.dtype == file[name].dtype
+            np.testing.assert_array_equal(found, np.zeros(998, dtype))
+
+
+WHOLE = numbers((8,), "f8").tobytes()
+"""A chunk as it should be; every damage below is one that HDF5 takes for it, or dies of."""
+
+DAMAGES = {
+    "no stream": b"\xff" * 40,
+    "cut": zlib.compress(WHOLE)[:30],
+    "no checksum": zlib.compress(WHOLE)[:-4],
+    "wrong checksum": zlib.compress(WHOLE)[:-1] + b"\0",
+    "shorter by one item": zlib.compress(WHOLE[:-8]),
+    "shorter by all": zlib.compress(b""),
+    "longer by one byte": zlib.compress(WHOLE + b"\0"),
+    "a bomb": zlib.compress(bytes(5_000_000)),
+    "nothing": b"\0",
+}
+
+
+def tampered(path: Path, raw: bytes, mask: int = 0, **options: Any) -> Path:
+    """Write `numbers((16,), "f8")` in two chunks, the second of which lies in the file as `raw`."""
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", data=numbers((16,), "f8"), chunks=(8,), **options)
+        dataset.id.write_direct_chunk((8,), raw, filter_mask=mask)
+    return path
+
+
+def assert_refused(path: Path) -> None:
+    with h5py.File(path) as file:
+        assert read_rows(file["x"], 0, 8).tolist() == list(range(1, 9))
+        for start in (0, 9):
+            with pytest.raises(FormatError, match=r"x\.hdf5 is damaged: '/x' .* rows 8 to 15"):
+                read_rows(file["x"], start, 16)
+
+
 @pytest.mark.parametrize("isal", [True, False])
-@pytest.mark.parametrize("damage", ["bytes", "short", "long"])
-def test_damage_names_file_dataset_and_rows(
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_chunk_is_refused_by_file_dataset_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, isal: bool
 ) -> None:
     if not isal:
         monkeypatch.setitem(sys.modules, "isal", None)
-    raw = {
-        "bytes": b"\xff" * 40,
-        "short": zlib.compress(bytes(range(64)))[:30],
-        "long": zlib.compress(bytes(100_000))[:-1],
-    }[damage]
+    assert_refused(tampered(tmp_path / "x.hdf5", DAMAGES[damage], compression="gzip"))
+
+
+def shuffled(data: bytes) -> bytes:
+    return np.frombuffer(data, np.uint8).reshape(-1, 8).T.tobytes()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_chunk_below_another_filter(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "x.hdf5"
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset(
-            "x", data=numbers((16,), "f8"), chunks=(8,), compression="gzip"
-        )
-        dataset.id.write_direct_chunk((8,), raw)
-    with h5py.File(path) as file:
-        assert read_rows(file["x"], 0, 8).tolist() == list(range(1, 9))
-        with pytest.raises(FormatError, match=r"x\.hdf5 is damaged: '/x' .* rows 8 to 15"):
-            read_rows(file["x"], 0, 16)
+    assert_refused(tampered(path, DAMAGES[damage], compression="gzip", shuffle=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "mask", "raw"),
+    [
+        ({"fletcher32": True}, 0, WHOLE + b"\1\2\3\4"),
+        ({"fletcher32": True}, 0, WHOLE),
+        ({"fletcher32": True}, 0, b"\0\0"),
+        ({"shuffle": True}, 0, WHOLE[:-8]),
+        ({"compression": "gzip"}, 1, WHOLE[:-8]),
+        ({"compression": "lzf"}, 0, b"\x07" + WHOLE[:8]),
+        ({"compression": "lzf"}, 0, b"\x07" + WHOLE[:7]),
+        ({"compression": "lzf"}, 0, b"\x00\x07\xe0\xff\x00"),
+        ({"compression": "lzf"}, 0, b"\x20\x05"),
+    ],
+    ids=str,
+)
+def test_damage_under_other_filters(tmp_path: Path, options: Any, mask: int, raw: bytes) -> None:
+    assert_refused(tampered(tmp_path / "x.hdf5", raw, mask, **options))
+
+
+@pytest.mark.parametrize("kind", ["text", "virtual", "enum"])
+def test_damage_in_values_that_hdf5_itself_reads(tmp_path: Path, kind: str) -> None:
+    short = zlib.compress(bytes(8))
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        dtype = {"text": "S8", "virtual": "f8", "enum": h5py.enum_dtype({"a": 1}, "i8")}[kind]
+        data = np.ones(16, "i8").astype("S8" if kind == "text" else dtype)
+        name = "below" if kind == "virtual" else "x"
+        file.create_dataset(name, data=data, dtype=dtype, chunks=(8,), compression="gzip")
+        if kind == "virtual":
+            layout = h5py.VirtualLayout((16,), "f8")
+            layout[:] = h5py.VirtualSource(".", "below", (16,))
+            file.create_virtual_dataset("x", layout)
+        assert_same(file["x"], 3, 16)
+        file[name].id.write_direct_chunk((8,), short)
+    with h5py.File(tmp_path / "x.hdf5") as file, pytest.raises(FormatError, match="rows 8 to 15"):
+        read_rows(file["x"], 3, 16)
+
+
+@pytest.mark.parametrize("filters", ["scaleoffset", "twice"])
+def test_filters_that_cannot_be_checked_are_refused(tmp_path: Path, filters: str) -> None:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((4,))
+    if filters == "twice":
+        plan.set_deflate(4)
+        plan.set_filter(32000, h5py.h5z.FLAG_OPTIONAL)
+    else:
+        plan.set_scaleoffset(h5py.h5z.SO_INT, 0)
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        space = h5py.h5s.create_simple((8,))
+        dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, dcpl=plan)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(8, dtype="i4"))
+        with pytest.raises(FormatError, match=r"x\.hdf5: '/x' is compressed"):
+            read_rows(file["x"], 0, 8)
 
 
 @pytest.mark.parametrize("isal", [True, False])

@@ -10,6 +10,7 @@ import numpy as np
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5_links import datasets_in, dtype_of, lies_elsewhere
+from offline_data.readers.hdf5_tree import read_scalar
 from offline_data.sources.d4rl.file import KNOWN, REQUIRED, Column, FlatFile
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _unfit(name: str, dataset: Any, rows: int) -> str | None:
 
 
 def _json_value(dataset: Any) -> str | float | bool | None:
-    value = dataset[()] if dtype_of(dataset) is not None else None
+    value = read_scalar(dataset.id) if dtype_of(dataset) is not None else None
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bytes):
         return plain.decode("utf-8", errors="replace")

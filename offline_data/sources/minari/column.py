@@ -21,7 +21,7 @@ class Column:
     """
 
     def __init__(self, leaf: PlannedLeaf, capacity: int) -> None:
-        self._buffer: NDArray[Any] = np.empty((capacity, *leaf.shape), leaf.dtype)
+        self._buffer: NDArray[Any] = np.zeros((capacity, *leaf.shape), leaf.dtype)
         self._filled = 0
 
     def extend(self, rows: int) -> NDArray[Any]:
@@ -29,7 +29,7 @@ class Column:
         begin, self._filled = self._filled, self._filled + rows
         if self._filled > len(self._buffer):
             room = (max(self._filled, len(self._buffer) * 3 // 2), *self._buffer.shape[1:])
-            larger = np.empty(room, self._buffer.dtype)
+            larger = np.zeros(room, self._buffer.dtype)
             larger[:begin] = self._buffer[:begin]
             self._buffer = larger
         return self._buffer[begin : self._filled]

@@ -64,7 +64,7 @@ class Hdf5Storage:
 
 def _open_episode(file: Any, number: int, path: str) -> Hdf5Episode:
     where = f"{path} episode_{number}"
-    group = hdf5_tree.open_group(file, (f"episode_{number}",))
+    group = hdf5_tree.open_group(file, (f"episode_{number}",), beside=True)
     if group is None:
         raise FormatError(f"{where} cannot be opened: it is missing, or no group")
     return Hdf5Episode(group, number, where)
@@ -177,8 +177,7 @@ class Hdf5Leaf:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        shape = self.dataset.shape
-        return shape[0] if shape else 0
+        return hdf5_tree.rows_of(self.dataset)
 
     def read_if_fits(self, out: NDArray[Any]) -> bool:
         """Fill `out` if this has its dtype and number of values; return whether it was filled."""
@@ -195,6 +194,6 @@ class Hdf5Leaf:
         if found.form == "text":
             values = hdf5_tree.read_text(self.dataset, self.where)
         else:
-            values = np.empty(self.dataset.shape, found.dtype)
+            values = np.zeros(hdf5_tree.check_size(self.dataset), found.dtype)
             hdf5_tree.read_into(self.dataset, values)
         fill(out, values, self.where)
