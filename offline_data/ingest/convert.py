@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError, UsageError
@@ -56,6 +57,7 @@ def convert(
         raise NotFoundError(f"There is no file or folder {path}")
     adapter = get_source(source) if source else source_accepting(path)
     release = adapter.release_of(path, dataset.name)
+    release = replace(release, keep_episodes=options.keep_episodes)
     target = dataset.at(options.revision_of(release.revision))
     destination = destination_of(target, settings)
     with dataset_lock(settings.staging, target.folder, progress):
@@ -73,7 +75,8 @@ def convert(
 def _is_there(destination: Path, options: Options) -> bool:
     if not (destination / MANIFEST).exists():
         return False
-    return options.layout in {None, entry_at(destination).manifest.layout}
+    manifest = entry_at(destination).manifest
+    return options.layout in {None, manifest.layout} and options.accept_episodes_of(manifest)
 
 
 def _other(
