@@ -12,6 +12,7 @@ from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
+from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.registry import get_source, source_accepting
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, remove
@@ -58,6 +59,8 @@ def convert(
     adapter = get_source(source) if source else source_accepting(path)
     release = adapter.release_of(path, dataset.name)
     release = replace(release, keep_episodes=options.keep_episodes)
+    if path.resolve().parent == (settings.root / dataset.folder).resolve():
+        release = replace(release, revision=path.resolve().name)  # rewritten where it lies
     target = dataset.at(options.revision_of(release.revision))
     destination = destination_of(target, settings)
     with dataset_lock(settings.staging, target.folder, progress):
@@ -67,6 +70,11 @@ def convert(
             _build(adapter, release, path, target, settings, options, progress)
             if older is not None:
                 remove(older)
+    if existed and release.revision.endswith(SAMPLED):
+        progress.note(
+            f"{path} is large: only its size, time of change and samples of its content were "
+            "compared; --force converts it again"
+        )
     entry = entry_at(destination)
     seconds = time.perf_counter() - begin
     return Result(entry.id, destination, entry.manifest, existed, seconds)

@@ -54,7 +54,7 @@ class Release:
     name: str
     """The source's own name."""
     revision: str
-    """Commit, version, `local-<fingerprint>`, or `unversioned` where the source has none."""
+    """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` where the source has none."""
     files: tuple[RemoteFile, ...] = ()
     """What to fetch; empty where `local` is set."""
     local: Path | None = None
