@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import UsageError
 from offline_data.ids import parse_id
 from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
-from offline_data.sources.registry import get_source, source_accepting
+from offline_data.sources.registry import check_plain, get_source, source_accepting
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, remove
 from offline_data.store.locks import dataset_lock
@@ -48,14 +48,14 @@ def convert(
         source: Adapter that reads it; None: the only one whose format it looks like.
 
     Raises:
-        NotFoundError: No such path, or no adapter takes it.
-        UsageError: A dataset of that name, made from other files, is here already.
+        NotFoundError: No such path.
+        UsageError: A dataset of that name, made from other files, is here already; or several
+            adapters take the path.
         FormatError, AuditError, NoSpaceError, AccessError: See `download`.
     """
     begin = time.perf_counter()
     dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
-    if not path.exists():
-        raise NotFoundError(f"There is no file or folder {path}")
+    check_plain(path)
     adapter = get_source(source) if source else source_accepting(path)
     release = adapter.release_of(path, dataset.name)
     release = replace(release, keep_episodes=options.keep_episodes)

@@ -95,9 +95,6 @@ def test_a_dataset_directory_becomes_the_other_layout(settings: Settings, one: P
 def test_what_is_not_there(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no file or folder"):
         convert(tmp_path / "nothing", "mine", settings, Options())
-    (tmp_path / "text.txt").write_text("hello")
-    with pytest.raises(NotFoundError, match="none"):
-        convert(tmp_path / "text.txt", "mine", settings, Options())
 
 
 def same_look(path: Path, change: Callable[[bytearray], None]) -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 UNVERSIONED = "unversioned"
 """The only revision: the host publishes neither versions nor digests."""
 
-_ENDINGS = {".hdf5", ".h5"}
-
 
 class D4RL:
     """The sets of D4RL's own tables, and files of the user's in their format."""
@@ -83,7 +81,7 @@ class D4RL:
 
     def accepts(self, path: Path) -> bool:
         """Tell whether `path` is an HDF5 file with the columns of D4RL."""
-        if path.suffix not in _ENDINGS or not path.is_file():
+        if not path.is_file():
             return False
         try:
             with open_hdf5(path) as file:
