@@ -138,9 +138,9 @@ def test_kept_episodes_on_a_command_line(cli: Cli, tmp_path: Path) -> None:
         file["next_observations"][1] += 1
     ran = cli("convert", str(path), "cut", "--json")
     assert ran.json[0]["episodes"] == 4
-    assert "In 1 rows inside episodes" in ran.err
+    assert "In 1 row inside episodes" in ran.err
     ran = cli("convert", str(path), "kept", "--keep-episodes", "--json")
     assert ran.json[0]["episodes"] == 3
     assert "the episodes are kept" in ran.err
     notes = cli("info", "local:kept", "--json").json["notes"]
-    assert [note for note in notes if note.startswith("In 1 rows inside episodes")]
+    assert [note for note in notes if note.startswith("In 1 row inside episodes")]

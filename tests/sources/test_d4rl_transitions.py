@@ -196,7 +196,7 @@ def test_a_kept_episode_is_whole_and_holds_both(
     assert open_reader(result.path).lengths.tolist() == [10] * 6
     assert result.manifest.two_copies == (("observation",),)
     assert result.manifest.converter["options"]["keep_episodes"] is True
-    note = "In 2 rows inside episodes, next_observations is not the observation that follows: "
+    note = "In 2 rows inside episodes, next_observations is not the next row's observation: "
     assert told.notes == [note + "the episodes are kept, and both are stored."]
     assert told.notes[0] in result.manifest.notes
     assert result.manifest.counts["valid_transitions"] == ROWS
@@ -218,8 +218,8 @@ def test_a_cut_is_counted_said_and_marked_truncated(tmp_path: Path, settings: Se
         59,
     ]
     assert result.manifest.two_copies == ()
-    note = "In 2 rows inside episodes, next_observations is not the observation that follows: "
-    cut = "episodes are cut there, marked truncated (--keep-episodes keeps them whole)."
+    note = "In 2 rows inside episodes, next_observations is not the next row's observation: "
+    cut = "episodes end there, as truncated (--keep-episodes keeps them whole)."
     assert told.notes == [note + cut]
     assert told.notes[0] in result.manifest.notes
 

@@ -102,14 +102,11 @@ def _jumps(after: NextColumn | None) -> tuple[str, ...]:
     count = 0 if after is None else int(np.count_nonzero(after.jumps))
     if after is None or not count:
         return ()
-    found = (
-        f"In {count} rows inside episodes, next_observations is not the observation that follows"
-    )
+    rows = "1 row" if count == 1 else f"{count} rows"
+    found = f"In {rows} inside episodes, next_observations is not the next row's observation"
     if after.explicit:
         return (f"{found}: the episodes are kept, and both are stored.",)
-    return (
-        f"{found}: episodes are cut there, marked truncated (--keep-episodes keeps them whole).",
-    )
+    return (f"{found}: episodes end there, as truncated (--keep-episodes keeps them whole).",)
 
 
 def _flags(
