@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 import offline_data
 from offline_data.errors import FormatError
@@ -139,7 +142,7 @@ def rows_of(result: Result) -> Any:
 def same(found: Any, expected: list[Any]) -> None:
     wanted = np.stack([np.asarray(value) for value in expected])
     values: NDArray[Any] = np.asarray(found)
-    assert values.dtype == wanted.dtype
+    assert values.dtype == wanted.dtype.newbyteorder("=")
     np.testing.assert_array_equal(values.reshape(wanted.shape), wanted)
 
 
@@ -153,7 +156,8 @@ def assert_transitions(result: Result, expected: list[Transition]) -> None:
     same(rows["next", "terminated"], [row.terminated for row in expected])
     same(rows["next", "truncated"], [row.truncated for row in expected])
     known = [number for number, row in enumerate(expected) if row.known]
-    same(rows["next", "observation"][known], [expected[row].next_observation for row in known])
+    if known:
+        same(rows["next", "observation"][known], [expected[row].next_observation for row in known])
     unknown = [n for n, row in enumerate(expected) if not row.known and not row.terminated]
     assert open_reader(result.path).invalid_rows.tolist() == unknown
 
@@ -317,3 +321,52 @@ def test_the_audit_compares_whole_numbers_as_such(tmp_path: Path, settings: Sett
     batch = open_reader(exact.path).episode_batch(0, 6)
     with pytest.raises(offline_data.errors.AuditError, match="'observation' differs"):
         Audit("all").check(batch, open_reader(wrong.path), 0, 0)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> Columns:
+    """Draw the columns of a small file of any flags, cuts, jumps, shapes and dtypes."""
+    rows = draw(st.integers(1, 40))
+    seed = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    shape = draw(st.sampled_from([(), (1,), (3,), (2, 2)]))
+    dtype = draw(st.sampled_from(["f4", ">f8", "u1", "i8", "f2", "?"]))
+    values = seed.integers(0, 4, (rows + 1, *shape)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        values[seed.random(values.shape) < 0.2] = np.nan
+    columns: Columns = {
+        "observations": values[:-1],
+        "actions": seed.integers(0, 9, (rows, *draw(st.sampled_from([(), (2,)])))),
+        "rewards": seed.normal(size=(rows, 1) if draw(st.booleans()) else rows),
+        "terminals": (seed.random(rows) < 0.2).astype(draw(st.sampled_from(["?", "f4", "u1"]))),
+        "timeouts": seed.random(rows) < 0.2,
+    }
+    if draw(st.booleans()):
+        after = values[1:].copy()
+        wrong = seed.random(rows) < draw(st.sampled_from([0, 0.1, 1]))
+        after[wrong] = seed.integers(0, 4, after.shape).astype(dtype)[wrong]
+        columns["next_observations"] = after
+    if draw(st.booleans()):
+        del columns["timeouts"]
+        columns["terminals"][seed.integers(rows)] = 1
+    cuts = draw(st.lists(st.integers(0, rows), max_size=13).map(sorted))
+    if not cuts:
+        return columns
+    return {
+        f"virtual/{number}/{name}": piece
+        for name, values in columns.items()
+        for number, piece in enumerate(np.split(values, cuts))
+    }
+
+
+@hypothesis.settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(columns=files(), keep=st.booleans(), layout=st.sampled_from(["compact", "ted"]))
+def test_any_file(
+    tmp_path: Path, settings: Settings, columns: Columns, keep: bool, layout: Any
+) -> None:
+    path = write(tmp_path / "mine.hdf5", columns)
+    options = Options(layout=layout, keep_episodes=keep, audit="all", force=True)
+    assert_transitions(
+        convert(path, "mine", settings, options), d4rl_transitions(path, keep_episodes=keep)
+    )

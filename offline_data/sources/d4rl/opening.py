@@ -53,8 +53,8 @@ def open_file(
     """
     with open_hdf5(path) as file:
         flat = look(file, path)
-        *flags, odd = _flags(flat, file)
-        cut = cut_rows(rule, *flags, str(path))
+        terminals, timeouts, odd = _flags(flat, file)
+        cut = cut_rows(rule, terminals, timeouts, str(path))
         found = (*odd, *_demonstrations(flat, file, cut.ends))
         after = None
         if flat.has_next:
