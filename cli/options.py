@@ -74,6 +74,14 @@ Episodes = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Fail where a leaf of the source cannot be kept.")
 ]
+KeepEpisodes = Annotated[
+    bool,
+    typer.Option(
+        "--keep-episodes",
+        help="Keep an episode whole where the source's next observation is not that of the next "
+        "row, and store both (default: end the episode there, as truncated). For D4RL files.",
+    ),
+]
 Audit = Annotated[
     str,
     typer.Option(metavar="all|FRACTION|none", help="Rows read back and compared with the source."),

@@ -11,6 +11,7 @@ from offline_data_cli.options import (
     DEFAULT_AUDIT,
     Audit,
     Episodes,
+    KeepEpisodes,
     Layout,
     Strict,
     parse_episodes,
@@ -31,6 +32,7 @@ def convert(
     layout: Layout = None,
     episodes: Episodes = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a dataset of that name.")] = False,
+    keep_episodes: KeepEpisodes = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
 ) -> Result:
@@ -44,6 +46,7 @@ def convert(
         strict=strict,
         audit=parse_audit(audit),
         force=force,
+        keep_episodes=keep_episodes,
     )
     stored = ingest.convert(
         path.expanduser(), name, call.settings, options, call.progress, source=source

@@ -12,6 +12,7 @@ from offline_data_cli.options import (
     Audit,
     DryRun,
     Episodes,
+    KeepEpisodes,
     Layout,
     Strict,
     parse_episodes,
@@ -53,6 +54,7 @@ def download(
     keep_raw: Annotated[
         bool, typer.Option("--keep-raw", help="Keep the raw files after conversion.")
     ] = False,
+    keep_episodes: KeepEpisodes = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
@@ -68,6 +70,7 @@ def download(
         audit=parse_audit(audit),
         keep_raw=keep_raw,
         force=force,
+        keep_episodes=keep_episodes,
     )
     work = _plan if dry_run else _fetch_raw if raw_only else _download
     return _each(datasets, call, options, work)

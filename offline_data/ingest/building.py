@@ -67,6 +67,8 @@ def build(
     """
     if options.strict:
         _refuse_dropped(raw.info.dropped)
+    for warning in raw.info.warnings:
+        progress.note(warning)
     parts = chosen_parts(raw.parts(BUDGET), options.episodes)
     writer = DatasetWriter(
         staging / "dataset",
@@ -155,7 +157,7 @@ def _header(raw: RawDataset, job: Job, options: Options) -> Manifest:
         about=info.about,
         licence=info.licence,
         citation=info.citation,
-        notes=info.notes,
+        notes=(*info.notes, *info.warnings),
         dropped=tuple(vars(leaf) for leaf in info.dropped),
         parents=job.parents,
     )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import UsageError
 from offline_data.ids import parse_id
 from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.parsing import ParserProcess
 from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
+from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.local import StoredEpisodes
-from offline_data.sources.registry import get_source
+from offline_data.sources.registry import check_plain, get_source
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
@@ -47,8 +49,9 @@ def convert(
         source: Adapter that reads it; None: the only one whose format it looks like.
 
     Raises:
-        NotFoundError: No such path, or no adapter takes it.
-        UsageError: A dataset of that name, made from other files, is here already.
+        NotFoundError: No such path.
+        UsageError: A dataset of that name, made from other files, is here already; or several
+            adapters take the path.
         FormatError, AuditError, NoSpaceError, AccessError: See `download`.
     """
     begin = time.perf_counter()
@@ -58,10 +61,12 @@ def convert(
             f"{name!r} cannot be the name of a new dataset: its revision is that of the files",
             hint=f"choose a name without @, {dataset.name} for one",
         )
-    if not path.exists():
-        raise NotFoundError(f"There is no file or folder {path}")
+    check_plain(path)
     with ParserProcess(path) as process:
         adapter, release = process.describe(get_source(source) if source else None, dataset.name)
+        release = replace(release, keep_episodes=options.keep_episodes)
+        if path.resolve().parent == (settings.root / dataset.folder).resolve():
+            release = replace(release, revision=path.resolve().name)  # rewritten where it lies
         target = dataset.at(options.revision_of(release.revision))
         destination = destination_of(target, settings)
         with dataset_lock(settings.staging, target.folder, progress):
@@ -71,6 +76,11 @@ def convert(
                 _build(process, adapter, release, target, settings, options, progress)
                 if older is not None:
                     remove(older)
+    if existed and release.revision.endswith(SAMPLED):
+        progress.note(
+            f"{path} is large: only its size, time of change and samples of its content were "
+            "compared; --force converts it again"
+        )
     entry = entry_at(destination)
     seconds = time.perf_counter() - begin
     return Result(entry.id, destination, entry.manifest, existed, seconds)
@@ -79,7 +89,8 @@ def convert(
 def _is_there(destination: Path, options: Options) -> bool:
     if not has_manifest(destination):
         return False
-    return options.layout in {None, entry_at(destination).manifest.layout}
+    manifest = entry_at(destination).manifest
+    return options.layout in {None, manifest.layout} and options.accept_episodes_of(manifest)
 
 
 def _other(

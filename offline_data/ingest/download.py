@@ -62,6 +62,7 @@ def download(
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options):
         release = source.resolve(dataset.name, dataset.revision, settings)
+        release = replace(release, keep_episodes=options.keep_episodes)
         entry, existed = _build_release(dataset, source, release, settings, options, progress)
     if options.layout not in {None, entry.manifest.layout}:  # another process made it meanwhile
         return _result(_rewrite(entry, settings, options, progress), begin)
@@ -147,9 +148,11 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
         entry = find(settings.root, dataset)
     else:
         entry = _some_episodes(dataset, settings, options)
-    if entry is None or dataset.revision or dataset.source == "local":
+    if entry is None or dataset.source == "local":
         return entry
-    if not str(entry.id.revision).startswith("local-"):
+    if not options.accept_episodes_of(entry.manifest):
+        return None
+    if dataset.revision or not str(entry.id.revision).startswith("local-"):
         return entry
     return _if_unchanged(entry, dataset, settings, options)
 
@@ -186,7 +189,9 @@ def _build_release(
     destination = destination_of(target, settings)
     with dataset_lock(settings.staging, target.folder, progress):
         if not options.force and has_manifest(destination):
-            return entry_at(destination), True
+            entry = entry_at(destination)
+            if options.accept_episodes_of(entry.manifest):
+                return entry, True
         with staging_folder(settings.staging, target.folder, destination) as staging:
             with raw_folder(release, settings, staging, progress, options) as raw:
                 job = Job(target, source.name, options.layout or "compact", destination, raw.files)

@@ -61,7 +61,12 @@ def online_command(
         words += ["--layout", options.layout]
     if options.episodes:
         words += ["--episodes", _range(options.episodes)]
-    flags = {"--force": options.force, "--keep-raw": options.keep_raw, "--raw-only": raw_only}
+    flags = {
+        "--force": options.force,
+        "--keep-episodes": options.keep_episodes,
+        "--keep-raw": options.keep_raw,
+        "--raw-only": raw_only,
+    }
     return shlex.join([*words, *(flag for flag, given in flags.items() if given)])
 
 

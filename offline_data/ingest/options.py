@@ -33,6 +33,9 @@ class Options:
     """Whether raw files stay after conversion."""
     force: bool = False
     """Whether to fetch and convert again what is there."""
+    keep_episodes: bool = False
+    """Whether episodes are kept whole where the source's next observation is not the next row's;
+    else they are cut there. With False, a dataset that is there is taken either way."""
 
     def __post_init__(self) -> None:
         first, stop = self.episodes or (None, None)
@@ -53,6 +56,11 @@ class Options:
         first, stop = self.episodes
         return f"{revision}+episodes-{first or 0}-{'end' if stop is None else stop}"
 
+    def accept_episodes_of(self, manifest: Manifest) -> bool:
+        """Return True unless episodes are to be kept whole that may have been cut in this dataset."""
+        recorded = manifest.converter.get("options") or {}
+        return bool(recorded.get("keep_episodes")) or not self.keep_episodes
+
     def to_json(self) -> dict[str, Any]:
         """Return what the manifest keeps of them."""
         return {
@@ -60,6 +68,7 @@ class Options:
             "strict": self.strict,
             "keep_raw": self.keep_raw,
             "audit": self.audit,
+            "keep_episodes": self.keep_episodes,
         }
 
 

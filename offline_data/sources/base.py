@@ -54,11 +54,14 @@ class Release:
     name: str
     """The source's own name."""
     revision: str
-    """Commit, version, `local-<fingerprint>`, or `unversioned` where the source has none."""
+    """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` where the source has none."""
     files: tuple[RemoteFile, ...] = ()
     """What to fetch; empty where `local` is set."""
     local: Path | None = None
     """The raw folder (or file), where it is already on this machine. It is never written to."""
+    keep_episodes: bool = False
+    """Whether episodes are kept whole where the source's next observation is not that of the next
+    row; only matters to sources that have both."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class SourceInfo:
     """How to cite it."""
     notes: tuple[str, ...] = ()
     """Quirks and rules that apply to the whole dataset, a sentence each."""
+    warnings: tuple[str, ...] = ()
+    """More of them, which are also said while converting: what a user would not expect."""
     dropped: tuple[Dropped, ...] = ()
     """Leaves of the source that no batch will have."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from offline_data.episodes.cut import runs_within
@@ -59,8 +61,14 @@ class Local:
         return (path / MANIFEST).is_file()
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a dataset directory; the new dataset keeps its revision."""
-        return Release(name, read_manifest(path).revision or "unversioned", local=path)
+        """Describe a dataset directory; the revision is that of the files that its manifest lists.
+
+        Its own does not tell how it was made: the same files, converted with other options, have
+        the same.
+        """
+        manifest = read_manifest(path)
+        told = json.dumps([manifest.id, manifest.digests], sort_keys=True)
+        return Release(name, f"local-{sha256(told.encode()).hexdigest()[:12]}", local=path)
 
     def open(self, release: Release, raw: Path) -> StoredEpisodes:  # noqa: ARG002
         """Open a dataset directory as raw data."""

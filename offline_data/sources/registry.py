@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import stat
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
 
-from offline_data.errors import MissingDependencyError, NotFoundError
+from offline_data.errors import (
+    AccessError,
+    FormatError,
+    MissingDependencyError,
+    NotFoundError,
+    UsageError,
+)
+from offline_data.heads import describe_head, read_head
 from offline_data.ids import nearest
+from offline_data.readers.hdf5 import MAGIC, open_hdf5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +26,13 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "offline_data.sources"
 """Other people's adapters: an entry point of this group, named like the source."""
+
+_SPECIAL = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 _BUILT_IN = {
     "d4rl": "offline_data.sources.d4rl:D4RL",
@@ -69,14 +85,52 @@ def iter_sources() -> Iterator[Source]:
 def source_accepting(path: Path) -> Source:
     """Return the only source whose format `path` looks like.
 
+    Args:
+        path: A regular file or a folder; see `check_plain`.
+
     Raises:
-        NotFoundError: None or several; the hint says to name one with `--from`.
+        FormatError: None, and what the path is instead; or it is damaged.
+        UsageError: Several; the hint says to name one with `--from`.
+        AccessError: It cannot be read.
     """
     found = [source for source in iter_sources() if source.accepts(path)]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(source.name for source in found) or "none"
-    raise NotFoundError(
-        f"Sources whose format {path} looks like: {names}; expected exactly one",
-        hint=f"name it: --from {' | '.join(source_names())}",
-    )
+    hint = f"name its format: --from {'|'.join(source_names())}"
+    if found:
+        names = " and ".join(source.name for source in found)
+        raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
+    raise FormatError(f"Cannot tell what {path} is: {_described(path)}", hint=hint)
+
+
+def _described(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder without a Minari dataset and without a manifest.json"
+    head = read_head(path)
+    if not head.startswith(MAGIC):
+        return describe_head(head)
+    with open_hdf5(path):
+        return "it is HDF5 without D4RL or Minari data"
+
+
+def check_plain(path: Path) -> None:
+    """Raise unless `path` is a regular file or a folder: opening anything else may never return.
+
+    Raises:
+        NotFoundError: Nothing is there.
+        FormatError: It is a named pipe, a device or a socket.
+        AccessError: What it is cannot be seen.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"There is no file or folder {path}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise AccessError(f"{path} cannot be read: {reason}") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        kind = next((name for test, name in _SPECIAL if test(mode)), "a special file")
+        raise FormatError(
+            f"Cannot tell what {path} is: it is {kind}",
+            hint="write the data to a plain file, and convert that",
+        )

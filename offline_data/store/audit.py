@@ -154,7 +154,13 @@ def _compare(
 
 
 def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each row whether all values are equal, NaN equal to NaN; `[n]`."""
+    """Return for each row whether all values are equal, NaN equal to NaN; `[n]`.
+
+    Whole numbers are compared as such with numbers of another type: numpy would make float64 of
+    both, in which 2^53 and 2^53 + 1 are the same.
+    """
+    if wanted.dtype != found.dtype and {wanted.dtype.kind, found.dtype.kind} & {"i", "u"}:
+        wanted, found = wanted.astype(object), found.astype(object)
     if wanted.dtype == object or wanted.dtype.kind not in "fc":
         same = wanted == found
     else:

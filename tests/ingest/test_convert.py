@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import h5py
+import numpy as np
 import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest import Options, convert
+from offline_data.progress import SilentProgress
+from offline_data.sources import fingerprint as fingerprints
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
 from offline_data.testing.batches import assert_same_batch
 from offline_data.testing.minari_toy import write_minari
 from offline_data.testing.minari_values import toy_episode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Told(SilentProgress):
+    """Keeps what the screen is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 @pytest.fixture
@@ -76,6 +95,97 @@ def test_a_dataset_directory_becomes_the_other_layout(settings: Settings, one: P
 def test_what_is_not_there(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no file or folder"):
         convert(tmp_path / "nothing", "mine", settings, Options())
-    (tmp_path / "text.txt").write_text("hello")
-    with pytest.raises(NotFoundError, match="none"):
-        convert(tmp_path / "text.txt", "mine", settings, Options())
+
+
+def same_look(path: Path, change: Callable[[bytearray], None]) -> None:
+    """Change a file that keeps its name, size and times."""
+    state = path.stat()
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+    assert path.stat().st_size == state.st_size
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def d4rl(path: Path, code: int) -> Path:
+    """Write a file whose every observation is `code`; all such files have one size."""
+    path.parent.mkdir(exist_ok=True)
+    with h5py.File(path, "w", track_order=False) as file:
+        file["observations"] = np.full((50, 2), float(code))
+        file["actions"] = np.ones((50, 1))
+        file["rewards"] = np.ones(50)
+        file["terminals"] = np.arange(50) % 10 == 9
+    os.utime(path, (1, 1))
+    return path
+
+
+def test_another_file_of_the_same_name_size_and_time_is_found(
+    settings: Settings, tmp_path: Path
+) -> None:
+    first = d4rl(tmp_path / "a" / "mine.hdf5", 1)
+    second = d4rl(tmp_path / "b" / "mine.hdf5", 2)
+    assert first.stat().st_size == second.stat().st_size
+    convert(first, "mine", settings, Options())
+    with pytest.raises(UsageError, match="made from other files"):
+        convert(second, "mine", settings, Options())
+    replaced = convert(second, "mine", settings, Options(force=True))
+    found = open_reader(replaced.path).episode_batch(0, 5).observations["observation",]
+    assert (found == 2).all()
+
+
+def test_a_file_copied_elsewhere_later_is_the_same(settings: Settings, tmp_path: Path) -> None:
+    convert(d4rl(tmp_path / "a" / "mine.hdf5", 1), "mine", settings, Options())
+    copied = d4rl(tmp_path / "b" / "mine.hdf5", 1)
+    os.utime(copied, (2, 2))
+    assert convert(copied, "mine", settings, Options()).existed
+
+
+def test_a_file_changed_inside_a_folder_is_found(settings: Settings, one: Path) -> None:
+    convert(one, "mine", settings, Options())
+    value = np.array([toy_episode(1, 4).rewards[2]]).tobytes()
+
+    def change(content: bytearray) -> None:
+        at = content.find(value)
+        assert at >= 0
+        content[at] ^= 1
+
+    same_look(one / "data" / "main_data.hdf5", change)
+    with pytest.raises(UsageError, match="made from other files"):
+        convert(one, "mine", settings, Options())
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_large_files_are_sampled_and_that_is_said(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: float
+) -> None:
+    monkeypatch.setattr(fingerprints, "WHOLE", 1000)
+    path = d4rl(tmp_path / "mine.hdf5", 1)
+    told = Told()
+    assert str(convert(path, "mine", settings, Options(), told).id).endswith("-sampled")
+    assert told.notes == []
+    assert convert(path, "mine", settings, Options(), told).existed
+    assert [note for note in told.notes if "samples of its content were compared" in note]
+    files = [path]
+    before = fingerprints.fingerprint(path, files)
+
+    def change(content: bytearray) -> None:
+        content[int(place * (len(content) - 1))] ^= 1
+
+    same_look(path, change)
+    assert fingerprints.fingerprint(path, files) != before
+
+
+def test_the_same_file_converted_otherwise_is_another_dataset(
+    settings: Settings, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.hdf5"
+    with h5py.File(d4rl(path, 1), "a") as file:
+        file["next_observations"] = np.arange(100.0).reshape(50, 2)
+    cut = convert(path, "cut", settings, Options())
+    kept = convert(path, "kept", settings, Options(keep_episodes=True))
+    assert cut.id.revision == kept.id.revision
+    copied = convert(cut.path, "copy", settings, Options())
+    assert convert(cut.path, "copy", settings, Options()).existed
+    with pytest.raises(UsageError, match="made from other files"):
+        convert(kept.path, "copy", settings, Options())
+    assert copied.manifest.parents == (str(cut.id),)

@@ -38,11 +38,16 @@ def test_blocks_give_what_a_loop_gives(
     after = observation[1:].copy()
     after[[row for row in changed if row < rows], 0] -= 0.5
     values = {"observations": observation[:-1], "next_observations": after}
-    last_rows = np.cumsum(lengths) - 1
+    ends = np.zeros(rows, bool)
+    ends[np.cumsum(lengths) - 1] = True
+    jumps = np.isin(np.arange(rows), list(changed)) & ~ends
     with h5py.File("memory", "w", driver="core", backing_store=False) as file:
         for name, column in values.items():
             file[name] = column
-        found = compare_next(flat_file(values), file, last_rows, block)
-    ends = set(last_rows.tolist())
-    assert found.differing == len({row for row in changed if row < rows} - ends)
-    np.testing.assert_array_equal(found.final, after[last_rows])
+        flat = flat_file(values)
+        for keep in (False, True):
+            found = compare_next(flat, file, ends, keep_episodes=keep, block=block)
+            assert found.jumps.tolist() == jumps.tolist()
+            assert found.explicit == (keep and jumps.any())
+            last = ends if keep else ends | jumps
+            np.testing.assert_array_equal(found.final, after[last])

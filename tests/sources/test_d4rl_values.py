@@ -12,7 +12,7 @@ import pytest
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.sources.d4rl import D4RL, successors
-from offline_data.sources.d4rl.dataset import SOURCE_NEXT, D4RLEpisodes
+from offline_data.sources.d4rl.dataset import D4RLEpisodes
 from offline_data.testing.batches import assert_same_batch
 from offline_data.testing.d4rl_toy import TOYS, ToyD4RL, write_published
 
@@ -149,34 +149,11 @@ def with_next(tmp_path: Path, rows: dict[int, float]) -> Path:
     return path
 
 
-def test_next_observations_that_differ_are_kept_beside(tmp_path: Path) -> None:
-    path = with_next(tmp_path, {1: -7.0, 8: -9.0})
-    dataset = opened(path)
-    assert "In 2 rows inside episodes, next_observations" in dataset.info.notes[-1]
-    batch = dataset.read(dataset.parts(1 << 50)[0])
-    with h5py.File(path) as file:
-        np.testing.assert_array_equal(batch.steps[SOURCE_NEXT], file["next_observations"])
-    assert batch.final_observation.all()
-
-
 def test_next_observations_of_last_rows_are_the_final_observations(tmp_path: Path) -> None:
     batch = whole(with_next(tmp_path, {4: -7.0, 16: -9.0}))
-    assert SOURCE_NEXT not in batch.steps
+    assert batch.lengths.tolist() == [5, 7, 1, 4]
     final = batch.observations["observation",][batch.next_rows[batch.last_rows]]
     assert final[:, 1].tolist() == [-7.0, 1008 + 1 / 64, 2002 + 1 / 64, -9.0]
-
-
-def test_nan_equals_nan_and_is_kept(tmp_path: Path) -> None:
-    path = with_next(tmp_path, {1: np.nan})
-    with h5py.File(path, "r+") as file:
-        file["observations"][2, 1] = np.nan
-    batch = whole(path)
-    assert SOURCE_NEXT not in batch.steps
-    assert np.argwhere(np.isnan(batch.observations["observation",])).tolist() == [[2, 1]]
-
-
-def test_nan_against_a_number_differs(tmp_path: Path) -> None:
-    assert SOURCE_NEXT in whole(with_next(tmp_path, {1: np.nan})).steps
 
 
 def test_many_final_observations_are_read_again(

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 UNVERSIONED = "unversioned"
 """The only revision: the host publishes neither versions nor digests."""
 
-_ENDINGS = {".hdf5", ".h5"}
-
 
 class D4RL:
     """The sets of D4RL's own tables, and files of the user's in their format."""
@@ -83,7 +81,7 @@ class D4RL:
 
     def accepts(self, path: Path) -> bool:
         """Tell whether `path` is an HDF5 file with the columns of D4RL."""
-        if path.suffix not in _ENDINGS or not path.is_file():
+        if not path.is_file():
             return False
         try:
             with open_hdf5(path) as file:
@@ -113,13 +111,14 @@ class D4RL:
         """
         path = raw / release.files[0].path if release.files and raw.is_dir() else raw
         published = None if release.local else listed().get(release.name)
-        if published is not None:
-            return open_file(path, published.rule, published, published.notes)
         alike = next((one for one in listed().values() if one.file == path.name), None)
-        if alike is None:
-            return open_file(path, EndRule())
-        note = f"The file has the name of d4rl:{alike.name}, and was cut as that is."
-        return open_file(path, alike.rule, None, (note, *alike.notes))
+        known = published or alike
+        notes = known.notes if known else ()
+        if known and not published:
+            said = f"The file has the name of d4rl:{known.name}, and was cut as that is."
+            notes = (said, *notes)
+        rule = known.rule if known else EndRule()
+        return open_file(path, rule, published, notes, keep_episodes=release.keep_episodes)
 
 
 def _entry(one: Listed) -> CatalogEntry:

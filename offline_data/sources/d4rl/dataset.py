@@ -9,7 +9,7 @@ import numpy as np
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.cut import runs_within, with_final_rows
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import Part, SourceInfo
 from offline_data.sources.d4rl.ends import truncated_rows
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from offline_data.sources.d4rl.file import FlatFile
     from offline_data.sources.d4rl.successors import NextColumn
 
-SOURCE_NEXT: Key = ("next", "info", "next_observations")
-"""Step leaf of `next_observations`, kept where it is not the following observation."""
+OBSERVATION: Key = ("observation",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +37,9 @@ class D4RLEpisodes:
     | `terminals`, `timeouts` | `next/terminated`, `next/truncated`, bool `[N, 1]` | N |
     | `infos/…` | `info/…`: what is known at the time of the observation | N |
     | others with N rows | `extra/…` | N |
+
+    Where episodes are kept although `next_observations` is not the following row, it becomes the
+    step leaf `next/observation`, and `observation` one of N rows.
     """
 
     flat: FlatFile
@@ -72,12 +74,15 @@ class D4RLEpisodes:
                 **rows.flags(last_rows),
                 **{key: rows.read(name) for name, key in self.flat.infos.items()},
             }
-            if self.after is not None and self.after.differing:
-                steps[SOURCE_NEXT] = rows.read("next_observations")
+            observation = rows.observations("observations")
+            known = np.full(len(lengths), self.after is not None)
+            if self.after is not None and self.after.explicit:
+                steps[OBSERVATION] = observation
+                steps[next_of(OBSERVATION)] = rows.observations("next_observations")
+                return EpisodeBatch(lengths, steps, {}, known)
             final = self._final(rows, part, last_rows)
-            observation = _with_final(rows.read("observations"), lengths, final)
-        known = np.full(len(lengths), self.after is not None)
-        return EpisodeBatch(lengths, steps, {("observation",): observation}, known)
+        whole = with_final_rows(observation, lengths, final)
+        return EpisodeBatch(lengths, steps, {OBSERVATION: whole}, known)
 
     def _final(self, rows: _Rows, part: Part, last_rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return the observations after the last actions, `[E, …]`, where the file has them."""
@@ -85,7 +90,7 @@ class D4RLEpisodes:
             return None
         if self.after.final is not None:
             return self.after.final[part.first : part.stop]
-        return rows.read("next_observations")[last_rows]
+        return rows.observations("next_observations")[last_rows]
 
 
 @dataclass(frozen=True)
@@ -100,16 +105,11 @@ class _Rows:
     def read(self, name: str) -> NDArray[Any]:
         return self.flat.read(self.file, name, self.start, self.stop)
 
+    def observations(self, name: str) -> NDArray[Any]:
+        """Read one of both columns, in the dtype that holds the values of both."""
+        return self.read(name).astype(self.flat.observation_dtype, copy=False)
+
     def flags(self, last_rows: NDArray[np.int64]) -> dict[Key, NDArray[np.bool_]]:
         terminals, timeouts = self.flat.read_flags(self.file, self.start, self.stop)
         truncated = truncated_rows(terminals, timeouts, last_rows)
         return {TERMINATED: terminals.reshape(-1, 1), TRUNCATED: truncated.reshape(-1, 1)}
-
-
-def _with_final(
-    observations: NDArray[Any], lengths: NDArray[np.int64], final: NDArray[Any] | None
-) -> NDArray[Any]:
-    if final is None:
-        return with_final_rows(observations, lengths)
-    dtype = np.result_type(observations, final)
-    return with_final_rows(observations.astype(dtype, copy=False), lengths, final)

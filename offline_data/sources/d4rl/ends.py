@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,10 +39,25 @@ class Cut:
 
     ends: NDArray[np.bool_]
     """`[N]` which rows are an episode's last; the last row of the file may be without."""
-    lengths: NDArray[np.int64]
-    """`[E]` rows of each episode."""
-    notes: tuple[str, ...]
-    """What was applied and found, as sentences."""
+    rule: str
+    """What was applied, as a sentence."""
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """`[E]` rows of each episode."""
+        return lengths_of(self.ends)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was applied and found, as sentences."""
+        if self.ends[-1]:
+            return (self.rule,)
+        last = f"The file stops inside its last episode, of {self.lengths[-1]} rows"
+        return (self.rule, f"{last}, marked truncated.")
+
+    def also_at(self, rows: NDArray[np.bool_]) -> Cut:
+        """Return the episodes cut after these rows, `[N]`, too."""
+        return replace(self, ends=self.ends | rows)
 
 
 def cut_rows(
@@ -65,16 +81,16 @@ def cut_rows(
     """
     marked, complete = _marked(rule.marks, terminals, timeouts)
     if complete:
-        return _cut(marked, RULES[rule.marks])
+        return Cut(marked, RULES[rule.marks])
     if rule.horizon is not None:
         also = "terminals and " if marked.any() else ""
         note = (
             f"The ends of episodes are inferred, as the file has no timeouts: from {also}"
             f"the environment's limit of {rule.horizon} steps, counted from the last end."
         )
-        return _cut(with_horizon(marked, rule.horizon), note)
+        return Cut(with_horizon(marked, rule.horizon), note)
     if marked.any():
-        return _cut(marked, f"{RULES['terminals']} The file has no timeouts.")
+        return Cut(marked, f"{RULES['terminals']} The file has no timeouts.")
     raise FormatError(
         f"{where} marks no end of an episode: expected 'timeouts', or 'terminals' with a row set",
         hint="add a bool dataset 'timeouts' that is set on the last row of every episode",
@@ -91,14 +107,6 @@ def _marked(
         none = np.zeros_like(terminals)
         return (none, False) if timeouts is None else (timeouts, bool(timeouts.any()))
     return (terminals, False) if timeouts is None else (terminals | timeouts, True)
-
-
-def _cut(ends: NDArray[np.bool_], note: str) -> Cut:
-    lengths = lengths_of(ends)
-    if ends[-1]:
-        return Cut(ends, lengths, (note,))
-    tail = f"The file stops inside its last episode, of {lengths[-1]} rows, marked truncated."
-    return Cut(ends, lengths, (note, tail))
 
 
 def truncated_rows(

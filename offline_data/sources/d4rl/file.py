@@ -7,6 +7,7 @@ A file has columns `observations`, `actions`, `rewards`, `terminals` and perhaps
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class Column:
     @property
     def nbytes(self) -> int:
         """Bytes of one row."""
-        return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,12 @@ class FlatFile:
     def has_next(self) -> bool:
         """Whether there is a column `next_observations`."""
         return "next_observations" in self.columns
+
+    @property
+    def observation_dtype(self) -> np.dtype[Any]:
+        """Item type of observations, which holds those of `next_observations` exactly too."""
+        names = {"observations", "next_observations"} & self.columns.keys()
+        return np.result_type(*(self.columns[name].dtype for name in names))
 
     @property
     def infos(self) -> dict[str, Key]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from offline_data.sources.d4rl.ends import EndRule
     from offline_data.sources.d4rl.file import FlatFile
 
+_BLOCK = 1 << 20
+"""Rows of flags that are read at once."""
+
 CITATION = (
     "Justin Fu, Aviral Kumar, Ofir Nachum, George Tucker, Sergey Levine: D4RL: Datasets for Deep "
     "Data-Driven Reinforcement Learning, 2020, arXiv:2004.07219"
@@ -29,7 +32,12 @@ CITATION = (
 
 
 def open_file(
-    path: Path, rule: EndRule, published: Listed | None = None, notes: tuple[str, ...] = ()
+    path: Path,
+    rule: EndRule,
+    published: Listed | None = None,
+    notes: tuple[str, ...] = (),
+    *,
+    keep_episodes: bool = False,
 ) -> D4RLEpisodes:
     """Open a file: its flags are read, and `next_observations` is compared with the observations.
 
@@ -38,15 +46,20 @@ def open_file(
         rule: How it is cut.
         published: The set it is; None for a file of the user's own.
         notes: Sentences to put before those found here.
+        keep_episodes: Whether episodes go on where `next_observations` is not the next row.
 
     Raises:
         FormatError: It is not a D4RL file, or nothing marks the ends of its episodes.
     """
     with open_hdf5(path) as file:
         flat = look(file, path)
-        cut = cut_rows(rule, *flat.read_flags(file, 0, flat.rows), str(path))
-        after = compare_next(flat, file, np.cumsum(cut.lengths) - 1) if flat.has_next else None
-        found = (*_odd_flags(flat, file), *_demonstrations(flat, file, cut.ends))
+        terminals, timeouts, odd = _flags(flat, file)
+        cut = cut_rows(rule, terminals, timeouts, str(path))
+        found = (*odd, *_demonstrations(flat, file, cut.ends))
+        after = None
+        if flat.has_next:
+            after = compare_next(flat, file, cut.ends, keep_episodes=keep_episodes)
+            cut = cut if after.explicit else cut.also_at(after.jumps)
     info = SourceInfo(
         transitions=flat.rows,
         episodes=len(cut.lengths),
@@ -55,6 +68,7 @@ def open_file(
         licence="CC-BY-4.0" if published else None,
         citation=CITATION if published else None,
         notes=(*notes, *cut.notes, *found, _final(after)),
+        warnings=_jumps(after),
         dropped=flat.dropped,
     )
     return D4RLEpisodes(flat, cut.lengths, info, after)
@@ -79,26 +93,43 @@ def _about(published: Listed | None, flat: FlatFile) -> dict[str, Any]:
 def _final(after: NextColumn | None) -> str:
     if after is None:
         return "The observation after the last action of an episode is not in the file."
-    if not after.differing:
-        return "The final observation of every episode is that of next_observations."
-    return (
-        f"In {after.differing} rows inside episodes, next_observations is not the following "
-        "observation: the column is kept as next/info/next_observations."
-    )
+    if after.explicit:
+        return "Every next observation is that of next_observations."
+    return "The final observation of every episode is that of next_observations."
 
 
-def _odd_flags(flat: FlatFile, file: Any) -> list[str]:
+def _jumps(after: NextColumn | None) -> tuple[str, ...]:
+    count = 0 if after is None else int(np.count_nonzero(after.jumps))
+    if after is None or not count:
+        return ()
+    rows = "1 row" if count == 1 else f"{count} rows"
+    found = f"In {rows} inside episodes, next_observations is not the next row's observation"
+    if after.explicit:
+        return (f"{found}: the episodes are kept, and both are stored.",)
+    return (f"{found}: episodes end there, as truncated (--keep-episodes keeps them whole).",)
+
+
+def _flags(
+    flat: FlatFile, file: Any
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None, list[str]]:
+    """Read `terminals` and `timeouts` in blocks, and say where they are not flags."""
+    flags: dict[str, NDArray[np.bool_]] = {}
     notes = []
-    for name in {"terminals", "timeouts"} & set(flat.columns):
-        values = flat.read(file, name, 0, flat.rows)
-        if odd := np.count_nonzero((values != 0) & (values != 1)):
-            notes.append(f"{odd} values of {name} are neither 0 nor 1: all but 0 count as set.")
-    return sorted(notes)
+    for name in ("terminals", "timeouts"):
+        if name in flat.columns:
+            flags[name], odd = np.empty(flat.rows, bool), 0
+            for start in range(0, flat.rows, _BLOCK):
+                values = flat.read(file, name, start, min(start + _BLOCK, flat.rows)).reshape(-1)
+                flags[name][start : start + _BLOCK] = values != 0
+                odd += np.count_nonzero((values != 0) & (values != 1))
+            if odd:
+                notes.append(f"{odd} values of {name} are neither 0 nor 1: all but 0 count as set.")
+    return flags["terminals"], flags.get("timeouts"), notes
 
 
 def _demonstrations(flat: FlatFile, file: Any, ends: NDArray[np.bool_]) -> list[str]:
     """Say where kitchen's number of the demonstration does not change as the episodes do."""
-    if "infos" not in flat.columns:
+    if "infos" not in flat.columns or flat.columns["infos"].shape not in {(), (1,)}:
         return []
     numbers = flat.read(file, "infos", 0, flat.rows).reshape(flat.rows, -1)
     changes = (numbers[1:] != numbers[:-1]).any(axis=1)

@@ -23,14 +23,22 @@ KEPT = 16 << 20
 class NextColumn:
     """What was found in `next_observations`."""
 
-    differing: int
-    """Rows inside episodes that are not the following row's observation."""
+    jumps: NDArray[np.bool_]
+    """`[N]` rows inside episodes whose next observation is not the following row."""
     final: NDArray[Any] | None
     """`[E, …]` its rows at the ends of episodes; None where they are more than `KEPT` bytes."""
+    explicit: bool
+    """Whether episodes go on where the column jumps, so that it has to be stored beside the
+    observations. Else they are cut there, and only its rows at the ends are."""
 
 
 def compare_next(
-    flat: FlatFile, file: Any, last_rows: NDArray[np.int64], block: int = BLOCK
+    flat: FlatFile,
+    file: Any,
+    ends: NDArray[np.bool_],
+    *,
+    keep_episodes: bool = False,
+    block: int = BLOCK,
 ) -> NextColumn:
     """Compare every row of `next_observations` with the observation that follows.
 
@@ -46,22 +54,27 @@ def compare_next(
     Args:
         flat: The file; it has `next_observations`.
         file: The same, open.
-        last_rows: `[E]` last row of each episode, ascending; the last is the file's.
+        ends: `[N]` which rows are an episode's last; that of the file is one anyhow.
+        keep_episodes: Whether episodes go on where the two differ.
         block: Bytes of a column to read at once.
     """
-    column = flat.columns["next_observations"]
-    keep = len(last_rows) * column.nbytes <= KEPT
-    size = max(1, block // max(1, column.nbytes))
-    differing, final = 0, []
+    nbytes = max(1, flat.columns["next_observations"].nbytes)
+    size = max(1, block // nbytes)
+    jumps = np.zeros(flat.rows, bool)
+    final: list[NDArray[Any]] | None = []
+    kept = 0
     for start in range(0, flat.rows, size):
-        after = flat.read(file, "next_observations", start, min(start + size, flat.rows))
-        following = flat.read(file, "observations", start + 1, min(start + 1 + size, flat.rows))
-        first, stop = np.searchsorted(last_rows, (start, start + len(after)))
-        ends = last_rows[first:stop] - start
-        rows = _differing_rows(after[: len(following)], following)
-        differing += len(np.setdiff1d(rows, ends, assume_unique=True))
-        final.append(after[ends] if keep else after[:0])
-    return NextColumn(differing, np.concatenate(final) if keep else None)
+        stop = min(start + size, flat.rows)
+        after = flat.read(file, "next_observations", start, stop)
+        following = flat.read(file, "observations", start + 1, min(stop + 1, flat.rows))
+        jumps[start + _differing_rows(after[: len(following)], following)] = True
+        jumps[start:stop] &= ~ends[start:stop]
+        last = ends[start:stop].copy() if keep_episodes else ends[start:stop] | jumps[start:stop]
+        last[-1] |= stop == flat.rows
+        kept += nbytes * np.count_nonzero(last)
+        final = None if final is None or kept > KEPT else [*final, after[last]]
+    joined = None if final is None else np.concatenate(final)
+    return NextColumn(jumps, joined, keep_episodes and bool(jumps.any()))
 
 
 def _differing_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:

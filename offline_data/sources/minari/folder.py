@@ -76,14 +76,14 @@ def need_data(path: Path) -> DataFolder:
 def revision_of(path: Path) -> str:
     """Return `local-<12 hex>` for the present state of a dataset folder or file.
 
-    It changes with the names, sizes and times of its files and the text of its metadata; the
-    data themselves are not read.
+    It changes with the names and contents of its files; see `fingerprint`.
 
     Raises:
-        AccessError: A file cannot be looked at.
+        AccessError: A file cannot be read.
+        NotFoundError, FormatError: See `need_data`.
     """
-    metadata = need_data(path).metadata
-    return fingerprint(path, _files(path), [metadata] if metadata.is_file() else [])
+    need_data(path)
+    return fingerprint(path, _files(path))
 
 
 def _files(path: Path) -> Iterator[Path]:

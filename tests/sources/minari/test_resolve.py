@@ -73,7 +73,12 @@ class TestLocal:
         (folder / "data" / "metadata.json").write_text("{}" + " " * (state.st_size - 2))
         os.utime(folder / "data" / "metadata.json", ns=(state.st_atime_ns, state.st_mtime_ns))
         seen.append(Minari().resolve(NAME, None, settings).revision)
-        os.utime(folder / "data" / "main_data.hdf5", (1, 1))
+        main_file = folder / "data" / "main_data.hdf5"
+        state = main_file.stat()
+        content = bytearray(main_file.read_bytes())
+        content[-1] ^= 1
+        main_file.write_bytes(content)
+        os.utime(main_file, ns=(state.st_atime_ns, state.st_mtime_ns))
         seen.append(Minari().resolve(NAME, None, settings).revision)
         (folder / "data" / "more").touch()
         seen.append(Minari().resolve(NAME, None, settings).revision)

@@ -1,0 +1,66 @@
+"""`--keep-episodes` of a published set: what is here is converted again only where it matters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pytest
+
+from offline_data.errors import OfflineError
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, download, ensure, plan_download
+from offline_data.sources.d4rl.catalog import listed
+from offline_data.store.reader import open_reader
+from offline_data.testing.d4rl_toy import TOYS, write_published
+from offline_data.testing.servers import FileServer
+from tests.oracles import d4rl_transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offline_data.config import Settings
+
+ID = parse_id("d4rl:hopper-medium-v2")
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    path = write_published(tmp_path, TOYS["mujoco-v2"])
+    with h5py.File(path, "r+") as file:
+        file["next_observations"][8] = -1
+    return path
+
+
+@pytest.fixture
+def online(raw: Path, settings: Settings) -> Iterator[Settings]:
+    url = listed()[ID.name].url
+    with FileServer({f"/{raw.name}": raw.read_bytes()}) as server:
+        mirrors = ((url.rpartition("/")[0], server.url),)
+        yield replace(settings, offline=False, mirrors=mirrors)
+
+
+def test_a_set_is_converted_again_to_keep_its_episodes(online: Settings, raw: Path) -> None:
+    kept, offline = Options(keep_episodes=True), replace(online, offline=True)
+    first = download(ID, online, Options())
+    assert first.manifest.counts["episodes"] == 5
+    assert download(ID, online, Options()).existed
+    with pytest.raises(OfflineError, match="--keep-episodes"):
+        download(ID, offline, kept)
+    plan = plan_download(ID, online, kept)
+    assert plan.existing is None
+    second = download(ID, online, kept)
+    assert (second.existed, second.path) == (False, first.path)
+    assert second.manifest.counts["episodes"] == 4
+    assert download(ID, offline, kept).existed
+    ted = download(ID, offline, replace(kept, layout="ted"))
+    assert ted.manifest.layout == "ted"
+    assert ensure(str(ID), settings=offline) == first.path
+    found: dict[Any, Any] = open_reader(first.path).transitions_at(np.arange(17))
+    expected = d4rl_transitions(raw, horizon=1000, keep_episodes=True)
+    for row, wanted in enumerate(expected):
+        np.testing.assert_array_equal(found["observation",][row], wanted.observation)
+        np.testing.assert_array_equal(found["next", "observation"][row], wanted.next_observation)

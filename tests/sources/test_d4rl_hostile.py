@@ -1,0 +1,283 @@
+"""D4RL files whose shapes, dtypes or flags are not what they claim: right data, or one sentence."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pytest
+
+from offline_data.errors import FormatError
+from offline_data.ingest import Options, convert
+from offline_data.store.reader import open_reader
+from tests.oracles import d4rl_transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offline_data.config import Settings
+
+    Edit = Callable[[Any], None]
+
+ROWS = 40
+MEMORY = 3 << 29
+COMMAND = (sys.executable, "-c", "from offline_data_cli.main import run; run()")
+
+
+def write(path: Path, *edits: Edit) -> Path:
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.arange(3.0 * ROWS).reshape(ROWS, 3) + 1
+        file["actions"] = np.arange(2.0 * ROWS).reshape(ROWS, 2)
+        file["rewards"] = np.arange(ROWS) / 4
+        file["terminals"] = np.zeros(ROWS, bool)
+        file["timeouts"] = np.arange(ROWS) % 10 == 9
+        for edit in edits:
+            edit(file)
+    return path
+
+
+def replaced(name: str, **options: Any) -> Edit:
+    """Make `name` anew with these arguments of `create_dataset`."""
+
+    def edit(file: Any) -> None:
+        if name in file:
+            del file[name]
+        file.create_dataset(name, **options)
+
+    return edit
+
+
+def all_declared(rows: int, **options: Any) -> Edit:
+    def edit(file: Any) -> None:
+        for name in list(file):
+            shape = (rows, *file[name].shape[1:])
+            replaced(name, shape=shape, dtype=file[name].dtype, **options)(file)
+
+    return edit
+
+
+def limited(path: Path, root: Path) -> subprocess.CompletedProcess[str]:
+    """Convert in a process that may have 1.5 GiB, libraries included, and a minute."""
+    return subprocess.run(
+        [*COMMAND, "convert", str(path), "mine", "--root", str(root)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+    )
+
+
+DECLARED: dict[str, tuple[Edit, str]] = {
+    "3e9 rows, gzip": (all_declared(3 * 10**9, compression="gzip"), "observations"),
+    "3e9 rows": (all_declared(3 * 10**9), "observations"),
+    "1e13 rows": (all_declared(10**13, chunks=True), "observations"),
+    "wide infos": (
+        replaced("infos/wide", shape=(ROWS, 10**9), dtype="f8", chunks=(1, 1000)),
+        "infos/wide",
+    ),
+    "wide infos of too many values": (
+        replaced("infos/wide", shape=(ROWS, 2**31, 2**25), dtype="u1", chunks=(1, 1, 1000)),
+        "infos/wide",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_rows_that_are_only_declared_are_refused(tmp_path: Path, case: str) -> None:
+    edit, largest = DECLARED[case]
+    path = tmp_path / "mine.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, tail, dtype in (
+            ("observations", (3,), "f8"),
+            ("actions", (2,), "f8"),
+            ("rewards", (), "f8"),
+            ("terminals", (), "?"),
+        ):
+            file.create_dataset(name, (ROWS, *tail), dtype)
+        edit(file)
+    assert path.stat().st_size < 1 << 16
+    ran = limited(path, tmp_path / "root")
+    assert ran.returncode == 5, ran.stderr
+    assert f"{path} declares" in ran.stderr
+    assert repr(largest) in ran.stderr
+
+
+NEVER_WRITTEN: dict[str, Edit] = {
+    "gzip": replaced("terminals", shape=(ROWS,), dtype=bool, compression="gzip"),
+    "gzip in chunks": replaced(
+        "terminals", shape=(ROWS,), dtype=bool, chunks=(7,), compression="gzip"
+    ),
+    "chunks": replaced("terminals", shape=(ROWS,), dtype=bool, chunks=(7,)),
+    "plain": replaced("terminals", shape=(ROWS,), dtype=bool),
+    "f4 gzip": replaced("terminals", shape=(ROWS, 1), dtype="f4", compression="gzip"),
+    "rewards with a fill value": replaced(
+        "rewards", shape=(ROWS,), dtype="f4", compression="gzip", fillvalue=2.5
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEVER_WRITTEN)
+def test_a_column_that_was_never_written_has_its_fill_value(
+    tmp_path: Path, settings: Settings, case: str
+) -> None:
+    path = write(tmp_path / "mine.hdf5", NEVER_WRITTEN[case])
+    reader = open_reader(convert(path, "mine", settings, Options(audit="all")).path)
+    expected = d4rl_transitions(path)
+    for leaf, name in (("terminated", "terminated"), ("reward", "reward")):
+        found = reader.step(("next", leaf))[:, 0].tolist()
+        assert found == [getattr(row, name) for row in expected]
+    assert reader.lengths.tolist() == [10] * 4
+
+
+def test_a_column_half_of_which_was_written(tmp_path: Path, settings: Settings) -> None:
+    def half(file: Any) -> None:
+        options = {"shape": (ROWS,), "dtype": "f8", "chunks": (8,), "compression": "gzip"}
+        replaced("rewards", fillvalue=-1.0, **options)(file)
+        file["rewards"][20:] = np.arange(20.0)
+
+    path = write(tmp_path / "mine.hdf5", half)
+    reader = open_reader(convert(path, "mine", settings, Options(audit="all")).path)
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(reader.step(("next", "reward"))[:, 0], file["rewards"])
+
+
+UNFIT: dict[str, tuple[Edit, str]] = {
+    "object": (replaced("rewards", data=["x"] * ROWS, dtype=h5py.string_dtype()), "dtype object"),
+    "references": (
+        replaced("actions", shape=(ROWS,), dtype=h5py.ref_dtype),
+        "'actions' has dtype object",
+    ),
+    "compound": (
+        replaced("actions", shape=(ROWS,), dtype=[("x", "f4"), ("y", "f4")]),
+        r"'actions' has dtype \[\('x', '<f4'\)",
+    ),
+    "arrays": (replaced("actions", shape=(ROWS,), dtype=np.dtype((np.float32, (2,)))), "'actions'"),
+    "variable length": (
+        replaced("observations", shape=(ROWS,), dtype=h5py.vlen_dtype(np.float32)),
+        "'observations' has dtype object",
+    ),
+    "opaque": (replaced("terminals", data=np.zeros(ROWS, "V3")), r"'terminals' has dtype \|V3"),
+    "long double": (replaced("rewards", data=np.zeros(ROWS, np.longdouble)), "dtype float128"),
+    "complex": (replaced("rewards", data=np.zeros(ROWS, "c8")), "dtype complex64"),
+    "scalar": (replaced("rewards", data=3.0), "'rewards' has no rows, expected 40"),
+    "scalar observations": (replaced("observations", data=3.0), "'observations' has shape \\[\\]"),
+    "scalar flag": (replaced("timeouts", data=True), "'timeouts' has no rows, expected 40"),
+    "empty": (replaced("rewards", data=h5py.Empty("f4")), "'rewards' has no rows"),
+    "empty observations": (replaced("observations", data=h5py.Empty("f4")), "has shape None"),
+    "no rows": (replaced("observations", data=np.zeros((0, 3))), r"has shape \[0, 3\]"),
+    "too long": (replaced("actions", data=np.zeros((ROWS + 1, 2))), "'actions' has 41 rows"),
+    "too short": (replaced("timeouts", data=np.zeros(ROWS - 1, bool)), "'timeouts' has 39 rows"),
+    "two flags a row": (replaced("terminals", data=np.zeros((ROWS, 2), bool)), r"shape \[40, 2\]"),
+    "wider next": (
+        replaced("next_observations", data=np.zeros((ROWS, 4))),
+        r"'next_observations' has rows of shape \[4\]",
+    ),
+    "text next": (
+        replaced("next_observations", data=np.zeros((ROWS, 3), "S2")),
+        r"'next_observations' has dtype \|S2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_an_unfit_column_is_refused_by_name(tmp_path: Path, settings: Settings, case: str) -> None:
+    edit, message = UNFIT[case]
+    path = write(tmp_path / "mine.hdf5", edit)
+    with pytest.raises(FormatError, match=message) as caught:
+        convert(path, "mine", settings, Options(), source="d4rl")
+    assert str(path) in caught.value.message
+    assert not list(settings.root.glob("local/*"))
+
+
+@pytest.mark.parametrize("name", ["timeouts", "next_observations", "rewards"])
+@pytest.mark.parametrize("link", [h5py.SoftLink("/actions"), h5py.ExternalLink("o.h5", "/x")])
+def test_a_column_that_is_a_link_is_refused(
+    tmp_path: Path, settings: Settings, name: str, link: Any
+) -> None:
+    def edit(file: Any) -> None:
+        if name in file:
+            del file[name]
+        file[name] = link
+
+    path = write(tmp_path / "mine.hdf5", edit)
+    with pytest.raises(FormatError, match=f"'{name}' is a link to"):
+        convert(path, "mine", settings, Options(), source="d4rl")
+
+
+def test_flags_with_other_values_are_set_and_counted(tmp_path: Path, settings: Settings) -> None:
+    def edit(file: Any) -> None:
+        flags = np.zeros(ROWS, "f4")
+        flags[[3, 13, 23, 33]] = [np.nan, -1, np.inf, 1e-30]
+        replaced("terminals", data=flags)(file)
+        replaced("timeouts", data=np.where(np.arange(ROWS) % 10 == 9, 255, 0).astype("u1"))(file)
+
+    path = write(tmp_path / "mine.hdf5", edit)
+    result = convert(path, "mine", settings, Options(audit="all"))
+    reader = open_reader(result.path)
+    assert np.flatnonzero(reader.step(("next", "terminated"))).tolist() == [3, 13, 23, 33]
+    assert np.flatnonzero(reader.step(("next", "truncated"))).tolist() == [9, 19, 29, 39]
+    assert "4 values of terminals are neither 0 nor 1: all but 0 count as set." in (
+        result.manifest.notes
+    )
+    assert "4 values of timeouts are neither 0 nor 1: all but 0 count as set." in (
+        result.manifest.notes
+    )
+
+
+SCALARS: dict[str, Edit] = {
+    "long text": replaced("note", data="x" * 100_000),
+    "long bytes": replaced("note", data=np.bytes_(b"x" * 100_000)),
+    "declared bytes": replaced("note", shape=(), dtype="S2000000000"),
+    "reference": replaced("note", shape=(), dtype=h5py.ref_dtype),
+    "variable length": replaced("note", shape=(), dtype=h5py.vlen_dtype(np.float32)),
+    "array": replaced("note", shape=(), dtype=np.dtype((np.float32, (2,)))),
+    "long double": replaced("note", data=np.longdouble(1)),
+}
+
+
+@pytest.mark.parametrize("case", SCALARS)
+def test_single_values_that_cannot_be_kept_are_dropped(
+    tmp_path: Path, settings: Settings, case: str
+) -> None:
+    path = write(tmp_path / "mine.hdf5", SCALARS[case])
+    manifest = convert(path, "mine", settings, Options()).manifest
+    assert [leaf["key"] for leaf in manifest.dropped] == ["note"]
+    assert "metadata" not in manifest.about
+
+
+@pytest.mark.parametrize("shape", [(), (ROWS,)])
+def test_virtual_values_of_another_file_stay_there(
+    tmp_path: Path, settings: Settings, shape: tuple[int, ...]
+) -> None:
+    with h5py.File(tmp_path / "secret.hdf5", "w") as file:
+        file["value"] = np.full(shape, 42.0)
+
+    def edit(file: Any) -> None:
+        layout = h5py.VirtualLayout(shape, "f8")
+        layout[...] = h5py.VirtualSource(str(tmp_path / "secret.hdf5"), "value", shape)
+        file.create_virtual_dataset("note", layout)
+
+    path = write(tmp_path / "mine.hdf5", edit)
+    manifest = convert(path, "mine", settings, Options()).manifest
+    assert [leaf["key"] for leaf in manifest.dropped] == ["note"]
+    assert "42" not in str(manifest.about)
+
+
+def test_a_piece_without_observations_is_named(tmp_path: Path, settings: Settings) -> None:
+    path = tmp_path / "mine.hdf5"
+    write(tmp_path / "whole.hdf5")
+    with h5py.File(tmp_path / "whole.hdf5") as whole, h5py.File(path, "w") as file:
+        for name in whole:
+            for piece in range(3):
+                file[f"virtual/{piece}/{name}"] = whole[name][()]
+        del file["virtual/1/observations"]
+    with pytest.raises(FormatError, match="expected datasets 'virtual/1/observations'"):
+        convert(path, "mine", settings, Options(), source="d4rl")

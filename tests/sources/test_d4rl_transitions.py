@@ -1,0 +1,372 @@
+"""What is sampled of a converted D4RL file is the file's, transition by transition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+import offline_data
+from offline_data.errors import FormatError
+from offline_data.ingest import Options, convert
+from offline_data.progress import SilentProgress
+from offline_data.sources.d4rl.catalog import listed
+from offline_data.store.audit import Audit
+from offline_data.store.reader import open_reader
+from offline_data.testing.d4rl_toy import TOYS, write_published
+from tests.oracles import Transition, d4rl_transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from offline_data.config import Settings
+    from offline_data.ingest import Result
+
+Columns = dict[str, Any]
+ROWS = 60
+
+
+def write(path: Path, columns: Columns) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+    return path
+
+
+def continuous(shape: tuple[int, ...] = (3,), dtype: str = "f4") -> Columns:
+    """Six episodes of ten rows whose `next_observations` are those of the next row."""
+    size = int(np.prod(shape))
+    values = (np.arange((ROWS + 1) * size) + 1).reshape(ROWS + 1, *shape).astype(dtype)
+    timeouts = np.arange(ROWS) % 10 == 9
+    after = values[1:].copy()
+    after[timeouts] = -values[1:][timeouts] if np.dtype(dtype).kind != "u" else 7
+    return {
+        "observations": values[:-1],
+        "actions": np.arange(2.0 * ROWS).reshape(ROWS, 2),
+        "rewards": np.arange(ROWS, dtype="f4") / 8,
+        "terminals": np.arange(ROWS) == 29,
+        "timeouts": timeouts & (np.arange(ROWS) != 29),
+        "next_observations": after,
+    }
+
+
+def shuffled() -> Columns:
+    """A replay buffer in random order: no row has to do with the one after it."""
+    draw = np.random.default_rng(3)
+    return {
+        "observations": draw.normal(size=(1000, 4)),
+        "actions": draw.normal(size=(1000, 2)),
+        "rewards": draw.normal(size=1000),
+        "terminals": draw.random(1000) < 0.1,
+        "timeouts": draw.random(1000) < 0.1,
+        "next_observations": draw.normal(size=(1000, 4)),
+    }
+
+
+def jumping(*rows: int, **more: Any) -> Columns:
+    columns = continuous(**more)
+    for row in rows:
+        columns["next_observations"][row] += 100
+    return columns
+
+
+def terminated_inside() -> Columns:
+    columns = jumping(34)
+    columns["terminals"][34] = True
+    return columns
+
+
+def with_nan() -> Columns:
+    columns = jumping(12)
+    columns["observations"][5, 1] = columns["next_observations"][4, 1] = np.nan
+    columns["next_observations"][14, 0] = np.nan
+    return columns
+
+
+def without_next() -> Columns:
+    columns = continuous()
+    del columns["next_observations"]
+    return columns
+
+
+def in_pieces() -> Columns:
+    return {
+        f"virtual/{number}/{name}": values[5 * number : 5 * number + 5]
+        for name, values in jumping(31).items()
+        for number in range(12)
+    }
+
+
+CASES: dict[str, Callable[[], Columns]] = {
+    "shuffled": shuffled,
+    "one row": lambda: jumping(24),
+    "next to an end": lambda: jumping(8, 10, 58),
+    "every row": lambda: jumping(*range(ROWS)),
+    "terminated": terminated_inside,
+    "nan": with_nan,
+    "nothing differs": continuous,
+    "images": lambda: jumping(24, 25, shape=(6, 5, 3), dtype="u1"),
+    "large images": lambda: jumping(24, shape=(40, 40, 3), dtype="u1"),
+    "numbers": lambda: jumping(24, shape=()),
+    "int64": lambda: jumping(24, dtype="i8"),
+    "without next": without_next,
+    "pieces": in_pieces,
+}
+
+
+REAL = [
+    "Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse_fixed.hdf5",
+    "door-human-v1.hdf5",
+    "hopper_medium-v2.hdf5",
+    "hopper_medium_replay-v1.hdf5",
+    "hopper_mixed.hdf5",
+    "maze2d-umaze-sparse-v1.hdf5",
+    "mini_kitchen_microwave_kettle_light_slider-v0.hdf5",
+    "minigrid4rooms_random.hdf5",
+]
+
+
+def rows_of(result: Result) -> Any:
+    dataset = offline_data.open_dataset(result.path)
+    return dataset[np.arange(len(dataset))]
+
+
+def same(found: Any, expected: list[Any]) -> None:
+    wanted = np.stack([np.asarray(value) for value in expected])
+    values: NDArray[Any] = np.asarray(found)
+    assert values.dtype == wanted.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(values.reshape(wanted.shape), wanted)
+
+
+def assert_transitions(result: Result, expected: list[Transition]) -> None:
+    """Compare every row, and which rows may be sampled as transitions."""
+    rows = rows_of(result)
+    assert len(rows) == len(expected)
+    same(rows["observation"], [row.observation for row in expected])
+    same(rows["action"], [row.action for row in expected])
+    same(rows["next", "reward"], [row.reward for row in expected])
+    same(rows["next", "terminated"], [row.terminated for row in expected])
+    same(rows["next", "truncated"], [row.truncated for row in expected])
+    known = [number for number, row in enumerate(expected) if row.known]
+    if known:
+        same(rows["next", "observation"][known], [expected[row].next_observation for row in known])
+    unknown = [n for n, row in enumerate(expected) if not row.known and not row.terminated]
+    assert open_reader(result.path).invalid_rows.tolist() == unknown
+
+
+class Said(SilentProgress):
+    """Keeps what the screen is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_every_transition_is_that_of_the_file(
+    tmp_path: Path, settings: Settings, case: str, keep: bool
+) -> None:
+    path = write(tmp_path / "mine.hdf5", CASES[case]())
+    expected = d4rl_transitions(path, keep_episodes=keep)
+    first = convert(path, "a", settings, Options(audit="all", keep_episodes=keep))
+    assert_transitions(first, expected)
+    second = convert(first.path, "b", settings, Options(audit="all", layout="ted"))
+    assert_transitions(second, expected)
+    third = convert(second.path, "c", settings, Options(audit="all", layout="compact"))
+    assert_transitions(third, expected)
+    assert third.manifest.two_copies == first.manifest.two_copies == second.manifest.two_copies
+    assert first.manifest.tables == third.manifest.tables
+
+
+@pytest.mark.parametrize("layout", ["compact", "ted"])
+def test_a_kept_episode_is_whole_and_holds_both(
+    tmp_path: Path, settings: Settings, layout: Any
+) -> None:
+    path = write(tmp_path / "mine.hdf5", jumping(24, 55))
+    told = Said()
+    options = Options(layout=layout, keep_episodes=True)
+    result = convert(path, "mine", settings, options, told)
+    assert open_reader(result.path).lengths.tolist() == [10] * 6
+    assert result.manifest.two_copies == (("observation",),)
+    assert result.manifest.converter["options"]["keep_episodes"] is True
+    note = "In 2 rows inside episodes, next_observations is not the next row's observation: "
+    assert told.notes == [note + "the episodes are kept, and both are stored."]
+    assert told.notes[0] in result.manifest.notes
+    assert result.manifest.counts["valid_transitions"] == ROWS
+
+
+def test_a_cut_is_counted_said_and_marked_truncated(tmp_path: Path, settings: Settings) -> None:
+    path = write(tmp_path / "mine.hdf5", jumping(24, 55))
+    told = Said()
+    result = convert(path, "mine", settings, Options(), told)
+    reader = open_reader(result.path)
+    assert reader.lengths.tolist() == [10, 10, 5, 5, 10, 10, 6, 4]
+    assert np.flatnonzero(reader.step(("next", "truncated"))).tolist() == [
+        9,
+        19,
+        24,
+        39,
+        49,
+        55,
+        59,
+    ]
+    assert result.manifest.two_copies == ()
+    note = "In 2 rows inside episodes, next_observations is not the next row's observation: "
+    cut = "episodes end there, as truncated (--keep-episodes keeps them whole)."
+    assert told.notes == [note + cut]
+    assert told.notes[0] in result.manifest.notes
+
+
+def test_nothing_is_said_where_nothing_differs(tmp_path: Path, settings: Settings) -> None:
+    told = Said()
+    convert(write(tmp_path / "mine.hdf5", continuous()), "mine", settings, Options(), told)
+    assert told.notes == []
+
+
+def test_keeping_episodes_converts_again_what_was_cut(tmp_path: Path, settings: Settings) -> None:
+    path = write(tmp_path / "mine.hdf5", jumping(24))
+    kept = Options(keep_episodes=True)
+    assert convert(path, "mine", settings, Options()).manifest.counts["episodes"] == 7
+    again = convert(path, "mine", settings, kept)
+    assert not again.existed
+    assert again.manifest.counts["episodes"] == 6
+    assert convert(path, "mine", settings, kept).existed
+    assert convert(path, "mine", settings, Options()).existed
+    other = convert(path, "mine", settings, Options(layout="ted", force=True))
+    assert other.manifest.counts["episodes"] == 7
+
+
+@pytest.mark.parametrize("file", REAL)
+def test_real_files(realdata: Path, settings: Settings, file: str) -> None:
+    path = realdata / "fixtures_generated" / "d4rl" / file
+    assert path.is_file()
+    rule = next(one.rule for one in listed().values() if one.file == file)
+    expected = d4rl_transitions(path, rule.marks, rule.horizon)
+    assert_transitions(convert(path, "mine", settings, Options()), expected)
+
+
+@pytest.mark.parametrize("family", sorted(TOYS))
+def test_every_family(tmp_path: Path, settings: Settings, family: str) -> None:
+    path = write_published(tmp_path, TOYS[family])
+    rule = listed()[TOYS[family].dataset].rule
+    expected = d4rl_transitions(path, rule.marks, rule.horizon)
+    assert_transitions(convert(path, "mine", settings, Options()), expected)
+
+
+@pytest.mark.parametrize("count", [10, 11, 21, 101])
+def test_pieces_are_in_the_order_of_their_numbers(
+    tmp_path: Path, settings: Settings, count: int
+) -> None:
+    lengths = np.arange(count) % 7 + 1
+    stops = np.cumsum(lengths)
+    code = np.arange(stops[-1]) + 1.0
+    columns: Columns = {}
+    for number, (length, stop) in enumerate(zip(lengths, stops, strict=True)):
+        rows = slice(stop - length, stop)
+        columns[f"virtual/{number}/observations"] = code[rows, None]
+        columns[f"virtual/{number}/actions"] = -code[rows, None]
+        columns[f"virtual/{number}/rewards"] = code[rows]
+        columns[f"virtual/{number}/terminals"] = np.zeros(length, bool)
+        columns[f"virtual/{number}/timeouts"] = code[rows] % 10 == 0
+    path = write(tmp_path / "mine.hdf5", columns)
+    result = convert(path, "mine", settings, Options(audit="all"))
+    np.testing.assert_array_equal(np.ravel(rows_of(result)["observation"]), code)
+    assert_transitions(result, d4rl_transitions(path))
+
+
+LARGE = 2**62 + 1
+
+
+@pytest.mark.parametrize(("one", "other"), [("i8", "f8"), ("i8", "u8"), ("u8", "f4"), ("i4", "f4")])
+def test_types_that_no_type_holds_are_refused_or_exact(
+    tmp_path: Path, settings: Settings, one: str, other: str
+) -> None:
+    columns = continuous()
+    columns["observations"] = columns["observations"].astype(one)
+    columns["next_observations"] = columns["next_observations"].clip(0).astype(other)
+    if one == "i8":
+        columns["observations"][3] = LARGE
+    path = write(tmp_path / "mine.hdf5", columns)
+    if one == "i4":
+        rows = rows_of(convert(path, "mine", settings, Options(audit="all")))
+        assert np.asarray(rows["observation"]).dtype == np.float64
+        np.testing.assert_array_equal(rows["observation"], columns["observations"])
+        np.testing.assert_array_equal(rows["next", "observation"], columns["next_observations"])
+        return
+    names = f"{np.dtype(one)} and 'next_observations' {np.dtype(other)}"
+    with pytest.raises(FormatError, match=f"'observations' has dtype {names}: no dtype holds"):
+        convert(path, "mine", settings, Options())
+
+
+def test_the_audit_compares_whole_numbers_as_such(tmp_path: Path, settings: Settings) -> None:
+    """A table that holds whole numbers as float64 is found, although numpy calls them equal."""
+    columns = continuous(dtype="i8")
+    columns["observations"][3] = LARGE
+    columns["next_observations"][2] = LARGE
+    path = write(tmp_path / "mine.hdf5", columns)
+    exact = convert(path, "mine", settings, Options(audit="all"))
+    rounded = {**columns, **{name: columns[name].astype("f8") for name in columns if "obs" in name}}
+    wrong = convert(write(tmp_path / "other.hdf5", rounded), "other", settings, Options())
+    batch = open_reader(exact.path).episode_batch(0, 6)
+    with pytest.raises(offline_data.errors.AuditError, match="'observation' differs"):
+        Audit("all").check(batch, open_reader(wrong.path), 0, 0)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> Columns:
+    """Draw the columns of a small file of any flags, cuts, jumps, shapes and dtypes."""
+    rows = draw(st.integers(1, 40))
+    seed = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    shape = draw(st.sampled_from([(), (1,), (3,), (2, 2)]))
+    dtype = draw(st.sampled_from(["f4", ">f8", "u1", "i8", "f2", "?"]))
+    values = seed.integers(0, 4, (rows + 1, *shape)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        values[seed.random(values.shape) < 0.2] = np.nan
+    columns: Columns = {
+        "observations": values[:-1],
+        "actions": seed.integers(0, 9, (rows, *draw(st.sampled_from([(), (2,)])))),
+        "rewards": seed.normal(size=(rows, 1) if draw(st.booleans()) else rows),
+        "terminals": (seed.random(rows) < 0.2).astype(draw(st.sampled_from(["?", "f4", "u1"]))),
+        "timeouts": seed.random(rows) < 0.2,
+    }
+    if draw(st.booleans()):
+        after = values[1:].copy()
+        wrong = seed.random(rows) < draw(st.sampled_from([0, 0.1, 1]))
+        after[wrong] = seed.integers(0, 4, after.shape).astype(dtype)[wrong]
+        columns["next_observations"] = after
+    if draw(st.booleans()):
+        del columns["timeouts"]
+        columns["terminals"][seed.integers(rows)] = 1
+    cuts = draw(st.lists(st.integers(0, rows), max_size=13).map(sorted))
+    if not cuts:
+        return columns
+    return {
+        f"virtual/{number}/{name}": piece
+        for name, values in columns.items()
+        for number, piece in enumerate(np.split(values, cuts))
+    }
+
+
+@hypothesis.settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(columns=files(), keep=st.booleans(), layout=st.sampled_from(["compact", "ted"]))
+def test_any_file(
+    tmp_path: Path, settings: Settings, columns: Columns, keep: bool, layout: Any
+) -> None:
+    path = write(tmp_path / "mine.hdf5", columns)
+    options = Options(layout=layout, keep_episodes=keep, audit="all", force=True)
+    assert_transitions(
+        convert(path, "mine", settings, options), d4rl_transitions(path, keep_episodes=keep)
+    )
