@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import AccessError, FormatError, NotFoundError
@@ -146,8 +147,7 @@ _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH}"
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {shown(twice)} occurs twice")
     return value
 
