@@ -153,13 +153,28 @@ def integer_attribute(group: Any, name: str) -> int:
 
     Raises:
         TypeError: It is not a single number.
+        ValueError: It is a number, but no integer.
     """
-    attribute = _low().h5a.open(group, name.encode())
+    h5t, attribute = _low().h5t, _low().h5a.open(group, name.encode())
+    kind = attribute.get_type()
+    if attribute.shape != () or not isinstance(kind, (h5t.TypeIntegerID, h5t.TypeFloatID)):
+        # HDF5 would write all of an array into the eight bytes below.
+        raise TypeError(f"{name!r} is {attribute.dtype} of shape {attribute.shape}")
+    if isinstance(kind, h5t.TypeFloatID):
+        return _whole(attribute)
     value = np.empty((), np.int64)
     attribute.read(value)
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
         value = np.empty((), np.uint64)
         attribute.read(value)
+    return int(value)
+
+
+def _whole(attribute: Any) -> int:
+    value = np.empty((), np.float64)
+    attribute.read(value)
+    if not float(value).is_integer():
+        raise ValueError(f"{float(value)!r} is no integer")
     return int(value)
 
 
