@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from offline_data.sources.minari.leaves import EpisodeView, PlannedLeaf
 
-_PART = re.compile(r"part-(\d+)\.(arrow|parquet)\Z")
+_PART = re.compile(r"part-(\d{1,18})\.(arrow|parquet)\Z")
 _PADDED = frozenset({"actions", "rewards", "terminations", "truncations"})
 _COUNTED = re.compile(r"id|seed|options|total_steps|total_timesteps|rewards_\w+")
 
@@ -79,13 +79,36 @@ class ArrowStorage:
     def _read(self, number: int) -> ArrowEpisode:
         folder = self.folder / str(number)
         metadata = folder / "metadata.json"
+        self._check_inside(metadata)
         values = read_object(metadata) if os.path.lexists(metadata) else {}
-        leaves = list(table_leaves(read_table(_parts(folder))))
+        leaves = list(table_leaves(read_table(self._parts(folder))))
         rows = _table_rows(leaves, folder)
         steps = _steps(values, rows, folder)
         cut = (_cut(leaf, steps) for leaf in leaves)
         shaped = {leaf.path: self._shaped(leaf, folder) for leaf in cut}
         return ArrowEpisode(number, str(folder), shaped, values)
+
+    def _parts(self, folder: Path) -> list[Path]:
+        """Return the files of an episode's table, in order."""
+        try:
+            found = [(m, entry) for entry in folder.iterdir() if (m := _PART.match(entry.name))]
+        except OSError as error:
+            raise AccessError(f"{folder} cannot be read: {error.strerror}") from error
+        if not found:
+            raise FormatError(f"{folder} has no part-0.arrow or part-0.parquet")
+        parts = [entry for _, entry in sorted(found, key=lambda pair: int(pair[0][1]))]
+        for part in parts:
+            self._check_inside(part)
+        return parts
+
+    def _check_inside(self, file: Path) -> None:
+        """Refuse a link to another folder: a dataset does not choose which other files are read."""
+        if (file.is_symlink() or file.parent.is_symlink()) and not file.resolve().is_relative_to(
+            self.folder.resolve()
+        ):
+            raise FormatError(
+                f"{file} is a link to another folder", hint="copy the files themselves: cp -rL"
+            )
 
     def _shaped(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
         """Give the rows of a flat leaf the shape that its space or its own metadata state."""
@@ -105,13 +128,6 @@ class ArrowStorage:
             )
         reshaped = values.reshape(len(values), *shape)
         return ArrowLeaf(leaf.path, reshaped, leaf.nulls, leaf.row_shape, leaf.kind)
-
-
-def _parts(folder: Path) -> list[Path]:
-    found = [(match, entry) for entry in folder.iterdir() if (match := _PART.match(entry.name))]
-    if not found:
-        raise FormatError(f"{folder} has no part-0.arrow or part-0.parquet")
-    return [entry for _, entry in sorted(found, key=lambda pair: int(pair[0][1]))]
 
 
 def _table_rows(leaves: Sequence[ArrowLeaf], folder: Path) -> int:
