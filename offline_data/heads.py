@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from typing import TYPE_CHECKING
 
 from offline_data.errors import AccessError, FormatError, NotFoundError
@@ -29,18 +32,33 @@ def describe_head(head: bytes) -> str:
 
 
 def read_head(path: Path) -> bytes:
-    """Return the first 512 bytes of a file, or all where it has fewer.
+    """Return the first 512 bytes of a file, or all where it has fewer; see `read_plain`."""
+    return read_plain(path, 512)
+
+
+def read_plain(path: Path, count: int) -> bytes:
+    """Return the first `count` bytes of a plain file; never waits for a FIFO, reads no device.
 
     Raises:
         NotFoundError: No such file.
         AccessError: It may not be read by this user.
+        FormatError: It is no plain file.
     """
     try:
-        with path.open("rb") as file:
-            return file.read(512)
-    except FileNotFoundError:
+        # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise FormatError(f"{path} is not a plain file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(count)
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"There is no file {path}") from None
     except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that nothing drives
+            raise FormatError(f"{path} is not a plain file") from None
         raise AccessError(f"{path} cannot be read: {error.strerror}") from error
 
 

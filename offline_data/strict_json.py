@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
-import stat
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import AccessError, FormatError, NotFoundError
-from offline_data.heads import describe_head
+from offline_data.errors import FormatError
+from offline_data.heads import describe_head, read_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,33 +39,17 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -
         AccessError: It may not be read by this user.
         FormatError: It is no plain file, larger than `max_bytes`, or refused by `parse_json`.
     """
-    return parse_json(read_plain(path, max_bytes), str(path), finite=finite)
+    return parse_json(read_whole(path, max_bytes), str(path), finite=finite)
 
 
-def read_plain(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a plain file; never waits for a FIFO, never reads a device.
+def read_whole(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a plain file of at most `max_bytes` bytes.
 
     Raises:
-        NotFoundError: No such file.
-        AccessError: It may not be read by this user.
-        FormatError: It is no plain file, or larger than `max_bytes`.
+        NotFoundError, AccessError: See `read_plain`.
+        FormatError: It is no plain file, or larger.
     """
-    try:
-        # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise FormatError(f"{path} is not a plain file")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                data = file.read(max_bytes + 1)
-        finally:
-            os.close(descriptor)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"There is no file {path}") from None
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device that nothing drives
-            raise FormatError(f"{path} is not a plain file") from None
-        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
+    data = read_plain(path, max_bytes + 1)
     if len(data) > max_bytes:
         raise FormatError(f"{path} is larger than {max_bytes:,} bytes: too large for its kind")
     return data

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.heads import check_magic
+from offline_data.heads import describe_head, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
 _STREAM = b"\xff\xff\xff\xff"
+_SMALL = 256 << 20  # bytes that any file may unpack to
+_RATIO = 1024  # bytes that a byte of a larger file may unpack to; also rows read at once
 
 
 @dataclass(frozen=True)
@@ -44,47 +46,45 @@ def read_table(paths: Sequence[Path]) -> Any:
         A `pyarrow.Table`, validated.
 
     Raises:
-        FormatError: A file is not what its name says, or is damaged.
+        FormatError: A file is not what its name says, is damaged, or holds a thousand times more
+            than its size.
         MissingDependencyError: pyarrow is not installed.
     """
     pa = _pyarrow()
     tables = []
     for path in paths:
-        check = _check_parquet if path.suffix == ".parquet" else _check_arrow
-        check(path)
-        read = _read_parquet if path.suffix == ".parquet" else _read_arrow
+        parquet = path.suffix == ".parquet"
+        head = read_head(path)
+        if not head.startswith(b"PAR1" if parquet else (b"ARROW1", _STREAM)):
+            kind = "a Parquet file" if parquet else "an Arrow file"
+            raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint="fetch it again")
         try:
-            table = read(path)
+            table = _read_parquet(path) if parquet else _read_arrow(path)
             table.validate(full=True)
             tables.append(table)
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
+            said = str(error).splitlines() or [type(error).__name__]
             raise FormatError(
-                f"{path} is damaged or cut short: {str(error).splitlines()[0]}",
-                hint="fetch or copy the file again",
+                f"{path} is damaged or cut short: {said[0]}", hint="fetch or copy the file again"
             ) from error
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
-        raise FormatError(f"{paths[0].parent} has files of different columns: {error}") from error
-
-
-def _check_parquet(path: Path) -> None:
-    check_magic(path, b"PAR1", "a Parquet file")
-
-
-def _check_arrow(path: Path) -> None:
-    if path.is_file():
-        with path.open("rb") as file:
-            if file.read(len(_STREAM)) == _STREAM:
-                return
-    check_magic(path, b"ARROW1", "an Arrow file")
+        said = str(error).splitlines()
+        raise FormatError(f"{paths[0].parent} has files of different columns: {said[0]}") from error
 
 
 def _read_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        return file.read()
+        # One row group at a time: pyarrow cannot join those of nested columns with a dictionary.
+        batches = (
+            batch
+            for group in range(file.num_row_groups)
+            for batch in file.iter_batches(batch_size=_RATIO, row_groups=[group])
+        )
+        return _bounded(batches, file.schema_arrow, path)
 
 
 def _read_arrow(path: Path) -> Any:
@@ -92,8 +92,23 @@ def _read_arrow(path: Path) -> Any:
     with pa.memory_map(str(path)) as source:
         if source.read(len(_STREAM)) == _STREAM:
             source.seek(0)
-            return pa.ipc.open_stream(source).read_all()
-        return pa.ipc.open_file(source).read_all()
+            stream = pa.ipc.open_stream(source)
+            return _bounded(stream, stream.schema, path)
+        file = pa.ipc.open_file(source)
+        batches = (file.get_batch(number) for number in range(file.num_record_batches))
+        return _bounded(batches, file.schema, path)
+
+
+def _bounded(batches: Iterable[Any], schema: Any, path: Path) -> Any:
+    """Return record batches as a table; a small file that declares endless rows is refused."""
+    most = _SMALL + _RATIO * path.stat().st_size
+    kept, size = [], 0
+    for batch in batches:
+        size += max(batch.nbytes, batch.num_rows)
+        if size > most:
+            raise FormatError(f"{path} has {path.stat().st_size:,} bytes and unpacks to {size:,}")
+        kept.append(batch)
+    return _pyarrow().Table.from_batches(kept, schema)
 
 
 def table_leaves(table: Any) -> Iterator[ArrowLeaf]:
@@ -126,7 +141,7 @@ def _to_numpy(array: Any) -> NDArray[Any] | None:
     types = _pyarrow().types
     kind = array.type
     if types.is_dictionary(kind):
-        return _to_numpy(array.dictionary_decode())
+        return _dictionary(array)
     if types.is_fixed_size_list(kind):
         return _fixed_lists(array)
     if types.is_list(kind) or types.is_large_list(kind):
@@ -138,6 +153,17 @@ def _to_numpy(array: Any) -> NDArray[Any] | None:
         objects: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return objects
     return None
+
+
+def _dictionary(array: Any) -> NDArray[Any] | None:
+    """Look the rows up in the dictionary; those of text share their words."""
+    words = _to_numpy(array.dictionary)
+    if words is None or not len(words) or words.dtype != object:
+        return _to_numpy(array.dictionary_decode())
+    rows: NDArray[Any] = words[array.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    if array.null_count:
+        rows[array.is_null().to_numpy(zero_copy_only=False)] = None
+    return rows
 
 
 def _numbers(array: Any) -> NDArray[Any]:

@@ -231,14 +231,18 @@ def integer_attribute(group: Any, name: str) -> int:
     """Read an integer attribute of a low-level group, whatever its width.
 
     Raises:
-        TypeError: It is not a single integer.
+        TypeError: It is not a single number.
+        ValueError: It is a number, but no integer.
     """
-    attribute = _low().h5a.open(group, name.encode())
+    h5t, attribute = _low().h5t, _low().h5a.open(group, name.encode())
+    kind = attribute.get_type()
     # HDF5 writes as many values as the attribute has, wherever they go.
-    if attribute.get_space().get_simple_extent_npoints() != 1 or (
-        attribute.get_type().get_class() != _low().h5t.INTEGER
+    if attribute.get_space().get_simple_extent_npoints() != 1 or not isinstance(
+        kind, (h5t.TypeIntegerID, h5t.TypeFloatID)
     ):
         raise TypeError(f"{name!r} is {attribute.dtype} of shape {list(attribute.shape)}")
+    if isinstance(kind, h5t.TypeFloatID):
+        return _whole(attribute)
     value = np.empty(attribute.shape, np.int64)
     attribute.read(value)
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
@@ -254,6 +258,15 @@ def read_scalar(dataset: Any) -> Any:
         FormatError: A rule of `hdf5_storage` is broken.
     """
     return _high(dataset)[()]
+
+
+def _whole(attribute: Any) -> int:
+    value = np.empty(attribute.shape, np.float64)
+    attribute.read(value)
+    number = float(value.item())
+    if not number.is_integer():
+        raise ValueError(f"{number!r} is no integer")
+    return int(number)
 
 
 def read_into(dataset: Any, out: NDArray[Any]) -> None:

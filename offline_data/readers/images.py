@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"
+_MOST_PIXELS = 1 << 26  # 200 MB of one frame
 
 
 def is_jpeg(data: bytes, *, whole: bool = False) -> bool:
@@ -39,14 +40,17 @@ def decode_jpeg(data: bytes, where: str) -> NDArray[np.uint8]:
         uint8 `[height, width, 3]`, or `[height, width]` for a greyscale image.
 
     Raises:
-        FormatError: It is not a JPEG image, or is cut short.
+        FormatError: It is not a JPEG image, is cut short, or has more than 2**26 pixels.
         MissingDependencyError: Pillow is not installed.
     """
-    image_module = _pillow()
+    plugin = _pillow()
     try:
-        with image_module.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        # Not Image.open: that warns of large images on the screen, by a limit of the process.
+        with plugin.JpegImageFile(io.BytesIO(data)) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise FormatError(f"{where} is an image of {image.width} x {image.height} pixels")
             return np.array(image, dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError) as error:
         raise FormatError(f"{where} is not a JPEG image that can be decoded: {error}") from error
 
 
@@ -68,9 +72,9 @@ def decode_jpegs(frames: Sequence[bytes], out: NDArray[np.generic], where: str) 
 
 def _pillow() -> Any:
     try:
-        from PIL import Image
+        from PIL import JpegImagePlugin
     except ImportError as error:
         raise MissingDependencyError(
             "JPEG images need Pillow", hint="pip install 'offline-data[images]'"
         ) from error
-    return Image
+    return JpegImagePlugin

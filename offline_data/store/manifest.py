@@ -12,7 +12,7 @@ from offline_data.episodes.fields import Dropped
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.store.layout import FORMAT_VERSION, MANIFEST, LayoutName, TableSpec
 from offline_data.store.manifest_schema import check_manifest
-from offline_data.strict_json import parse_json, read_plain
+from offline_data.strict_json import parse_json, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +136,7 @@ def check_digest(folder: Path, manifest: Manifest) -> str | None:
     Returns:
         What is wrong, as half a sentence; None where nothing is, or where the file has no digest.
     """
-    data = read_plain(folder / MANIFEST, MAX_BYTES)
+    data = read_whole(folder / MANIFEST, MAX_BYTES)
     last = _LAST_FIELD.search(data)
     stated = last[1] if last else str(manifest.sha256).encode()
     if last is None and manifest.sha256 is None:
@@ -159,7 +159,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        data = read_plain(path, MAX_BYTES)
+        data = read_whole(path, MAX_BYTES)
     except NotFoundError:
         raise NotFoundError(
             f"{folder} is not a dataset directory: it has no {MANIFEST}",

@@ -117,6 +117,7 @@ class DatasetWriter:
         if self._layout is None:
             raise FormatError(f"{self._header.id} has no episodes")
         self._sink.drain()  # the audit runs there
+        self._compare_announced()
         columns = {
             key: np.concatenate([part[key] for part in self._episodes]) for key in self._episodes[0]
         }
@@ -129,6 +130,13 @@ class DatasetWriter:
             self._schema_of_all.two_copies,
         )
         return complete(self._sink, self._header, contents, self._words)
+
+    def _compare_announced(self) -> None:
+        """Note where the source has other counts than it states."""
+        for what in ("transitions", "episodes"):
+            stated, found = getattr(self._announced, what), self._census.counts[what]
+            if stated is not None and stated != found:
+                self._census.notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
 
     @property
     def _schema_of_all(self) -> Schema:

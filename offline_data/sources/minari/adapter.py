@@ -26,12 +26,13 @@ from offline_data.sources.minari.remote import find_release, list_remote, parse_
 from offline_data.sources.minari.spaces import space_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
     from offline_data.sources.base import RawDataset
     from offline_data.sources.minari.leaves import Storage
+    from offline_data.sources.minari.spaces import DeclaredLeaf
 
 
 class Minari:
@@ -106,13 +107,9 @@ class Minari:
         data = need_data(raw)
         metadata = read_metadata(data)
         notes = next((e.notes for e in self.catalog() if e.name == release.name), ())
-        shapes = _shapes(metadata)
-        declared = {
-            section: [path[1:] for path in shapes if path[0] == section]
-            for section in ("observations", "actions")
-        }
+        declared = _declared(metadata)
         info = source_info(metadata, release.name, notes)
-        return MinariDataset(info, _storage(data, metadata, shapes), declared)
+        return MinariDataset(info, _storage(data, metadata, declared), declared)
 
 
 def _entry(row: dict[str, str]) -> CatalogEntry:
@@ -130,26 +127,32 @@ def _size(data: DataFolder) -> int | None:
     return data.main_file.stat().st_size if data.main_file.is_file() else None
 
 
-def _shapes(metadata: Metadata) -> dict[tuple[str, ...], tuple[int, ...] | None]:
-    """Row shapes that the spaces declare, by section and names; none where they were flattened."""
+def _declared(metadata: Metadata) -> dict[str, dict[tuple[str, ...], DeclaredLeaf]]:
+    """Return what the spaces declare, by section; nothing where the recorder flattened it."""
     spaces = {
         "observations": (metadata.observation_space, "flatten_observation"),
         "actions": (metadata.action_space, "flatten_action"),
     }
     return {
-        (section, *names): shape
+        section: {}
+        if metadata.flag(flattened)
+        else space_leaves(space, f"{section} of {metadata.where}")
         for section, (space, flattened) in spaces.items()
-        if not metadata.flag(flattened)
-        for names, shape in space_leaves(space, f"{section} of {metadata.where}").items()
     }
 
 
 def _storage(
     data: DataFolder,
     metadata: Metadata,
-    shapes: dict[tuple[str, ...], tuple[int, ...] | None],
+    declared: Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]],
 ) -> Storage:
     if metadata.data_format == "hdf5":
         check_magic(data.main_file, MAGIC, "an HDF5 file")
         return Hdf5Storage(data.main_file)
-    return ArrowStorage(data.path, {path: s for path, s in shapes.items() if s is not None})
+    shapes = {
+        (section, *names): leaf.shape
+        for section, leaves in declared.items()
+        for names, leaf in leaves.items()
+        if leaf.shape is not None
+    }
+    return ArrowStorage(data.path, shapes)

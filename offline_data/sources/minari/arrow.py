@@ -10,9 +10,12 @@ actions, rewards, flags                a0   a1   a2   (padding, dropped here)
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +23,18 @@ import numpy as np
 from offline_data.errors import AccessError, FormatError
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
 from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
-from offline_data.sources.minari.leaves import EpisodeFacts, FoundLeaf, fill, nothing
-from offline_data.sources.minari.metadata import read_json
+from offline_data.sources.minari.leaves import (
+    NOTE_NO_SEED,
+    EpisodeFacts,
+    FoundLeaf,
+    episode_number,
+    fill,
+    groups_of,
+    nothing,
+    seed_of,
+)
+from offline_data.sources.minari.metadata import read_object
+from offline_data.strict_json import count_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +44,7 @@ if TYPE_CHECKING:
 
     from offline_data.sources.minari.leaves import EpisodeView, PlannedLeaf
 
-_PART = re.compile(r"part-(\d+)\.(arrow|parquet)\Z")
+_PART = re.compile(r"part-(\d{1,18})\.(arrow|parquet)\Z")
 _PADDED = frozenset({"actions", "rewards", "terminations", "truncations"})
 _COUNTED = re.compile(r"id|seed|options|total_steps|total_timesteps|rewards_\w+")
 
@@ -55,7 +68,8 @@ class ArrowStorage:
             names = [entry.name for entry in self.folder.iterdir() if entry.is_dir()]
         except OSError as error:
             raise AccessError(f"{self.folder} cannot be read: {error.strerror}") from error
-        return sorted(int(name) for name in names if name.isdecimal())
+        digits = [name for name in names if name.isdecimal()]
+        return sorted(episode_number(name, name, self.where) for name in digits)
 
     @contextmanager
     def views(self, numbers: Sequence[int]) -> Iterator[Iterator[EpisodeView]]:
@@ -65,13 +79,36 @@ class ArrowStorage:
     def _read(self, number: int) -> ArrowEpisode:
         folder = self.folder / str(number)
         metadata = folder / "metadata.json"
-        values = read_json(metadata) if metadata.is_file() else {}
-        leaves = list(table_leaves(read_table(_parts(folder))))
+        self._check_inside(metadata)
+        values = read_object(metadata) if os.path.lexists(metadata) else {}
+        leaves = list(table_leaves(read_table(self._parts(folder))))
         rows = _table_rows(leaves, folder)
         steps = _steps(values, rows, folder)
         cut = (_cut(leaf, steps) for leaf in leaves)
         shaped = {leaf.path: self._shaped(leaf, folder) for leaf in cut}
         return ArrowEpisode(number, str(folder), shaped, values)
+
+    def _parts(self, folder: Path) -> list[Path]:
+        """Return the files of an episode's table, in order."""
+        try:
+            found = [(m, entry) for entry in folder.iterdir() if (m := _PART.match(entry.name))]
+        except OSError as error:
+            raise AccessError(f"{folder} cannot be read: {error.strerror}") from error
+        if not found:
+            raise FormatError(f"{folder} has no part-0.arrow or part-0.parquet")
+        parts = [entry for _, entry in sorted(found, key=lambda pair: int(pair[0][1]))]
+        for part in parts:
+            self._check_inside(part)
+        return parts
+
+    def _check_inside(self, file: Path) -> None:
+        """Refuse a link to another folder: a dataset does not choose which other files are read."""
+        if (file.is_symlink() or file.parent.is_symlink()) and not file.resolve().is_relative_to(
+            self.folder.resolve()
+        ):
+            raise FormatError(
+                f"{file} is a link to another folder", hint="copy the files themselves: cp -rL"
+            )
 
     def _shaped(self, leaf: ArrowLeaf, folder: Path) -> ArrowLeaf:
         """Give the rows of a flat leaf the shape that its space or its own metadata state."""
@@ -79,20 +116,18 @@ class ArrowStorage:
         values = leaf.values
         if shape is None or values is None or values.dtype == object or values.shape[1:] == shape:
             return leaf
-        if int(np.prod(shape)) != int(np.prod(values.shape[1:])):
+        found, where = values.shape[1:], f"{folder} {'/'.join(leaf.path)}"
+        if math.prod(shape) != math.prod(found):
             raise FormatError(
-                f"{folder} {'/'.join(leaf.path)} has {int(np.prod(values.shape[1:]))} numbers "
-                f"a row; expected {list(shape)}"
+                f"{where} has {math.prod(found)} numbers a row; expected {list(shape)}"
+            )
+        if len(found) != 1 or leaf.row_shape not in {None, shape}:
+            stated = found if leaf.row_shape in {None, shape} else leaf.row_shape
+            raise FormatError(
+                f"{where} has rows of shape {list(stated)}; its space declares {list(shape)}"
             )
         reshaped = values.reshape(len(values), *shape)
         return ArrowLeaf(leaf.path, reshaped, leaf.nulls, leaf.row_shape, leaf.kind)
-
-
-def _parts(folder: Path) -> list[Path]:
-    found = [(match, entry) for entry in folder.iterdir() if (match := _PART.match(entry.name))]
-    if not found:
-        raise FormatError(f"{folder} has no part-0.arrow or part-0.parquet")
-    return [entry for _, entry in sorted(found, key=lambda pair: int(pair[0][1]))]
 
 
 def _table_rows(leaves: Sequence[ArrowLeaf], folder: Path) -> int:
@@ -104,13 +139,13 @@ def _table_rows(leaves: Sequence[ArrowLeaf], folder: Path) -> int:
 
 def _steps(values: Mapping[str, Any], rows: int, folder: Path) -> int:
     """Return the number of actions; the metadata tell whether there is a row of padding."""
-    stated = values.get("total_steps", rows - 1)
+    stated = count_of(values.get("total_steps", rows - 1), f"total_steps of {folder}")
     if stated not in {rows - 1, rows}:
         raise FormatError(
             f"{folder} has {rows} rows, but its metadata say total_steps is {stated}; "
             f"expected {rows - 1}"
         )
-    return int(stated)
+    return stated
 
 
 def _cut(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
@@ -140,9 +175,21 @@ class ArrowEpisode:
         found = (_found(leaf, self.where) for leaf in self.leaves.values())
         return [leaf for leaf in found if leaf.section != "episode_id"]
 
-    def info_count(self) -> int:
-        """Count the fields of the column `infos`."""
-        return len({path[:2] for path in self.leaves if path[0] == "infos"})
+    def members(self, group: tuple[str, ...]) -> int:
+        """Count the fields of a struct column; `()`: the columns."""
+        return len(self._groups.get(group, ()))
+
+    def groups(self, _: set[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[str]]:
+        """Name the columns, and the fields of each struct column."""
+        return self._groups
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, ...], frozenset[str]]:
+        return groups_of(path for path in self.leaves if path[0] != "episode_id")
+
+    def stated(self) -> tuple[Any, Any]:
+        """Return `id` and `total_steps` as its metadata have them."""
+        return self.values.get("id"), self.values.get("total_steps")
 
     def open(self, leaf: PlannedLeaf) -> ArrowHandle | None:
         """Return the column of a leaf; None where this episode does not have it."""
@@ -157,21 +204,23 @@ class ArrowEpisode:
     def facts(self) -> EpisodeFacts:
         """Sort the metadata of the episode."""
         noted = {name: value for name, value in self.values.items() if not _COUNTED.match(name)}
-        options = self.values.get("options")
+        options, seed = self.values.get("options"), self._seed()
         return EpisodeFacts(
-            id=self._integer("id", self.number),
-            seed=self._integer("seed", -1),
+            id=self.number,
+            seed=-1 if seed is None else seed,
             options=None if options is None else json.dumps(options, sort_keys=True),
             metadata=json.dumps(noted, sort_keys=True) if noted else None,
+            notes=(NOTE_NO_SEED,) if seed is None else (),
         )
 
-    def _integer(self, name: str, default: int) -> int:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, int):
-            raise FormatError(f"{self.where}/metadata.json has no integer in {name!r}: {value!r}")
-        return value
+    def _seed(self) -> int | None:
+        """Return the seed, -1 where there is none; None where it is a number, but no integer."""
+        seed = self.values.get("seed")
+        if isinstance(seed, bool) or not isinstance(seed, (int, float, type(None))):
+            raise FormatError(
+                f"{self.where}/metadata.json has a seed that is no number: {shown(seed)}"
+            )
+        return -1 if seed is None else seed_of(seed)
 
 
 def _found(leaf: ArrowLeaf, where: str) -> FoundLeaf:
@@ -202,9 +251,9 @@ class ArrowHandle:
     where: str
 
     @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(self.values)
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the column."""
+        return self.values.shape
 
     @property
     def has_nulls(self) -> bool:

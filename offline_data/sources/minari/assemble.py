@@ -86,18 +86,18 @@ def read_batch(views: Iterable[EpisodeView], plan: Plan, capacity: int) -> Episo
 def _add(view: EpisodeView, draft: _Draft) -> None:
     plan = draft.plan
     rewards = _need(view, plan.reward)
-    steps = rewards.rows
+    steps = rewards.shape[0] if rewards.shape else 0
     if steps < 1:
         raise FormatError(f"{view.where} has no step")
     for leaf in (plan.reward, *plan.steps):
         handle = rewards if leaf is plan.reward else _need(view, leaf)
         out = draft.columns[leaf.key].extend(steps)
         if not handle.read_if_fits(out):
-            _check_rows(view, leaf, handle.rows, steps)
+            _check_rows(view, leaf, handle.shape, steps)
             _read(handle, leaf, draft, out)
     draft.final.append(_add_observations(view, draft, steps))
     missing = [leaf for leaf in plan.infos if not _add_info(view, leaf, draft, steps)]
-    if missing or view.info_count() != plan.info_count:
+    if missing or any(view.members(group) != count for group, count in plan.members.items()):
         _drop_unplanned(view, draft)
     draft.lengths.append(steps)
     _add_facts(view, draft)
@@ -110,10 +110,15 @@ def _need(view: EpisodeView, leaf: PlannedLeaf) -> LeafHandle:
     return handle
 
 
-def _check_rows(view: EpisodeView, leaf: PlannedLeaf, found: int, expected: int) -> None:
-    if found != expected:
+def _check_rows(
+    view: EpisodeView, leaf: PlannedLeaf, found: tuple[int, ...], expected: int
+) -> None:
+    rows = found[0] if found else "no"
+    if rows != expected:
+        shapes = f" of shape {list(found)}", f" of shape {[expected, *leaf.shape]}"
         raise FormatError(
-            f"{view.where} has {found} rows in {'/'.join(leaf.place)!r}; expected {expected}"
+            f"{view.where} has {rows} rows in {'/'.join(leaf.place)!r}{shapes[0]}; "
+            f"expected {expected}{shapes[1]}"
         )
 
 
@@ -136,8 +141,8 @@ def _add_observations(view: EpisodeView, draft: _Draft, steps: int) -> bool:
             rows = steps + 1
             continue
         if rows is None:
-            rows = steps if handle.rows == steps else steps + 1
-        _check_rows(view, leaf, handle.rows, rows)
+            rows = steps if handle.shape[:1] == (steps,) else steps + 1
+        _check_rows(view, leaf, handle.shape, rows)
         _read(handle, leaf, draft, out[:rows])
         out[rows:] = out[rows - 1]
     if rows != steps:
@@ -161,38 +166,40 @@ def _add_info(view: EpisodeView, leaf: PlannedLeaf, draft: _Draft, steps: int) -
     out = draft.columns[leaf.key].extend(steps if leaf.per_action else steps + 1)
     if handle is not None and handle.read_if_fits(out):
         return True
-    if handle is None or handle.rows == 0:
+    if handle is None or handle.shape[:1] in {(), (0,)}:
         out[...] = nothing(leaf.dtype)
         draft.note(NOTE_MISSING, leaf)
         return False
-    if handle.rows == len(out):
+    rows = handle.shape[0]
+    if rows == len(out):
         _read(handle, leaf, draft, out)
-    elif handle.rows == steps:
+    elif rows == steps:
         out[0] = nothing(leaf.dtype)
         _read(handle, leaf, draft, out[1:])
         draft.note(NOTE_NO_FIRST, leaf)
-    elif handle.rows == steps + 1:
+    elif rows == steps + 1:
         all_rows = np.empty((steps + 1, *leaf.shape), leaf.dtype)
         _read(handle, leaf, draft, all_rows)
         out[...] = all_rows[1:]
         draft.note(NOTE_FIRST_LEFT, leaf)
     else:
-        _check_rows(view, leaf, handle.rows, len(out))
+        _check_rows(view, leaf, handle.shape, len(out))
     return True
 
 
 def _drop_unplanned(view: EpisodeView, draft: _Draft) -> None:
-    known = {leaf.place for leaf in draft.plan.infos}
+    known = {leaf.place for leaf in draft.plan.leaves}
     for found in view.describe():
         name = "/".join(found.place)
         listed = any(dropped.key == name for dropped in draft.dropped)
-        if found.section == "infos" and found.place not in known and not listed:
+        if found.place not in known and not listed:
             draft.dropped.add(Dropped(name, _UNPLANNED))
 
 
 def _add_facts(view: EpisodeView, draft: _Draft) -> None:
     facts = view.facts()
     draft.facts.append(facts)
+    draft.notes.update(dict.fromkeys(facts.notes))
     if facts.seed > _LARGEST:
         draft.note(NOTE_SEED)
     if facts.metadata is not None and not draft.plan.metadata:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,15 @@ from offline_data.sources.minari.assemble import read_batch
 from offline_data.sources.minari.plan import Described, Plan, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from offline_data.episodes import EpisodeBatch
     from offline_data.sources.base import SourceInfo
-    from offline_data.sources.minari.leaves import Storage
+    from offline_data.sources.minari.leaves import EpisodeView, Storage
+    from offline_data.sources.minari.spaces import DeclaredLeaf
+
+NOTE_ID = "Some episodes state another id than the name of their place has, which is kept."
+NOTE_STEPS = "Some episodes state another total_steps than the steps they have."
 
 _LOOKED_AT = 16  # episodes, spread evenly, that the leaves of the infos are collected from
 _SPARE = 1.25  # room in a part for episodes longer than the average, before it has to grow
@@ -27,7 +32,7 @@ class MinariDataset:
     Args:
         info: What the source says of it.
         storage: Its data files.
-        declared: Names of the leaves that its spaces declare, by section.
+        declared: What its spaces declare, by section and names.
     """
 
     threaded = False
@@ -36,7 +41,7 @@ class MinariDataset:
         self,
         info: SourceInfo,
         storage: Storage,
-        declared: Mapping[str, Sequence[tuple[str, ...]]],
+        declared: Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]],
     ) -> None:
         self.info = info
         self._storage = storage
@@ -82,25 +87,39 @@ class MinariDataset:
         return numbers
 
     @cached_property
-    def _described(self) -> tuple[tuple[Described, ...], bool]:
+    def _described(self) -> tuple[tuple[Described, ...], bool, tuple[str, ...]]:
+        """Some episodes, whether a recorder noted something on them, what they state wrongly."""
         step = max(1, -(-len(self._numbers) // _LOOKED_AT))
         some = sorted({*self._numbers[::step], self._numbers[-1]})
-        episodes, noted = [], False
+        episodes, noted, notes = [], False, dict[str, None]()
         with self._storage.views(some) as views:
-            for view in views:
-                episodes.append(Described(view.where, tuple(view.describe())))
+            for number, view in zip(some, views, strict=True):
+                leaves = tuple(view.describe())
+                groups = view.groups({leaf.place for leaf in leaves})
+                episodes.append(Described(view.where, leaves, groups))
                 noted = noted or view.facts().metadata is not None
-        return tuple(episodes), noted
+                notes.update(dict.fromkeys(_wrong(view, number, episodes[-1])))
+        return tuple(episodes), noted, tuple(notes)
 
     @cached_property
     def _plan(self) -> Plan:
-        episodes, noted = self._described
-        return make_plan(episodes, self._declared, metadata=noted)
+        episodes, noted, notes = self._described
+        plan = make_plan(episodes, self._declared, metadata=noted)
+        return replace(plan, notes=(*plan.notes, *notes))
 
     @cached_property
     def _average_length(self) -> float:
-        """Steps of an average episode, as the metadata say, else as the episodes looked at do."""
-        if self.info.transitions and self.info.episodes:
-            return self.info.transitions / self.info.episodes
+        """Steps of an average episode, as the metadata say where that can be, else as looked at."""
         lengths = [episode.rows("rewards") for episode in self._described[0]]
-        return sum(lengths) / len(lengths)
+        seen = sum(lengths) / len(lengths)
+        stated = (self.info.transitions or 0) / len(self._numbers)
+        return stated if seen / 4 <= stated <= 2 * max(lengths) else seen
+
+
+def _wrong(view: EpisodeView, number: int, described: Described) -> Iterator[str]:
+    """Note what an episode states of itself and is not so."""
+    stated_id, steps = view.stated()
+    if stated_id is not None and stated_id != number:
+        yield NOTE_ID
+    if steps is not None and steps != described.rows("rewards"):
+        yield NOTE_STEPS

@@ -15,7 +15,15 @@ from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.readers.images import decode_jpeg, decode_jpegs
-from offline_data.sources.minari.leaves import EpisodeFacts, FoundLeaf, fill
+from offline_data.sources.minari.leaves import (
+    NOTE_NO_SEED,
+    EpisodeFacts,
+    FoundLeaf,
+    episode_number,
+    fill,
+    groups_of,
+    seed_of,
+)
 from offline_data.sources.minari.metadata import plain
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from offline_data.sources.minari.leaves import EpisodeView, Form, PlannedLeaf
 
 _EPISODE = re.compile(r"episode_(\d+)\Z")
+_MOST_GROUPS = 10_000  # of one episode
 _TUPLE_PART = re.compile(r"_index_(\d+)\Z")
 _COUNTED = frozenset(
     {b"id", b"seed", b"total_steps", b"total_timesteps"}
@@ -53,7 +62,7 @@ class Hdf5Storage:
                 # A downloaded file does not choose which other files of this machine are read.
                 raise FormatError(f"{self.where} {name} is a link to {target!r}, in another folder")
         named = (_EPISODE.match(name) for name, _ in links)
-        return sorted(int(match[1]) for match in named if match)
+        return sorted(episode_number(m[1], m[0], self.where) for m in named if m)
 
     @contextmanager
     def views(self, numbers: Sequence[int]) -> Iterator[Iterator[EpisodeView]]:
@@ -94,15 +103,41 @@ class Hdf5Episode:
     def _dataset(self, leaf: hdf5_tree.TreeLeaf) -> Any:
         return None if leaf.rows is None else hdf5_tree.open_dataset(self._group, leaf.path)
 
-    def info_count(self) -> int:
-        """Count what lies directly in the group `infos`."""
-        infos = hdf5_tree.open_group(self._group, ("infos",))
-        return 0 if infos is None else int(infos.get_num_objs())
+    def members(self, group: tuple[str, ...]) -> int:
+        """Count the links of a group below the episode's; 0 where there is none."""
+        found = hdf5_tree.open_group(self._group, group) if group else self._group
+        return 0 if found is None else int(found.get_num_objs())
+
+    def groups(self, places: set[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[str]]:
+        """Name the links of every group, also of those without a leaf below them."""
+        import h5py
+
+        groups = groups_of(places)
+        unvisited = list(groups)
+        while unvisited:
+            group = unvisited.pop()
+            opened = hdf5_tree.open_group(self._group, group) if group else self._group
+            names = frozenset(h5py.Group(opened)) if opened is not None else frozenset()
+            groups[group] = names
+            below = {(*group, name) for name in names} - places - groups.keys()
+            unvisited.extend(below)
+            groups.update(dict.fromkeys(below, frozenset()))
+            if len(groups) > _MOST_GROUPS:
+                raise FormatError(f"{self.where} has more than {_MOST_GROUPS} groups")
+        return groups
+
+    def stated(self) -> tuple[Any, Any]:
+        """Return the attributes `id` and `total_steps` (`total_timesteps` in old files)."""
+        import h5py
+
+        attributes = h5py.Group(self._group).attrs
+        steps = attributes.get("total_steps", attributes.get("total_timesteps"))
+        return plain(attributes.get("id")), plain(steps)
 
     def open(self, leaf: PlannedLeaf) -> Hdf5Leaf | None:
         """Open the dataset of a leaf; None where this episode does not have it."""
         dataset = hdf5_tree.open_dataset(self._group, leaf.place)
-        return None if dataset is None else Hdf5Leaf(dataset, leaf, self.where)
+        return None if dataset is None else Hdf5Leaf(dataset, leaf, self.where, dataset.shape or ())
 
     def facts(self) -> EpisodeFacts:
         """Read the attributes of the group."""
@@ -110,18 +145,23 @@ class Hdf5Episode:
         others = sorted(name.decode() for name in names if name not in _COUNTED)
         options = [name for name in others if name.startswith("options/")]
         noted = [name for name in others if not name.startswith("options/")]
+        seed = self._seed() if b"seed" in names else -1
         return EpisodeFacts(
             id=self._number,
-            seed=self._seed() if b"seed" in names else -1,
+            seed=-1 if seed is None else seed,
             options=self._json(options, "options/") if options else None,
             metadata=self._json(noted, "") if noted else None,
+            notes=(NOTE_NO_SEED,) if seed is None else (),
         )
 
-    def _seed(self) -> int:
+    def _seed(self) -> int | None:
+        """Return the seed; None where it is a number, but no integer."""
         try:
-            return hdf5_tree.integer_attribute(self._group, "seed")
+            return seed_of(hdf5_tree.integer_attribute(self._group, "seed"))
+        except ValueError:
+            return None
         except (TypeError, OSError) as error:
-            raise FormatError(f"{self.where} has a seed that is no integer: {error}") from error
+            raise FormatError(f"{self.where} has a seed that is no number: {error}") from error
 
     def _json(self, names: list[str], prefix: str) -> str:
         import h5py
@@ -167,6 +207,8 @@ class Hdf5Leaf:
     dataset: Any
     leaf: PlannedLeaf
     episode: str
+    shape: tuple[int, ...]
+    """Of the dataset."""
     has_nulls: bool = False
 
     @property
@@ -174,14 +216,13 @@ class Hdf5Leaf:
         """File, episode and leaf, for messages."""
         return f"{self.episode}/{'/'.join(self.leaf.place)}"
 
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return hdf5_tree.rows_of(self.dataset)
-
     def read_if_fits(self, out: NDArray[Any]) -> bool:
-        """Fill `out` if this has its dtype and number of values; return whether it was filled."""
-        return self.leaf.form == "array" and hdf5_tree.read_if_fits(self.dataset, out)
+        """Fill `out` if this has its dtype and shape; return whether it was filled."""
+        return (
+            self.leaf.form == "array"
+            and self.shape == out.shape
+            and hdf5_tree.read_if_fits(self.dataset, out)
+        )
 
     def read(self, out: NDArray[Any]) -> None:
         """Fill `out`, `[rows, *shape]` of the plan."""

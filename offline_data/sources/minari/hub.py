@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.fetch.http import get_json
-from offline_data.fetch.hub_api import ask_hub, hub_api
+from offline_data.fetch.http import get_document, get_json
 from offline_data.fetch.hub_list import list_hub
+from offline_data.fetch.limits import FetchLimits
 from offline_data.readers.hdf5 import MAGIC
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _HUB = "https://huggingface.co"
 _NAMESPACE = "namespace_metadata.json"
+_MOST_REPOS = 1000  # of an account; the hub sends no more at once
+_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a listing
 
 
 def list_files(
@@ -63,36 +67,50 @@ def _raw_file(file: RemoteFile, folder: str) -> RemoteFile:
 
 
 def list_datasets(account: str, settings: Settings) -> list[str]:
-    """List the ids of all datasets of an account.
+    """List the ids of all datasets of an account that anybody may see.
 
     A repository names its datasets in `namespace_metadata.json`; one without that file is a
-    dataset itself if it has data, else it is passed over.
+    dataset itself if it has data, else it is passed over. Where the hub does not answer, this
+    ends within seconds: huggingface_hub would try for minutes, and log every try.
 
     Raises:
         AuthError: The hub refuses.
         NetworkError: It does not answer as it should.
+        FormatError: What it answers is not a list of datasets.
     """
-    api = hub_api(settings)
-    repos = ask_hub(
-        f"datasets of {account}",
-        lambda: [str(info.id) for info in api.list_datasets(author=account)],
-    )
-    return [name for repo in repos for name in _datasets_of(repo, api, settings)]
+    query = urlencode({"author": account, "limit": _MOST_REPOS})
+    url = f"{_endpoint(settings)}/api/datasets?{query}"
+    repos = _names(get_json(url, settings, limits=_LIMITS), "id", url)
+    return [name for repo in repos for name in _datasets_of(repo, settings)]
 
 
-def _datasets_of(repo: str, api: Any, settings: Settings) -> Iterator[str]:
-    endpoint = (settings.hub_endpoint or _HUB).rstrip("/")
-    url = f"{endpoint}/datasets/{quote(repo)}/resolve/main/{_NAMESPACE}"
+def _datasets_of(repo: str, settings: Settings) -> Iterator[str]:
+    files = f"{_endpoint(settings)}/datasets/{quote(repo)}/resolve/main"
+    url = f"{files}/{_NAMESPACE}"
     try:
-        namespace = get_json(url, settings)
+        namespace = get_json(url, settings, limits=_LIMITS)
     except NotFoundError:
-        if ask_hub(
-            f"dataset repository {repo}",
-            lambda: api.file_exists(repo, "data/metadata.json", repo_type="dataset"),
-        ):
+        with suppress(NotFoundError):
+            get_document(f"{files}/data/metadata.json", settings, _as_it_is, limits=_LIMITS)
             yield repo.partition("/")[2]
         return
-    names = namespace.get("datasets", []) if isinstance(namespace, dict) else None
-    if not isinstance(names, list):
-        raise FormatError(f"{url} has no list of datasets: {type(namespace).__name__}")
-    yield from (str(name) for name in names)
+    if not isinstance(namespace, dict):
+        raise FormatError(f"{url} has no list of datasets: {shown(namespace)}")
+    yield from _names(namespace.get("datasets", []), None, url)
+
+
+def _as_it_is(body: bytes, _: str) -> bytes:
+    return body
+
+
+def _names(answer: object, field: str | None, url: str) -> list[str]:
+    """Return the names in a list that the hub sent, each in a field of an object if so named."""
+    items = answer if isinstance(answer, list) else [None]
+    names = [item.get(field) if field and isinstance(item, dict) else item for item in items]
+    if not all(isinstance(name, str) and name.isprintable() for name in names):
+        raise FormatError(f"{url} is not a list of names: {shown(answer)}")
+    return names
+
+
+def _endpoint(settings: Settings) -> str:
+    return (settings.hub_endpoint or _HUB).rstrip("/")

@@ -10,7 +10,7 @@ import numpy as np
 from offline_data.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
 
 Form: TypeAlias = Literal["array", "text", "jpeg"]
+
+NOTE_NO_SEED = "Some seeds in the source are no integers of 64 bits; they are left out (-1)."
 
 SECTIONS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
 """What an episode consists of, in every storage."""
@@ -75,21 +77,23 @@ class EpisodeFacts:
     """JSON of the options of its reset."""
     metadata: str | None = None
     """JSON of what else its recorder noted, beyond what can be counted from the rows."""
+    notes: tuple[str, ...] = ()
+    """What of it could not be kept, as sentences for the manifest."""
 
 
 class LeafHandle(Protocol):
     """One leaf of one episode, opened."""
 
     @property
-    def rows(self) -> int:
-        """Number of rows."""
+    def shape(self) -> tuple[int, ...]:
+        """`[rows, …]` as stored; an image is one value a row, or a run of bytes."""
 
     @property
     def has_nulls(self) -> bool:
         """Whether the source has nothing in some rows; `read` puts `nothing` there."""
 
     def read_if_fits(self, out: NDArray[Any]) -> bool:
-        """Fill `out` if this has its dtype and as many values; return whether it was filled."""
+        """Fill `out` if this has its dtype and shape; return whether it was filled."""
 
     def read(self, out: NDArray[Any]) -> None:
         """Fill `out`, `[rows, *shape]` of the plan; raises `FormatError` where values do not fit.
@@ -114,8 +118,14 @@ class EpisodeView(Protocol):
     def open(self, leaf: PlannedLeaf) -> LeafHandle | None:
         """Open a leaf; None where this episode does not have it."""
 
-    def info_count(self) -> int:
-        """Count what lies directly in its infos."""
+    def members(self, group: tuple[str, ...]) -> int:
+        """Count what lies directly in a group of leaves, `()` for all sections; 0 if it is absent."""
+
+    def groups(self, places: set[tuple[str, ...]]) -> Mapping[tuple[str, ...], frozenset[str]]:
+        """Name what lies directly in each group above its leaves' places, and in empty groups."""
+
+    def stated(self) -> tuple[Any, Any]:
+        """Return its `id` and `total_steps` as the source states them; None where it does not."""
 
 
 class Storage(Protocol):
@@ -129,6 +139,51 @@ class Storage(Protocol):
 
     def views(self, numbers: Sequence[int]) -> AbstractContextManager[Iterator[EpisodeView]]:
         """Open episodes one after the other; each view is good until the next is taken."""
+
+
+def episode_number(digits: str, name: str, where: str) -> int:
+    """Return the number in the name of an episode's group or folder.
+
+    Raises:
+        FormatError: It is not written as Minari writes numbers, so that two names could mean the
+            same episode, or it is too large.
+
+    Example:
+        >>> episode_number("12", "episode_12", "here")
+        12
+    """
+    if len(digits) > 18:
+        raise FormatError(f"{where} numbers an episode {digits[:18]}…; expected at most 18 digits")
+    number = int(digits)
+    if digits != str(number):
+        expected = name.replace(digits, str(number))
+        raise FormatError(f"{where} has an episode called {name!a}; expected {expected!r}")
+    return number
+
+
+def seed_of(number: float) -> int | None:
+    """Return a seed as an integer; None where it is none of int64 or uint64.
+
+    Example:
+        >>> seed_of(4.0), seed_of(3.7), seed_of(2**64)
+        (4, None, None)
+    """
+    whole = isinstance(number, int) or number.is_integer()
+    return int(number) if whole and -(2**63) <= number < 2**64 else None
+
+
+def groups_of(places: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[str]]:
+    """Return what lies directly in each group above some leaves.
+
+    Example:
+        >>> groups_of([("infos", "goal")])
+        {(): frozenset({'infos'}), ('infos',): frozenset({'goal'})}
+    """
+    found: dict[tuple[str, ...], set[str]] = {(): set()}
+    for place in places:
+        for depth, name in enumerate(place):
+            found.setdefault(place[:depth], set()).add(name)
+    return {group: frozenset(names) for group, names in found.items()}
 
 
 def nothing(dtype: np.dtype[Any]) -> Any:

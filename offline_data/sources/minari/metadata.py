@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import AccessError, FormatError
-from offline_data.heads import describe_head
+from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import SourceInfo
 from offline_data.sources.minari.spaces import parse_space
+from offline_data.strict_json import count_of, parse_json, read_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,14 +63,18 @@ class Metadata:
 
     def flag(self, name: str) -> bool:
         """Whether a field is set, as a boolean or, in attributes, as a number or text."""
-        return str(self.values.get(name, False)).lower() in {"true", "1"}
+        value = self.values.get(name)
+        return value in {True, "true", "True", "1"} if isinstance(value, (str, int)) else False
 
     def _count(self, *names: str) -> int | None:
-        value = next((self.values[name] for name in names if name in self.values), None)
-        try:
-            return None if value is None else int(value)
-        except (TypeError, ValueError) as error:
-            raise FormatError(f"{self.where} says {names[0]} is {value!r}: no number") from error
+        name = next((name for name in names if self.values.get(name) is not None), None)
+        if name is None:
+            return None
+        value = self.values[name]
+        if self.from_file:  # attributes were written as text and floats, too
+            text = isinstance(value, str) and value.isdecimal() and len(value) < 20
+            value = int(value) if text or (type(value) is float and value.is_integer()) else value
+        return count_of(value, f"{name} of {self.where}")
 
 
 def read_metadata(data: DataFolder) -> Metadata:
@@ -80,35 +84,27 @@ def read_metadata(data: DataFolder) -> Metadata:
         FormatError: The file is damaged, or names a storage this package does not know.
         AccessError: It may not be read.
     """
-    in_file = not data.metadata.is_file()
+    in_file = not os.path.lexists(data.metadata)
     where = str(data.main_file if in_file else data.metadata)
-    values = _root_attributes(data.main_file) if in_file else read_json(data.metadata)
-    data_format = str(values.get("data_format", "hdf5"))
-    if data_format not in FORMATS:
+    values = _root_attributes(data.main_file) if in_file else read_object(data.metadata)
+    data_format = values.get("data_format", "hdf5")
+    if not isinstance(data_format, str) or data_format not in FORMATS:
         raise FormatError(
-            f"{where} says data_format is {data_format!r}; expected one of {', '.join(FORMATS)}"
+            f"{where} says data_format is {shown(data_format)}; "
+            f"expected one of {', '.join(FORMATS)}"
         )
     observation, action = (parse_space(values.get(n), f"{n} of {where}") for n in _SPACES)
     return Metadata(where, data_format, values, observation, action, from_file=in_file)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; bare `Infinity` and `NaN` become floats.
 
     Raises:
-        FormatError: It is no JSON object.
+        FormatError: It is no JSON object, or refused by `read_json`.
         AccessError: It cannot be read.
     """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise FormatError(
-            f"{path} is not JSON ({error}): {describe_head(text[:512])}", hint="fetch it again"
-        ) from error
+    values = read_json(path)
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds a JSON {type(values).__name__}; expected an object")
     return values
@@ -116,7 +112,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _root_attributes(path: Path) -> dict[str, Any]:
     with open_hdf5(path) as file:
-        return {name: plain(value) for name, value in file.attrs.items()}
+        try:
+            return {plain(name): plain(value) for name, value in file.attrs.items()}
+        except (TypeError, ValueError, KeyError) as error:
+            raise FormatError(f"{path} has attributes that cannot be read: {error}") from error
 
 
 def plain(value: Any) -> Any:
@@ -137,7 +136,9 @@ def plain(value: Any) -> Any:
         return value.decode("utf-8", "replace")
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    return value if isinstance(value, (str, int, float, bool)) else None
+    if isinstance(value, str):  # h5py turns bytes that are not UTF-8 into halves of surrogates
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value if isinstance(value, (int, float, bool)) else None
 
 
 def source_info(metadata: Metadata, name: str, notes: tuple[str, ...]) -> SourceInfo:
@@ -149,11 +150,15 @@ def source_info(metadata: Metadata, name: str, notes: tuple[str, ...]) -> Source
         notes: What the catalogue says of it.
     """
     spaces = {"observation": metadata.observation_space, "action": metadata.action_space}
-    specs = {field: _maybe_json(metadata.values.get(field)) for field in _SPECS}
+    specs = {
+        field: _spec(metadata.values.get(field), f"{field} of {metadata.where}") for field in _SPECS
+    }
     about = {k: v for k, v in metadata.values.items() if k not in {*_SPACES, *_COUNTS, *_SPECS}}
     if specs["eval_env_spec"] is not None:
         about["eval_env_spec"] = specs["eval_env_spec"]
     environment = specs["env_spec"]
+    if environment is not None and not isinstance(environment, dict):
+        about["env_spec"] = environment
     return SourceInfo(
         transitions=metadata.steps,
         episodes=metadata.episodes,
@@ -166,11 +171,10 @@ def source_info(metadata: Metadata, name: str, notes: tuple[str, ...]) -> Source
     )
 
 
-def _maybe_json(value: Any) -> Any:
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+def _spec(value: Any, where: str) -> Any:
+    """Parse the spec of an environment, an object as JSON text; anything else is left as it is."""
+    is_object = isinstance(value, str) and value.lstrip().startswith("{")
+    return parse_json(value, where) if is_object else value
 
 
 def _notes(metadata: Metadata) -> tuple[str, ...]:

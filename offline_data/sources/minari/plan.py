@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from offline_data.episodes import Key
+    from offline_data.sources.minari.spaces import DeclaredLeaf
 
 _FLAGS: dict[str, Key] = {"terminations": TERMINATED, "truncations": TRUNCATED}
 _HINT = "`h5ls -r FILE` or `offline-data convert --help` shows what else it could be"
 _TEXT_BYTES = 64  # of an average string, for the size of parts
 
 NOTE_REWARD = "Rewards are {dtype} in the source, kept as float64."
+NOTE_SPACE = "The space declares {leaf} as {declared}; the rows are {found}."
 NOTE_IMAGES = "Images are lossy JPEG in the source ({leaf})."
 
 
@@ -31,6 +33,8 @@ class Described:
 
     where: str
     leaves: tuple[FoundLeaf, ...]
+    groups: Mapping[tuple[str, ...], frozenset[str]]
+    """What lies directly in each of its groups."""
 
     def rows(self, section: str) -> int:
         """Rows of a section that is one array; raises `FormatError` where it is missing."""
@@ -50,8 +54,8 @@ class Plan:
     observations: tuple[PlannedLeaf, ...]
     infos: tuple[PlannedLeaf, ...]
     """Of both kinds: a row per action, or one more."""
-    info_count: int
-    """What lies directly in the infos of an episode that has all of them."""
+    members: Mapping[tuple[str, ...], int]
+    """How much lies directly in each group of an episode that has all leaves."""
     metadata: bool
     """Whether recorders noted something of their own on episodes."""
     dropped: tuple[Dropped, ...]
@@ -75,15 +79,17 @@ def _row_bytes(leaf: PlannedLeaf) -> int:
 
 def make_plan(
     episodes: Sequence[Described],
-    declared: Mapping[str, Iterable[tuple[str, ...]]],
+    declared: Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]],
     *,
     metadata: bool,
 ) -> Plan:
     """Decide from the first episode; the others only add infos it does not have.
 
+    Other leaves that the first does not have are dropped.
+
     Args:
         episodes: At least one episode.
-        declared: Names of the leaves that the spaces of `observations` and `actions` declare.
+        declared: What the spaces of `observations` and `actions` declare.
         metadata: Whether an episode has facts of its recorder's own.
 
     Raises:
@@ -96,16 +102,19 @@ def make_plan(
     kept = [candidate for candidate in candidates if not candidate.reason]
     leaves = [candidate.planned() for candidate in kept]
     of = {name: tuple(leaf for leaf in leaves if leaf.place[0] == name) for name in SECTIONS}
-    infos = {c.leaf.place[:2] for c in candidates if c.leaf.section == "infos"}
+    groups: dict[tuple[str, ...], frozenset[str]] = {}
+    for episode in episodes:
+        for group, names in episode.groups.items():
+            groups[group] = groups.get(group, frozenset()) | names
     return Plan(
         reward=_one(of["rewards"], "rewards", first),
         steps=(*of["actions"], *(_one(of[name], name, first) for name in _FLAGS)),
         observations=of["observations"],
         infos=of["infos"],
-        info_count=len(infos),
+        members={group: len(names) for group, names in groups.items()},
         metadata=metadata,
         dropped=tuple(Dropped("/".join(c.leaf.place), c.reason) for c in candidates if c.reason),
-        notes=_notes([candidate.leaf for candidate in kept]),
+        notes=_notes([candidate.leaf for candidate in kept], declared),
     )
 
 
@@ -115,6 +124,7 @@ class _Candidate:
 
     leaf: FoundLeaf
     steps: int
+    in_first: bool
 
     @property
     def per_action(self) -> bool:
@@ -141,6 +151,8 @@ class _Candidate:
             return "It is not part of Minari's format."
         if leaf.reason:
             return leaf.reason
+        if not self.in_first and leaf.section != "infos":
+            return "Only some episodes have it, and not the first."
         if leaf.section == "infos" and leaf.rows not in {self.steps, self.steps + 1}:
             return f"It has {leaf.rows} rows in an episode of {self.steps} actions."
         try:
@@ -163,9 +175,9 @@ def _candidates(episodes: Sequence[Described]) -> Iterator[_Candidate]:
     for number, episode in enumerate(episodes):
         steps = episode.rows("rewards")
         for leaf in episode.leaves:
-            if leaf.place not in seen and (number == 0 or leaf.section == "infos"):
+            if leaf.place not in seen:
                 seen.add(leaf.place)
-                yield _Candidate(leaf, steps)
+                yield _Candidate(leaf, steps, number == 0)
 
 
 def _check_declared(first: Described, section: str, names: Iterable[tuple[str, ...]]) -> None:
@@ -191,8 +203,31 @@ def _one(leaves: tuple[PlannedLeaf, ...], section: str, first: Described) -> Pla
     return leaves[0]
 
 
-def _notes(kept: Sequence[FoundLeaf]) -> tuple[str, ...]:
-    notes = [NOTE_IMAGES.format(leaf="/".join(x.place)) for x in kept if x.form == "jpeg"]
+def _notes(
+    kept: Sequence[FoundLeaf], declared: Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]]
+) -> tuple[str, ...]:
+    notes = [note for leaf in kept for note in _note_space(leaf, declared)]
+    notes += [NOTE_IMAGES.format(leaf="/".join(x.place)) for x in kept if x.form == "jpeg"]
     rewards = (leaf.dtype for leaf in kept if leaf.section == "rewards")
     notes += [NOTE_REWARD.format(dtype=dtype) for dtype in rewards if dtype.kind in "biu"]
     return tuple(notes)
+
+
+def _note_space(
+    leaf: FoundLeaf, declared: Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]]
+) -> Iterator[str]:
+    """Note where a leaf is not of the dtype and shape that its space declares."""
+    space = declared.get(leaf.section, {}).get(leaf.names)
+    if space is None or space.shape is None:
+        return
+    text = leaf.form == "text"
+    if (space.dtype or leaf.dtype.name, space.shape, space.text) == (
+        leaf.dtype.name,
+        leaf.shape,
+        text,
+    ):
+        return
+    name = "/".join((leaf.section, *leaf.names))
+    stated = "text" if space.text else f"{space.dtype or 'values'} {list(space.shape)}"
+    found = "text" if text else f"{leaf.dtype} {list(leaf.shape)}"
+    yield NOTE_SPACE.format(leaf=name, declared=stated, found=found)

@@ -1,0 +1,371 @@
+"""Minari folders that are not what they say: refused, listed as dropped, or noted; never believed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.reader import DatasetReader
+from offline_data.testing.minari_toy import STORAGES, write_minari
+from offline_data.testing.minari_values import ToyEpisode, box, toy_episode, toy_rows
+from offline_data_cli.main import main
+
+Ran = Callable[..., tuple[int, str]]
+EVERY_STORAGE = pytest.mark.parametrize("storage", STORAGES)
+
+
+@pytest.fixture
+def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ran:
+    """Convert a folder by the command; returns the exit code and what was said on stderr."""
+
+    def run(folder: Path, *more: str) -> tuple[int, str]:
+        capsys.readouterr()
+        arguments = ["convert", str(folder), "it", "--from", "minari", *more]
+        code = main(["--root", str(tmp_path / "root"), *arguments])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def manifest(tmp_path: Path) -> Manifest:
+    (found,) = (tmp_path / "root").rglob("manifest.json")
+    return read_manifest(found.parent)
+
+
+def reader(tmp_path: Path) -> DatasetReader:
+    (found,) = (tmp_path / "root").rglob("manifest.json")
+    return DatasetReader(found.parent)
+
+
+def hdf5(folder: Path) -> h5py.File:
+    return h5py.File(folder / "data" / "main_data.hdf5", "a")
+
+
+def replace(group: Any, name: str, values: Any) -> None:
+    del group[name]
+    group[name] = values
+
+
+def edit_table(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Rewrite the table of one episode in its own storage."""
+    for part in folder.glob("part-0.*"):
+        if part.suffix == ".parquet":
+            pq.write_table(change(pq.read_table(part)), part)
+        else:
+            table = change(pa.ipc.open_file(part.read_bytes()).read_all())
+            with pa.ipc.new_file(part, table.schema) as file:
+                file.write_table(table)
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    values = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: v for k, v in values.items() if v is not ...}))
+
+
+def toys(count: int = 3, length: int = 6, **more: Any) -> list[ToyEpisode]:
+    return [toy_episode(n, length, **more) for n in range(count)]
+
+
+class TestShapes:
+    """An episode whose leaf has as many values as the others', but another shape."""
+
+    @pytest.mark.parametrize("episode", [0, 1])
+    @pytest.mark.parametrize(
+        ("leaf", "found", "expected"),
+        [
+            ("actions", (2, 6), (6, 2)),
+            ("actions", (12,), (6, 2)),
+            ("actions", (1, 6, 2), (6, 2)),
+            ("rewards", (2, 3), (6,)),
+            ("terminations", (3, 2), (6,)),
+            ("observations", (3, 7), (7, 3)),
+            ("observations", (21,), (7, 3)),
+            ("infos/m", (7, 3, 2), (7, 2, 3)),
+            ("infos/m", (2, 7, 3), (7, 2, 3)),
+            ("infos/m", (42,), (7, 2, 3)),
+        ],
+    )
+    def test_hdf5(
+        self,
+        tmp_path: Path,
+        convert: Ran,
+        leaf: str,
+        found: tuple[int, ...],
+        expected: tuple[int, ...],
+        episode: int,
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}))
+        with hdf5(folder) as file:
+            group = file[f"episode_{episode}"]
+            replace(group, leaf, group[leaf][()].reshape(found))
+        code, said = convert(folder)
+        first_of_infos = episode == 0 and leaf.startswith("infos")
+        if first_of_infos and found[0] != 7:
+            assert code == 0
+            assert [entry["key"] for entry in manifest(tmp_path).dropped] == [leaf]
+            return
+        assert code == 5
+        of_rows = leaf == "rewards" or found[0] == 7 or (episode == 0 and found[0] == 6)
+        shapes = [found[1:], expected[1:]] if of_rows else [found, expected]
+        if episode == 1 or first_of_infos:
+            assert all(str(list(shape)) in said for shape in shapes)
+            assert "episode_1" in said
+
+    @pytest.mark.parametrize("storage", ["arrow", "parquet"])
+    def test_tables(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        space = box(2, 3)
+        folder = write_minari(
+            tmp_path / "t-v0", toys(observation=space), storage, observation=space
+        )
+        rows = toy_rows(space, 1, 7)
+
+        def turned(table: pa.Table) -> pa.Table:
+            kind = pa.list_(pa.list_(pa.float32(), 2), 3)
+            column = pa.array(rows.transpose(0, 2, 1).tolist(), kind)
+            return table.set_column(0, "observations", column)
+
+        edit_table(folder / "data" / "1", turned)
+        code, said = convert(folder)
+        assert code == 5
+        assert "data/1 observations" in said
+        assert "[3, 2]" in said
+        assert "[2, 3]" in said
+
+    @pytest.mark.parametrize("storage", ["arrow", "parquet"])
+    def test_shapes_that_infos_state(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}), storage)
+        other = toy_episode(1, 6, info={"m": box(3, 2)})
+        elsewhere = write_minari(tmp_path / "o-v0", [other], storage)
+        (folder / "data" / "1" / f"part-0.{storage}").write_bytes(
+            (elsewhere / "data" / "0" / f"part-0.{storage}").read_bytes()
+        )
+        code, said = convert(folder)
+        assert code == 5
+        assert "data/1 infos/m has rows of shape [3, 2]; expected [2, 3]" in said
+
+
+class TestLaterLeaves:
+    """Leaves that only some episodes have."""
+
+    def episodes(self, count: int, at: int, **leaves: Any) -> Sequence[ToyEpisode]:
+        """`count` episodes with nested infos; number `at` has more leaves."""
+        made = []
+        for n in range(count):
+            infos = {"a": {"b": toy_rows(box(), n, 3)}}
+            made.append(toy_episode(n, 2, infos=infos, **self.parts(n)))
+        for name, value in leaves.items():
+            nest = getattr(made[at], name)
+            nest.update(value if name != "infos" else {"a": {**nest["a"], **value}})
+        return made
+
+    def parts(self, n: int) -> dict[str, Any]:
+        return {
+            "observations": {"p": {"q": toy_rows(box(2), n, 3)}},
+            "actions": {"u": toy_rows(box(), n, 2)},
+        }
+
+    def spaces(self) -> dict[str, Any]:
+        inner = {"type": "Dict", "subspaces": {"q": box(2)}}
+        return {
+            "observation": {"type": "Dict", "subspaces": {"p": inner}},
+            "action": {"type": "Dict", "subspaces": {"u": box()}},
+        }
+
+    @EVERY_STORAGE
+    @pytest.mark.parametrize(("count", "at"), [(3, 1), (40, 38)])
+    @pytest.mark.parametrize("section", ["observations", "actions", "infos"])
+    def test_are_listed_as_dropped(
+        self, tmp_path: Path, convert: Ran, storage: str, count: int, at: int, section: str
+    ) -> None:
+        rows = 2 if section == "actions" else 3
+        name = "infos/a/late" if section == "infos" else f"{section}/late"
+        episodes = self.episodes(count, at, **{section: {"late": toy_rows(box(), at, rows)}})
+        folder = write_minari(tmp_path / "t-v0", episodes, storage, **self.spaces())
+        code, said = convert(folder, "--strict")
+        if section == "infos" and count == 3:  # looked at in time, so it is kept
+            assert code == 0
+            values = reader(tmp_path).observations_at(
+                ("info", "a", "late"), np.arange(6), after=False
+            )
+            np.testing.assert_array_equal(
+                values, [np.nan, np.nan, *toy_rows(box(), at, 2), np.nan, np.nan]
+            )
+            return
+        assert code == 5
+        assert name in said
+        code, said = convert(folder)
+        assert code == 0
+        dropped = {entry["key"]: entry["reason"] for entry in manifest(tmp_path).dropped}
+        assert list(dropped) == [name]
+        assert "some episodes" in dropped[name]
+
+    @pytest.mark.parametrize(("count", "at"), [(3, 1), (40, 38)])
+    def test_a_section_of_its_own(self, tmp_path: Path, convert: Ran, count: int, at: int) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(count, 2))
+        with hdf5(folder) as file:
+            file[f"episode_{at}/extra"] = np.arange(2)
+            file[f"episode_{at}/infos/late"] = np.arange(3)
+            file[f"episode_{at}/infos/none"] = np.arange(0)
+        assert convert(folder, "--strict")[0] == 5
+        assert convert(folder)[0] == 0
+        dropped = {entry["key"] for entry in manifest(tmp_path).dropped}
+        late = {"infos/late"} if count == 40 else set()
+        assert dropped == {"extra", "infos/none", *late}
+
+    def test_empty_groups_are_no_leaves(self, tmp_path: Path, convert: Ran) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(40, 2))
+        with hdf5(folder) as file:
+            for number in range(40):
+                file.create_group(f"episode_{number}/infos/empty")
+        assert convert(folder, "--strict")[0] == 0
+        assert manifest(tmp_path).dropped == ()
+
+
+class TestStatedAndFound:
+    """Metadata that differ from the rows."""
+
+    @EVERY_STORAGE
+    def test_too_few_or_too_many_steps(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        for stated in (5, 10_000):
+            folder = write_minari(tmp_path / f"t{stated}-v0", toys(), storage)
+            edit_json(folder / "data" / "metadata.json", total_steps=stated)
+            assert convert(folder, "--force")[0] == 0
+            found = manifest(tmp_path)
+            note = f"The source states {stated:,} transitions; it has 18."
+            assert note in found.notes
+            assert found.counts["transitions"] == 18
+
+    @EVERY_STORAGE
+    def test_too_few_episodes_stated(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+        edit_json(folder / "data" / "metadata.json", total_episodes=2)
+        assert convert(folder)[0] == 0
+        assert "The source states 2 episodes; it has 3." in manifest(tmp_path).notes
+
+    def test_a_range_of_episodes_is_no_lie(self, tmp_path: Path, convert: Ran) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys())
+        assert convert(folder, "--episodes", "0:2")[0] == 0
+        assert not [note for note in manifest(tmp_path).notes if "states" in note]
+
+    def test_true_metadata_get_no_note(self, tmp_path: Path, convert: Ran) -> None:
+        assert convert(write_minari(tmp_path / "t-v0", toys()))[0] == 0
+        assert manifest(tmp_path).notes == ()
+
+    def test_memory_does_not_follow_a_lie(self, tmp_path: Path, convert: Ran) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(40, 2))
+        for stated in (0, 1, 10**13):
+            edit_json(folder / "data" / "metadata.json", total_steps=stated)
+            assert convert(folder, "--force")[0] in {0, 7}
+
+    @pytest.mark.parametrize(
+        ("space", "says"),
+        [
+            (box(2), "float32 [2]"),
+            (box(3, dtype="float64"), "float64 [3]"),
+            (box(1, 3), "float32 [1, 3]"),
+            ({"type": "Discrete", "dtype": "int64", "n": 3}, "int64 []"),
+            ({"type": "Text", "max_length": 3}, "text"),
+        ],
+    )
+    def test_spaces(self, tmp_path: Path, convert: Ran, space: Any, says: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), observation=space)
+        assert convert(folder)[0] == 0
+        note = f"The space declares observations as {says}; the rows are float32 [3]."
+        assert note in manifest(tmp_path).notes
+
+    @pytest.mark.parametrize("twin", ["episode_01", "episode_٠", "episode_" + "0" * 9 + "1"])
+    @pytest.mark.parametrize("beside", [True, False])
+    def test_episodes_of_one_number(
+        self, tmp_path: Path, convert: Ran, twin: str, beside: bool
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys())
+        with hdf5(folder) as file:
+            file.copy("episode_1", twin)
+            if not beside:
+                del file["episode_1"]
+        code, said = convert(folder)
+        assert code == 5
+        assert "main_data.hdf5" in said
+        assert "expected 'episode_" in said
+
+    @pytest.mark.parametrize("storage", ["arrow", "parquet"])
+    def test_folders_of_one_number(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+        (folder / "data" / "1").rename(folder / "data" / "01")
+        code, said = convert(folder)
+        assert code == 5
+        assert "expected '1'" in said
+
+    @pytest.mark.parametrize("digits", ["9" * 20, "9" * 200])
+    @EVERY_STORAGE
+    def test_numbers_beyond_int64(
+        self, tmp_path: Path, convert: Ran, storage: str, digits: str
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+        if storage == "hdf5":
+            with hdf5(folder) as file:
+                file.move("episode_2", f"episode_{digits}")
+        else:
+            (folder / "data" / "2").rename(folder / "data" / digits)
+        code, said = convert(folder)
+        assert code == 5
+        assert "at most 18 digits" in said
+
+    @EVERY_STORAGE
+    def test_ids_and_lengths_of_episodes(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+        if storage == "hdf5":
+            with hdf5(folder) as file:
+                file["episode_1"].attrs["id"] = 7
+                file["episode_2"].attrs["total_steps"] = 5
+        else:
+            edit_json(folder / "data" / "1" / "metadata.json", id=7)
+        assert convert(folder)[0] == 0
+        assert reader(tmp_path).episodes["id",].tolist() == [0, 1, 2]
+        notes = " ".join(manifest(tmp_path).notes)
+        assert "id" in notes
+        assert ("total_steps" in notes) == (storage == "hdf5")
+
+    @pytest.mark.parametrize("seed", [3.7, float("nan"), float("inf"), -1e300])
+    @EVERY_STORAGE
+    def test_seeds_that_are_no_integers(
+        self, tmp_path: Path, convert: Ran, storage: str, seed: float
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+        if storage == "hdf5":
+            with hdf5(folder) as file:
+                file["episode_1"].attrs["seed"] = seed
+                file["episode_2"].attrs["seed"] = 4.0
+        else:
+            edit_json(folder / "data" / "1" / "metadata.json", seed=seed)
+            edit_json(folder / "data" / "2" / "metadata.json", seed=4.0)
+        assert convert(folder)[0] == 0
+        assert reader(tmp_path).episodes["seed",].tolist() == [-1, -1, 4]
+        assert any("seed" in note.lower() for note in manifest(tmp_path).notes)
+
+    @pytest.mark.parametrize("seed", ["3", [1, 2], [10**6] * 100, {"a": 1}])
+    @EVERY_STORAGE
+    def test_seeds_that_are_no_numbers(
+        self, tmp_path: Path, convert: Ran, storage: str, seed: Any
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+        if storage == "hdf5":
+            with hdf5(folder) as file:
+                value = np.array([(1, 2.0)], "i4,f4")[0] if isinstance(seed, dict) else seed
+                file["episode_1"].attrs["seed"] = value
+        else:
+            edit_json(folder / "data" / "1" / "metadata.json", seed=seed)
+        code, said = convert(folder)
+        assert code == 5
+        assert re.search(r"(episode_|data/)1", said)
+        assert "seed" in said
