@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -65,6 +65,9 @@ class Fault:
     """Send the whole body with 200 though a range was asked for."""
     pause: float = 0.0
     """Seconds to wait before each 64 KiB of the body."""
+    wire: Callable[[Request, Answer], Iterable[bytes]] | None = None
+    """Send exactly these bytes, status line and all, and close the connection. Gets the request and
+    the right answer, whole; may go on for ever: it ends when the client hangs up or the server does."""
 
 
 class LocalServer:
@@ -186,6 +189,9 @@ class _Handler(BaseHTTPRequestHandler):
         request = self._read()
         owner.requests.append(request)
         fault = owner.fault_for(request.path)
+        if fault.wire is not None:
+            self._send_wire(fault.wire(request, owner.answer(request)))
+            return
         answer = fault.answer or _in_range(owner.answer(request), request, fault)
         self._send_head(answer, fault)
         if request.method != "HEAD":
@@ -202,6 +208,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(headers.get("content-length", 0)))
         query = parse_qs(parts.query, keep_blank_values=True)
         return Request(self.command, unquote(parts.path), self.path, query, headers, body)
+
+    def _send_wire(self, blocks: Iterable[bytes]) -> None:
+        self.close_connection = True
+        for block in blocks:
+            if self.server.owner.closing.is_set():
+                return
+            self.wfile.write(block)
 
     def _send_head(self, answer: Answer, fault: Fault) -> None:
         self.send_response(answer.status)
