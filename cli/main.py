@@ -18,6 +18,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
+from offline_data.urls import redact
 from offline_data_cli.call import Command, Outcome, group, verb
 from offline_data_cli.commands import (
     cache,
@@ -196,7 +197,7 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
         return "usage", error.format_message(), f"{path} --help"  # type: ignore[attr-defined]
     return (
         "internal",
-        f"unexpected {type(error).__name__}: {error}",
+        redact(f"unexpected {type(error).__name__}: {error}"),
         f"please report this with the output of `{PROGRAM} env`; -v shows the traceback",
     )
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.errors import UsageError
+from offline_data.urls import redact
 from offline_data_cli.cells import clean, human, piped
 from offline_data_cli.encode import to_json
 from offline_data_cli.result import Fields, Table
@@ -82,13 +83,14 @@ def show_traceback(error: BaseException) -> None:
     """Print where an error comes from, for `-v`."""
     import traceback
 
-    traceback.print_exception(error, file=sys.stderr)
+    for part in traceback.format_exception(error):
+        print(redact(part), end="", file=sys.stderr)
 
 
 def say(note: str, mode: Mode = Mode.HUMAN) -> None:
     """Print a sentence on stderr, unless quiet."""
     if mode is not Mode.QUIET:
-        print(clean(note), file=sys.stderr)
+        print(redact(clean(note)), file=sys.stderr)
 
 
 def show_version() -> None:

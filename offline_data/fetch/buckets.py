@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from offline_data.errors import AuthError, NetworkError, NotFoundError, UsageError
 from offline_data.fetch.gcs import GcsListing
 from offline_data.fetch.http import get_document
-from offline_data.fetch.objects import BucketObject, damaged, is_unicode
+from offline_data.fetch.objects import BucketObject, damaged
 from offline_data.fetch.s3 import S3Listing, aws_bucket_url
+from offline_data.paths import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
