@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 
-def to_json(value: Any) -> str:
+def to_json(value: Any, *, ascii_only: bool = False) -> str:
     r"""Write a value as indented JSON that every parser accepts.
 
     Dataclasses become objects, arrays and tuples lists, paths strings. JSON has no number for
@@ -20,7 +20,7 @@ def to_json(value: Any) -> str:
         >>> to_json([float("inf"), (1, None)])
         '[\n "Infinity",\n [\n  1,\n  null\n ]\n]'
     """
-    return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)
+    return json.dumps(plain(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
 
 
 def plain(value: Any) -> Any:

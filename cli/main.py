@@ -1,13 +1,15 @@
-"""The program: its verbs, and the exit code of every way it can end."""
+"""The program: from arguments to an exit code, for every way it can end.
 
-import logging
+Only what signals and errors need is imported at once, so that Ctrl-C is heard from the beginning.
+"""
+
+import math
 import re
 import signal
 import sys
+import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, NoReturn
 
 from offline_data.errors import (
     AccessError,
@@ -19,32 +21,10 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data_cli.call import Command, Outcome, group, verb
-from offline_data_cli.commands import (
-    cache,
-    convert,
-    demo,
-    download,
-    env,
-    head,
-    info,
-    listing,
-    preprocess,
-    rm,
-    sample,
-    search,
-    sources,
-    stats,
-    verify,
-    worker,
-)
-from offline_data_cli.output import (
-    ReaderGone,
-    leave_pipes,
-    show,
-    show_error,
-    show_traceback,
-)
+from offline_data.urls import redact
+
+if TYPE_CHECKING:
+    from offline_data_cli.call import Outcome
 
 PROGRAM = "offline-data"
 
@@ -63,63 +43,47 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 USAGE = 2
 
-_VERBS: dict[str, dict[str, Command]] = {
-    "Find": {"list": listing.list_, "search": search.search, "info": info.info},
-    "Get": {"download": download.download, "convert": convert.convert, "demo": demo.demo},
-    "Make": {"preprocess": preprocess.preprocess, "worker": worker.worker},
-    "Look": {"head": head.head, "sample": sample.sample, "stats": stats.stats},
-    "Keep house": {"verify": verify.verify, "rm": rm.rm},
-    "Set-up": {"sources": sources.sources, "env": env.env},
-}
-"""Verbs by the panel of `--help` that shows them."""
+_REPEATED = 1.0
+"""Seconds in which a further signal is the same one: a terminal that closes sends it twice."""
 
-_ALIASES: dict[str, Command] = {"ls": listing.list_, "show": info.info}
-
-_CACHE: dict[str, Command] = {
-    "dir": cache.dir_,
-    "ls": cache.ls,
-    "prune": cache.prune,
-    "rm": cache.rm,
-}
-
-_CLICK_ERROR = typer.BadParameter.__mro__[2]
-"""`ClickException`, wherever it lives: newer versions of typer carry a click of their own."""
-
-
-def build_app() -> typer.Typer:
-    """Build the typer application out of the tables above."""
-    app = _group("Public offline-RL datasets: once on this disk, true to their source.")
-    for panel, verbs in _VERBS.items():
-        for name, command in verbs.items():
-            app.command(name, rich_help_panel=panel)(verb(command))
-    for name, command in _ALIASES.items():
-        app.command(name, hidden=True)(verb(command))
-    house = _group("Files under the root: where, how big, and what can go.", add_completion=False)
-    for name, command in _CACHE.items():
-        house.command(name)(verb(command))
-    app.add_typer(house, name="cache", rich_help_panel="Keep house")
-    return app
-
-
-def _group(text: str, **more: Any) -> typer.Typer:
-    app = typer.Typer(
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        **more,
-    )
-    app.callback()(group(text))
-    return app
-
-
-app = build_app()
+_last_signal = -math.inf
 
 
 def run() -> NoReturn:
-    """Run the command line of this process; what the installed program calls."""
-    signal.signal(signal.SIGTERM, _terminate)
-    # Its retries are told by our own errors, once; a line for each would hide them.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    sys.exit(main(sys.argv[1:]))
+    """Run the command line of this process; what the installed program calls.
+
+    SIGINT, SIGTERM and SIGHUP end it alike: with everything closed and put away, and with 130.
+    """
+    ends = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    try:
+        for number in ends:
+            signal.signal(number, _interrupt)
+        import logging
+
+        from offline_data_cli.streams import guard_streams
+
+        guard_streams()
+        # Its retries are told by our own errors, once; a line for each would hide them.
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = exit_code(KeyboardInterrupt())
+    for number in ends:  # what is done is done: nothing is left to interrupt
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    global _last_signal
+    now = time.monotonic()
+    if now - _last_signal > _REPEATED:
+        _last_signal = now
+        raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -130,6 +94,8 @@ def main(arguments: Sequence[str]) -> int:
         /data
         0
     """
+    from offline_data_cli.streams import ReaderGone
+
     try:
         try:
             return _finish(_invoke(list(arguments) or ["--help"]))
@@ -138,15 +104,20 @@ def main(arguments: Sequence[str]) -> int:
         except BaseException as error:  # noqa: BLE001 - the one place where every error ends
             return _fail(error, arguments)
     except ReaderGone:
-        leave_pipes()
         return 0
 
 
-def _invoke(arguments: list[str]) -> Outcome | int:
+def _invoke(arguments: list[str]) -> "Outcome | int":
     """Let typer parse and call; an exit code where there is no command to finish (`--help`)."""
+    import typer
+
+    from offline_data_cli.app import app
+    from offline_data_cli.call import Outcome
+
     command = typer.main.get_command(app)
     try:
         outcome = command.main(arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
     except SystemExit as end:
         outcome = end.code
     if isinstance(outcome, BaseException):
@@ -154,7 +125,9 @@ def _invoke(arguments: list[str]) -> Outcome | int:
     return outcome if isinstance(outcome, (Outcome, int)) else 0
 
 
-def _finish(outcome: Outcome | int) -> int:
+def _finish(outcome: "Outcome | int") -> int:
+    from offline_data_cli.output import show, show_error
+
     if isinstance(outcome, int):
         return outcome
     result = outcome.result
@@ -165,13 +138,32 @@ def _finish(outcome: Outcome | int) -> int:
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
-    if isinstance(error, typer.Abort):
+    from offline_data_cli.output import show_error, show_traceback
+    from offline_data_cli.streams import stdout_is_lost
+
+    if _is_abort(error) or (
+        math.isfinite(_last_signal) and not isinstance(error, KeyboardInterrupt)
+    ):
+        # of a signal some libraries make an error of their own
         error = KeyboardInterrupt()
     code, message, hint = _describe(error)
-    show_error(code, message, hint, as_json="--json" in arguments)
+    show_error(code, message, hint, as_json="--json" in arguments and not stdout_is_lost())
     if any(re.fullmatch(r"-[qy]*v[qyv]*", argument) for argument in arguments):
         show_traceback(error)
     return exit_code(error)
+
+
+def _is_abort(error: BaseException) -> bool:
+    import typer
+
+    return isinstance(error, typer.Abort)
+
+
+def _is_of_click(error: BaseException) -> bool:
+    """Return True for a `ClickException`, wherever it lives: newer typer carries its own click."""
+    import typer
+
+    return isinstance(error, typer.BadParameter.__mro__[2])
 
 
 def exit_code(error: BaseException) -> int:
@@ -181,7 +173,7 @@ def exit_code(error: BaseException) -> int:
         >>> exit_code(NotFoundError("no such dataset"))
         3
     """
-    if isinstance(error, _CLICK_ERROR):
+    if _is_of_click(error):
         return USAGE
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
 
@@ -192,17 +184,12 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
         return error.code, error.message, error.hint
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", str(error) or "interrupted; run the same command again to go on", None
-    if isinstance(error, _CLICK_ERROR):
+    if _is_of_click(error):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM
         return "usage", error.format_message(), f"{path} --help"  # type: ignore[attr-defined]
     return (
         "internal",
-        f"unexpected {type(error).__name__}: {error}",
+        redact(f"unexpected {type(error).__name__}: {error}"),
         f"please report this with the output of `{PROGRAM} env`; -v shows the traceback",
     )
-
-
-def _terminate(_signal: int, _frame: object) -> NoReturn:
-    """End on SIGTERM as on Ctrl-C: with everything closed and put away."""
-    raise KeyboardInterrupt

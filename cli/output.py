@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import enum
-import os
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.errors import UsageError
+from offline_data.urls import redact
 from offline_data_cli.cells import clean, human, piped
 from offline_data_cli.encode import to_json
 from offline_data_cli.result import Fields, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
     from offline_data_cli.result import Block, Column, Field, Result
+
+
+_GAP = 2
+"""Spaces between columns."""
+_NARROW = 12
+"""Letters on a line that a column of text is worth having with."""
 
 
 class Mode(enum.Enum):
@@ -32,63 +37,60 @@ class Mode(enum.Enum):
     """Ids only, and no notes."""
 
 
-class ReaderGone(Exception):  # noqa: N818 - nothing is wrong
-    """Whoever read what is printed has read enough (`| head`)."""
-
-
-@contextmanager
-def _printing() -> Iterator[None]:
-    """Print and flush; tells a broken pipe of ours from one inside the library."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise ReaderGone from error
-
-
 def show(result: Result, mode: Mode) -> None:
-    """Print a result, its failures excepted; raises `ReaderGone`."""
-    with _printing():
-        for note in result.notes:
-            say(note, mode)
-        if mode is Mode.JSON:
-            print(to_json(result.data))
-        elif mode is Mode.QUIET:
-            _print_lines(sys.stdout, [clean(text) for text in result.ids])
-        else:
-            _print_blocks(result.blocks, sys.stdout)
+    """Print a result, its failures excepted."""
+    for note in result.notes:
+        say(note, mode)
+    if mode is Mode.JSON:
+        _print_json(result.data)
+    elif mode is Mode.QUIET:
+        _print_lines(sys.stdout, [clean(text) for text in result.ids])
+    else:
+        _print_blocks(result.blocks, sys.stdout)
+    sys.stdout.flush()
+
+
+def _print_json(value: Any) -> None:
+    """Print a value; letters that the stream cannot have are escaped as JSON escapes them."""
+    text = to_json(value)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = to_json(value, ascii_only=True)
+    print(text)
 
 
 def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
-    """Print a failure, as JSON on stdout or as a line and a hint on stderr; see `show`.
+    """Print a failure, as JSON on stdout or as a line and a hint on stderr.
 
     Further lines of a message, the places that were tried for example, are set in.
     """
     lines = [line.rstrip() for line in message.splitlines()]
-    with _printing():
-        if as_json:
-            said = " ".join(message.split())
-            print(to_json({"error": {"code": code, "message": said, "hint": hint}}))
-            return
-        console = error_console()
-        for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):
-            if any(text):
-                console.print(f"{word}:", style=style, end=" ", markup=False, highlight=False)
-                shown = "\n  ".join(clean(line) for line in text if line)
-                console.print(shown, markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        said = " ".join(message.split())
+        _print_json({"error": {"code": code, "message": said, "hint": hint}})
+        sys.stdout.flush()
+        return
+    console = error_console()
+    for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):
+        if any(text):
+            console.print(f"{word}:", style=style, end=" ", markup=False, highlight=False)
+            shown = "\n  ".join(clean(line) for line in text if line)
+            console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_traceback(error: BaseException) -> None:
     """Print where an error comes from, for `-v`."""
     import traceback
 
-    traceback.print_exception(error, file=sys.stderr)
+    for part in traceback.format_exception(error):
+        print(redact(part), end="", file=sys.stderr)
 
 
 def say(note: str, mode: Mode = Mode.HUMAN) -> None:
     """Print a sentence on stderr, unless quiet."""
     if mode is not Mode.QUIET:
-        print(clean(note), file=sys.stderr)
+        print(redact(clean(note)), file=sys.stderr)
 
 
 def show_version() -> None:
@@ -121,13 +123,6 @@ def error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, no_color=not stderr_is_terminal() or None)
-
-
-def leave_pipes() -> None:
-    """Point both streams nowhere after `ReaderGone`, so that the interpreter ends in silence."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
 
 
 def stderr_is_terminal() -> bool:
@@ -186,27 +181,56 @@ def _print_rich(blocks: Sequence[Block], stream: Any) -> None:
 
 
 def _rich_table(block: Table, width: int) -> Any:
-    """Lay a table out: numbers right, unknown columns left out, short first cells unbroken."""
+    """Lay a table out: numbers right, unknown columns left out, the first column whole."""
+    from rich.cells import cell_len
+    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    cells = _known_columns(block)
-    for place, (column, values) in enumerate(cells):
-        text = column.kind == "text"
-        whole = not text or (place == 0 and max(map(len, values), default=0) <= 3 * width // 4)
-        justify: Literal["left", "right"] = "left" if text else "right"
-        overflow: Literal["ellipsis", "fold"] = "ellipsis" if column.clip else "fold"
-        table.add_column(
-            column.title,
-            justify=justify,
-            overflow=overflow,
-            no_wrap=whole or column.clip,
-            min_width=max(map(len, (column.title, *values))) if whole else None,
-        )
-    for row in zip(*(values for _, values in cells), strict=True):
+    columns = _known_columns(block)
+    widths = column_widths(
+        [(column, max(map(cell_len, (column.title, *values)))) for column, values in columns],
+        width,
+    )
+    table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    shown = []
+    for (column, values), wide in zip(columns, widths, strict=True):
+        if wide:
+            justify: Literal["left", "right"] = "left" if column.kind == "text" else "right"
+            overflow: Literal["ellipsis", "fold"] = "ellipsis" if column.clip else "fold"
+            table.add_column(
+                column.title, justify=justify, overflow=overflow, no_wrap=column.clip, width=wide
+            )
+            shown.append(values)
+    for row in zip(*shown, strict=True):
         table.add_row(*map(Text, row))
-    return table
+    gone = [column.title for (column, _), wide in zip(columns, widths, strict=True) if not wide]
+    note = f"no room for {', '.join(gone)}: widen the terminal, or see --json"
+    return Group(table, Text(note, style="dim")) if gone else table
+
+
+def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int]:
+    """Share the width of a terminal among columns, of which each has its longest cell's length.
+
+    The first column, which says what a row is about, is as wide as its longest cell, or folded
+    where the terminal is narrower. Of the others, those that are to be kept come first; one that
+    does not fit is left out: 0. Texts get what they need last, evenly.
+    """
+    widths = [0] * len(columns)
+    order = sorted(range(len(columns)), key=lambda place: (place > 0, not columns[place][0].keep))
+    left = width + _GAP
+    for place in order:
+        column, longest = columns[place]
+        least = min(longest, max(_NARROW, len(column.title)))
+        needed = min(longest, width) if place == 0 else least if column.kind == "text" else longest
+        if needed + _GAP <= left:
+            widths[place] = needed
+            left -= needed + _GAP
+    while growing := [i for i, (_, most) in enumerate(columns) if 0 < widths[i] < most][:left]:
+        for place in growing:
+            widths[place] += 1
+        left -= len(growing)
+    return widths
 
 
 def _known_columns(block: Table) -> list[tuple[Column, list[str]]]:

@@ -20,6 +20,8 @@ class Column:
     kind: Kind = "text"
     clip: bool = False
     """Whether a terminal cuts it at the edge, so that a row stays one line."""
+    keep: bool = False
+    """Whether other columns go before it where a terminal is narrow."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Resolved once. This is the only file that reads the environment.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,13 +37,16 @@ CONFIG_FILE = "config file"
 
 @dataclass(frozen=True)
 class Settings:
-    """Resolved settings of one run; travels to worker processes as it is."""
+    """Resolved settings of one run; travels to worker processes as it is.
+
+    Fields that may hold a password or a token are left out of its `repr`.
+    """
 
     root: Path
     """Folder under which all datasets live (`OFFLINE_DATA_HOME`)."""
     offline: bool = False
     """No network: what is not on this disk is an error."""
-    mirrors: tuple[tuple[str, str], ...] = ()
+    mirrors: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """`(prefix, replacement)` pairs: the rewritten URL is tried before the published one."""
     workers: int = 1
     """Processes a conversion may use."""
@@ -50,13 +54,13 @@ class Settings:
     """Folder of local Minari datasets (`MINARI_DATASETS_PATH`)."""
     minari_remote: str = "hf://farama-minari"
     """Where Minari ids without a remote are fetched from (`MINARI_REMOTE`)."""
-    hub_endpoint: str | None = None
+    hub_endpoint: str | None = field(default=None, repr=False)
     """`HF_ENDPOINT`, or None for the hub's own."""
-    hub_token: str | None = None
+    hub_token: str | None = field(default=None, repr=False)
     """`HF_TOKEN`, or None for the token that huggingface_hub has stored."""
     config: Path | None = None
     """The config file, whether or not there is one; None where it has no place."""
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What decided a setting, by its name here, or a mirror, by `PREFIX=REPLACEMENT`: `argument`,
     names of variables, or `config file`; a default has no entry."""
 
@@ -191,8 +195,8 @@ def _workers(given: int | None, env: Mapping[str, str], file: ConfigFile) -> tup
         return _positive(given, "workers"), ARGUMENT
     if not value:
         return (_cores(), None) if file.workers is None else (file.workers, CONFIG_FILE)
-    if not value.removeprefix("-").isdecimal():
-        raise UsageError(f"{_WORKERS} is {value!r}; expected a whole number")
+    if not re.fullmatch(r"-?[0-9]{1,9}", value):
+        raise UsageError(f"{_WORKERS} is {value[:40]!r}; expected a whole number")
     return _positive(int(value), _WORKERS), _WORKERS
 
 

@@ -13,20 +13,25 @@ TOML, all keys optional; a relative `root` has no meaning here and is refused:
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.config_mirrors import Mirror, check_mirror
-from offline_data.errors import AccessError, UsageError
+from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
+from offline_data.strict_json import read_plain
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
 VARIABLE = "OFFLINE_DATA_CONFIG"
 """Names another file than the one in the user's config folder."""
+
+_LARGEST = 1 << 20
+_LONGEST_NAME = 255
+_NAMED = f"it is the config file; {VARIABLE} names another"
 
 KEYS = ("root", "offline", "workers", "mirrors")
 """What the file may say."""
@@ -76,16 +81,23 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
     """Return a path as a user writes it, absolute and without `~`.
 
     Raises:
-        UsageError: It begins with `~` and there is no such user, or the user has no home.
+        UsageError: It begins with `~` and there is no such user, or the user has no home; or no
+            file can have such a name.
 
     Example:
         >>> user_path("/data/sets", "root").as_posix()
         '/data/sets'
     """
     try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError as error:
-        raise UsageError(f"{where} is {str(path)!r}: {error}") from error
+        found = Path(path).expanduser().absolute()
+        longest = max(len(os.fsencode(name)) for name in found.parts)
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"{where} is {str(path)[:200]!r}: {error}") from error
+    if longest > _LONGEST_NAME or "\0" in str(found):
+        raise UsageError(
+            f"{where} is {str(path)[:200]!r}: a name has over {_LONGEST_NAME} bytes, or a NUL"
+        )
+    return found
 
 
 def read_config(environ: Mapping[str, str]) -> ConfigFile:
@@ -105,8 +117,8 @@ def read_config(environ: Mapping[str, str]) -> ConfigFile:
 
 def _text(path: Path, *, named: bool) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+        return read_plain(path, _LARGEST).decode()
+    except NotFoundError:
         if not named:
             return None
         raise UsageError(
@@ -115,11 +127,10 @@ def _text(path: Path, *, named: bool) -> str | None:
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not TOML: it is not UTF-8: {error.reason}") from error
-    except OSError as error:
-        raise AccessError(
-            f"{path} cannot be read: {error.strerror or error}",
-            hint=f"it is the config file; {VARIABLE} names another",
-        ) from error
+    except FormatError as error:
+        raise UsageError(f"{error.message}; expected TOML", hint=_NAMED) from error
+    except AccessError as error:
+        raise AccessError(error.message, hint=_NAMED) from error
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from offline_data.errors import UsageError
+from offline_data.urls import redact_setting
 
 Mirror: TypeAlias = tuple[str, str]
 """A prefix and its replacement: a URL that begins with the one is tried with the other first."""
@@ -32,23 +34,24 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
         >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
         ('http://a.org/data/', 'file:///mnt/my%20data/')
     """
-    if not _PREFIX.match(prefix):
+    if not (_PREFIX.match(prefix) and _is_url(prefix)):
         raise UsageError(
-            f"{where}: a mirror is for {prefix!r}; expected how a URL begins, with its scheme",
+            f"{where}: a mirror is for {redact_setting(prefix)!r}; expected how a URL begins, with its scheme",
             hint=f"for example {_EXAMPLE}",
         )
     found = _url_of_folder(prefix, replacement) if replacement[:1] == "/" else replacement
-    if not _REPLACEMENT.match(found):
+    shown = redact_setting(replacement)
+    if not (_REPLACEMENT.match(found) and _is_url(found)):
         raise UsageError(
-            f"{where}: the mirror of {prefix} is {replacement!r}; expected an http(s)://, file:/// "
+            f"{where}: the mirror of {prefix} is {shown!r}; expected an http(s)://, file:/// "
             "or hf:// URL, or an absolute path",
             hint=f"for example {_EXAMPLE}",
         )
     if prefix.endswith("/") and found[-1].isalnum():
         raise UsageError(
-            f"{where}: the mirror of {prefix} is {replacement}, without the slash at the end that "
+            f"{where}: the mirror of {prefix} is {shown}, without the slash at the end that "
             "the prefix has",
-            hint=f"write {replacement}/, for the prefix is replaced letter by letter",
+            hint=f"write {shown}/, for the prefix is replaced letter by letter",
         )
     return prefix, found
 
@@ -65,13 +68,25 @@ def parse_mirrors(text: str, where: str) -> tuple[Mirror, ...]:
         prefix, equals, replacement = (part.strip() for part in item.partition("="))
         if not (equals and prefix and replacement):
             raise UsageError(
-                f"{where} has {item!r}; expected PREFIX=REPLACEMENT, several separated by `;`",
+                f"{where} has {redact_setting(item)!r}; expected PREFIX=REPLACEMENT, several separated by `;`",
                 hint=f"for example {_EXAMPLE}",
             )
         pairs.append(check_mirror(prefix, replacement, where))
     return tuple(pairs)
 
 
+def _is_url(text: str) -> bool:
+    """Return True if host and port can be those of a URL, and all of it can be sent."""
+    try:
+        parts = urlsplit(text)
+        text.encode()
+        (parts.hostname or "").encode("idna")
+        port = parts.port
+    except ValueError:  # UnicodeError is one
+        return False
+    return port != 0
+
+
 def _url_of_folder(prefix: str, path: str) -> str:
-    url = f"file://{quote(path)}"
+    url = f"file://{quote(os.fsencode(path))}"
     return f"{url.rstrip('/')}/" if prefix.endswith("/") else url

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from offline_data.urls import redact
+
 
 class OfflineDataError(Exception):
     """Base of every failure this package expects.
@@ -13,10 +15,12 @@ class OfflineDataError(Exception):
         hint: What to do next, as a sentence or a command; shown on a line of its own, also below a
             traceback (from Python 3.11 on).
 
+    URLs in both are shown without passwords and tokens, see `offline_data.urls.redact`.
+
     Attributes:
         code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
-        message: The first argument.
-        hint: The second, or None.
+        message: The first argument, redacted.
+        hint: The second, redacted, or None.
 
     Example:
         >>> error = NotFoundError("No dataset 'minari:x/y-v0' here", hint="offline-data list")
@@ -27,12 +31,12 @@ class OfflineDataError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = redact(message)
+        self.hint = hint and redact(hint)
+        super().__init__(self.message)
         add_note = getattr(self, "add_note", None)
         if hint and add_note:
-            add_note(f"hint: {hint}")
+            add_note(f"hint: {self.hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the hint when an error crosses a process boundary."""

@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from offline_data.errors import IntegrityError
 
+_LONGEST_NAME, _LONGEST_PATH = 255, 1024
+"""Bytes that every file system takes; a path has to stand below a root of some length."""
+_SHOWN = 200
+
+
+def is_unicode(text: str) -> bool:
+    r"""Return False for lone surrogates, which JSON and arguments can have and no URL or name should.
+
+    Example:
+        >>> is_unicode("caf\u00e9"), is_unicode("\ud800")
+        (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 def check_relative(path: str, what: str = "A raw file") -> str:
     """Return `path` if it stays inside the folder it is joined to.
@@ -13,17 +31,23 @@ def check_relative(path: str, what: str = "A raw file") -> str:
         what: What has the name, for the message.
 
     Raises:
-        IntegrityError: It is absolute, has empty, `.` or `..` parts, or characters that some system
-            reads as something else than part of a name.
+        IntegrityError: It is absolute, has empty, `.` or `..` parts, characters that some system
+            reads as something else than part of a name, or more bytes than a file's name can have.
 
     Example:
         >>> check_relative("door/main_data.hdf5")
         'door/main_data.hdf5'
     """
     parts = path.split("/")
-    if any(part in {"", ".", ".."} for part in parts) or any(c in path for c in "\\\0\n"):
+    if (
+        any(part in {"", ".", ".."} for part in parts)
+        or any(c in path for c in "\\\0\n")
+        or len(path.encode(errors="replace")) > _LONGEST_PATH
+        or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts)
+        or not is_unicode(path)
+    ):
         raise IntegrityError(
-            f"{what} is named {path!r}: expected a relative path without empty or `..` parts",
+            f"{what} is named {path[:_SHOWN]!r}: expected a relative path without empty or `..` parts",
             hint="the source's list is damaged or hostile; nothing was written",
         )
     return path

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offline_data.config_file import ConfigFile, config_place, read_config
-from offline_data.errors import AccessError, UsageError
+from offline_data.errors import UsageError
 
 FULL = """
 root = "/data/sets"
@@ -90,9 +90,21 @@ def test_no_file_is_an_error_only_where_one_was_named(place: str, tmp_path: Path
         read_config({"OFFLINE_DATA_CONFIG": str(named)})
 
 
-def test_a_folder_in_its_place_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match=f"{tmp_path} cannot be read: Is a directory") as caught:
-        read_config({"OFFLINE_DATA_CONFIG": str(tmp_path)})
+@pytest.mark.parametrize("kind", ["folder", "FIFO", "device", "huge"])
+def test_what_is_no_plain_small_file_in_its_place_is_one_clear_error(
+    kind: str, tmp_path: Path
+) -> None:
+    place = Path("/dev/zero") if kind == "device" else tmp_path / "config.toml"
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(place)
+    elif kind == "huge":
+        place.touch()
+        os.truncate(place, 1 << 40)
+    said = "is larger than" if kind == "huge" else "is not a plain file"
+    with pytest.raises(UsageError, match=f"{place} {said}") as caught:
+        read_config({"OFFLINE_DATA_CONFIG": str(place)})
     assert "OFFLINE_DATA_CONFIG" in str(caught.value.hint)
 
 

@@ -26,6 +26,7 @@ LAYERS = (
         "config",
         "config_file",
         "config_mirrors",
+        "urls",
         "progress",
         "disk",
         "paths",

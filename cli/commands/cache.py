@@ -31,7 +31,7 @@ _COLUMNS = (
     Column("SIZE", "bytes"),
     Column("AGAIN"),
     Column("WHAT"),
-    Column("PATH"),
+    Column("PATH", keep=True),
 )
 
 

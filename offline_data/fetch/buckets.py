@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from offline_data.errors import AuthError, NetworkError, NotFoundError, UsageError
 from offline_data.fetch.gcs import GcsListing
 from offline_data.fetch.http import get_document
-from offline_data.fetch.objects import BucketObject, damaged, is_unicode
+from offline_data.fetch.objects import BucketObject, damaged
 from offline_data.fetch.s3 import S3Listing, aws_bucket_url
+from offline_data.paths import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["BucketObject", "list_bucket"]
 
 _FORMS = "gs://BUCKET/PREFIX, s3://BUCKET/PREFIX or s3+https://HOST/BUCKET/PREFIX"
+_MOST_PAGES = 10_000
+"""Pages of a listing, a thousand objects each: more than any dataset has."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}[A-Za-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _ADVICE: dict[type[Exception], str] = {
@@ -115,7 +118,7 @@ def _pages(
     """Yield pages with their URLs until one has no token."""
     token: str | None = None
     seen: set[str | None] = set()
-    while token not in seen:
+    while token not in seen and len(seen) < _MOST_PAGES:
         seen.add(token)
         url = listing.page_url(token)
         page = _page(listing, url, settings, limits, sleep)
@@ -123,7 +126,9 @@ def _pages(
         if page.token is None:
             return
         token = page.token
-    raise damaged(url, f"the token {token!r} of a next page came before, so it never ends")
+    if token in seen:
+        raise damaged(url, f"the token {token!r} of a next page came before, so it never ends")
+    raise damaged(url, f"it has more than {_MOST_PAGES:,} pages")
 
 
 def _page(

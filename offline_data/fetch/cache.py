@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offline_data import strict_json
 from offline_data.disk import write_durably
+from offline_data.errors import OfflineDataError
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from offline_data.config import Settings
@@ -29,7 +33,7 @@ class Record:
     """What a URL had when it was last fetched."""
 
     url: str
-    """First published URL of the file."""
+    """First published URL of the file; on the disk it is redacted, as `came_from`."""
     sha256: str
     """Hex digest of the content."""
     size: int
@@ -90,22 +94,42 @@ def load_record(path: Path) -> Record | None:
     value = read_json(path)
     known = {name: value[name] for name in Record.__dataclass_fields__ if name in value}
     try:
-        record = Record(**known)
+        record = Record(**{**known, "failed": tuple(known.get("failed", ()))})
+        return record if _is_sound(record) else None
     except TypeError:
         return None
-    return record if len(record.sha256) == 64 and record.sha256.isalnum() else None
+
+
+def _is_sound(record: Record) -> bool:
+    """Return True if the fields of a record that was read have the types that they should have."""
+    texts = (record.url, record.came_from, record.fetched, *record.failed)
+    maybe = (record.etag, record.outside, record.digest)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(text is None or isinstance(text, str) for text in maybe)
+        and isinstance(record.sha256, str)
+        and re.fullmatch("[0-9a-f]{64}", record.sha256) is not None
+        and type(record.size) is int
+        and "\0" not in (record.outside or "")
+    )
 
 
 def write_record(settings: Settings, record: Record) -> None:
     """Remember what a URL had."""
-    write_durably(record_path(settings, record.url), json.dumps(vars(record), indent=1).encode())
+    public = {**vars(record), "url": redact(record.url), "came_from": redact(record.came_from)}
+    write_durably(record_path(settings, record.url), json.dumps(public, indent=1).encode())
+
+
+def forget(settings: Settings, url: str) -> None:
+    """Remember no longer what a URL had."""
+    record_path(settings, url).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a small JSON object of this folder; empty where it is missing or damaged."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        value = strict_json.read_json(path)
+    except OfflineDataError:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from typing import TYPE_CHECKING, Protocol
 
-from offline_data.errors import IntegrityError, UsageError
+from offline_data.errors import AccessError, IntegrityError, UsageError
 from offline_data.fetch.crc32c import Crc32c
 from offline_data.heads import describe_head
 
@@ -86,13 +88,27 @@ class Hashes:
 
 
 def hash_file(path: Path, published: RemoteFile, seen: Callable[[int], None]) -> Hashes:
-    """Read a file once for its digests; `seen` is told the bytes read so far."""
+    """Read a file once for its digests; `seen` is told the bytes read so far.
+
+    Raises:
+        AccessError: It is no plain file: a FIFO or a device may never end.
+        OSError: It cannot be read.
+    """
     hashes = Hashes(published)
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_open_plain) as file:
         while block := file.read(_BLOCK):
             hashes.update(block)
             seen(hashes.size)
     return hashes
+
+
+def _open_plain(path: str, flags: int) -> int:
+    # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise AccessError(f"{path} is not a plain file")
+    return descriptor
 
 
 def check_head(file: RemoteFile, head: bytes, url: str) -> None:

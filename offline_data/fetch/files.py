@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offline_data.urls import redact
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -40,6 +42,11 @@ class FetchedFile:
     size: int
     """Bytes."""
     url: str
-    """Where they came from: one of the published URLs or a mirror's rewriting of one."""
+    """Where they came from: one of the published URLs or a mirror's rewriting of one; redacted."""
     failed: tuple[str, ...] = ()
-    """Places passed over before `url`, as `host: reason`."""
+    """Places passed over before `url`, as `host: reason`; redacted."""
+
+    def __post_init__(self) -> None:
+        """Keep no password: these values go into manifests."""
+        object.__setattr__(self, "url", redact(self.url))
+        object.__setattr__(self, "failed", tuple(map(redact, self.failed)))

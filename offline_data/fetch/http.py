@@ -5,13 +5,21 @@ This is the only file that imports httpx.
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offline_data.errors import AuthError, IntegrityError, NetworkError, NotFoundError, OfflineError
+from offline_data import strict_json
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    IntegrityError,
+    NetworkError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+)
 from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.mirrors import with_mirrors
 from offline_data.fetch.retry import PASSING, TransientError, parse_retry_after, persist
@@ -27,7 +35,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ONLINE = "run the same command once without --offline (and without OFFLINE_DATA_OFFLINE)"
-_LARGEST_DOCUMENT = 64 << 20
+_BETWEEN = "a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts"
+_CONTENT = frozenset({200, 203, 206})
+"""Statuses whose body is what was asked for, or a part of it."""
 
 
 def offline_error(what: str, url: str) -> OfflineError:
@@ -39,18 +49,28 @@ def offline_error(what: str, url: str) -> OfflineError:
 
 
 def open_client(limits: FetchLimits) -> httpx.Client:
-    """Open a pool of connections; close it with `with`."""
+    """Open a pool of connections; close it with `with`.
+
+    Raises:
+        UsageError: A proxy of the environment is none that can be used.
+    """
     import httpx
 
-    return httpx.Client(
-        verify=_certificates(),
-        timeout=httpx.Timeout(limits.read, connect=limits.connect, pool=None),
-        limits=httpx.Limits(max_connections=limits.files_at_once),
-        headers={"Accept-Encoding": "identity", "User-Agent": "offline-data"},
-        follow_redirects=True,
-        max_redirects=limits.redirects,
-        http2=False,
-    )
+    try:
+        return httpx.Client(
+            verify=_certificates(),
+            timeout=httpx.Timeout(limits.read, connect=limits.connect, pool=None),
+            limits=httpx.Limits(max_connections=limits.files_at_once),
+            headers={"Accept-Encoding": "identity", "User-Agent": "offline-data"},
+            follow_redirects=True,
+            max_redirects=limits.redirects,
+            http2=False,
+        )
+    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        raise UsageError(
+            f"A proxy of the environment cannot be used: {_said(error)}",
+            hint="HTTP_PROXY, HTTPS_PROXY and ALL_PROXY are URLs as http://HOST:PORT",
+        ) from error
 
 
 @cache
@@ -86,7 +106,8 @@ def open_url(
         raise TransientError(f"{url} stalled: {type(error).__name__}") from error
     except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as error:
         raise TransientError(f"{url} was not received: {_said(error)}") from error
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError) as error:
+        # UnicodeError: a name of a host that cannot be one, in the URL or in a redirect
         raise NetworkError(
             f"{url} cannot be fetched: {_said(error)}",
             hint="is the URL right? OFFLINE_DATA_MIRRORS names other hosts",
@@ -99,8 +120,9 @@ def _said(error: Exception) -> str:
 
 def _check_status(response: httpx.Response, url: str) -> None:
     status = response.status_code
-    answered = f"{url} answered {status} {response.reason_phrase}".rstrip()
-    if response.is_success:
+    reason = "".join(filter(str.isprintable, response.reason_phrase))[:100]
+    answered = f"{url} answered {status} {reason}".rstrip()
+    if status in _CONTENT:
         _check_encoding(response, url)
     elif status in {404, 410}:
         raise NotFoundError(answered, hint="it may have moved: OFFLINE_DATA_MIRRORS names hosts")
@@ -161,7 +183,7 @@ def get_document(
     Raises:
         OfflineError: `settings.offline` is set; no socket was opened.
         NotFoundError, AuthError, NetworkError: Of the published URL, after all mirrors failed.
-        IntegrityError: What came is not such a document, or has more than 64 MiB.
+        IntegrityError: What came is not such a document, or has more than `strict_json.MAX_BYTES`.
     """
     import time
 
@@ -187,22 +209,21 @@ def _body(client: httpx.Client, url: str) -> bytes:
     with open_url(client, url) as response:
         for block in response.iter_raw():
             body += block
-            if len(body) > _LARGEST_DOCUMENT:
-                raise IntegrityError(f"{url} has more than {_LARGEST_DOCUMENT} bytes, no listing")
+            if len(body) > strict_json.MAX_BYTES:
+                raise IntegrityError(
+                    f"{url} has more than {strict_json.MAX_BYTES:,} bytes: too many for a listing"
+                )
     return bytes(body)
 
 
 def parse_json(body: bytes, url: str) -> Any:
-    """Read a JSON document for `get_document`; raises `IntegrityError` where it is none."""
+    """Read a JSON document for `get_document`; raises `FormatError` where it is none."""
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise not_a_document("JSON", body, url) from error
+        return strict_json.parse_json(body, url)
+    except FormatError as error:
+        raise FormatError(error.message, hint=_BETWEEN) from error
 
 
 def not_a_document(kind: str, body: bytes, url: str) -> IntegrityError:
     """Say that what came is not the kind of document that was asked for."""
-    return IntegrityError(
-        f"{url} is not {kind}: {describe_head(body[:512])}",
-        hint="a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts",
-    )
+    return IntegrityError(f"{url} is not {kind}: {describe_head(body[:512])}", hint=_BETWEEN)

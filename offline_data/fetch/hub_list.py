@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import NotFoundError
+from offline_data.errors import FormatError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.hub_api import ask_hub, hub_api
 
 if TYPE_CHECKING:
     from offline_data.config import Settings
+
+_MOST_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,18 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
     commit = ask_hub(what, lambda: str(api.dataset_info(repo, revision=revision).sha))
 
     def entries() -> list[Any]:
-        return list(
-            api.list_repo_tree(
-                repo,
-                path_in_repo=folder.rstrip("/") or None,
-                recursive=True,
-                revision=commit,
-                repo_type="dataset",
-            )
+        listed = api.list_repo_tree(
+            repo,
+            path_in_repo=folder.rstrip("/") or None,
+            recursive=True,
+            revision=commit,
+            repo_type="dataset",
         )
+        return list(islice(listed, _MOST_ENTRIES + 1))
 
     found = sorted(ask_hub(what, entries), key=lambda entry: str(entry.path))
+    if len(found) > _MOST_ENTRIES:
+        raise FormatError(f"The listing of {repo} has more than {_MOST_ENTRIES:,} entries")
     files = tuple(_remote_file(entry, repo, commit) for entry in found if hasattr(entry, "size"))
     if not files:
         raise NotFoundError(f"{repo} has no files in {folder or 'it'}")

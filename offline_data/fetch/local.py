@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from offline_data.errors import UsageError
 
@@ -18,4 +19,4 @@ def path_of_url(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise UsageError(f"{url!r} is not a file of this machine; expected file:///PATH")
-    return Path(unquote(parts.path))
+    return Path(os.fsdecode(unquote_to_bytes(parts.path)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data.fetch.cache import read_json
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,8 +42,8 @@ class Note:
         return min(self.durable, size)
 
     def encode(self) -> bytes:
-        """Return the content of the note's file."""
-        return json.dumps(asdict(self)).encode()
+        """Return the content of the note's file; no password is in it."""
+        return json.dumps({**asdict(self), "url": self.url and redact(self.url)}).encode()
 
 
 def note_path(part: Path) -> Path:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from offline_data.errors import FormatError, UsageError
 from offline_data.fetch.files import RemoteFile
-from offline_data.paths import check_relative
+from offline_data.paths import check_relative, is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,15 +131,6 @@ def text_of(item: Mapping[str, object], key: str, page: str) -> str:
     if not isinstance(value, str) or not value or not is_unicode(value):
         raise damaged(page, f"{key!r} is {value!r} in {dict(item)}")
     return value
-
-
-def is_unicode(text: str) -> bool:
-    """Tell whether a text can be part of a URL: JSON and arguments can have lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def damaged(page: str, found: str) -> FormatError:

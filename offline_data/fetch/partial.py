@@ -11,6 +11,7 @@ from offline_data.errors import NoSpaceError
 from offline_data.fetch.behind import Behind
 from offline_data.fetch.digest import Hashes
 from offline_data.fetch.note import Note, boot_id, note_path, read_note
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +118,8 @@ class Partial:
 
     def known(self, url: str) -> Note:
         """Return what was noted when `url` began to send what is here; nothing for another URL."""
-        return self._note if self._note.url == url else Note()
+        noted = self._note.url and redact(self._note.url)
+        return self._note if noted == redact(url) else Note()
 
     def range_from(self, url: str) -> dict[str, str]:
         """Return request headers that ask for the rest, or none where it cannot be continued.

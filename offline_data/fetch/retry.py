@@ -46,7 +46,8 @@ def persist(
         attempt: Raises `TransientError` where another try may help; other errors end it at once.
         limits: Tries and waits.
         sleep: Waits so many seconds; may raise.
-        reached: Bytes here so far. A try counts as fruitful if they are more than ever before.
+        reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
+            more than after the last fruitful one: a host that sends a byte at a time is no use.
 
     Raises:
         NetworkError: The last failure, with the number of tries.
@@ -57,8 +58,10 @@ def persist(
             return attempt()
         except TransientError as error:
             now = reached()
-            failures = 0 if now > best else failures + 1
-            best = max(best, now)
+            if now - best >= limits.fruitful:
+                failures, best = 0, now
+            else:
+                failures += 1
             if failures >= limits.tries:
                 raise _given_up(error, failures) from error
             sleep(wait_before(failures, error, limits))
@@ -67,7 +70,7 @@ def persist(
 def _given_up(error: TransientError, failures: int) -> NetworkError:
     tries = "one try" if failures == 1 else f"{failures} tries in a row"
     return NetworkError(
-        f"{error.message} (given up after {tries} without a new byte)",
+        f"{error.message} (given up after {tries} that brought next to nothing)",
         hint="run the same command again: it goes on where it stopped; "
         "OFFLINE_DATA_MIRRORS names other hosts",
     )

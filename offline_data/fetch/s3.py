@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _ONE_LABEL = re.compile(r"[a-z0-9-]+")
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_LARGEST_PAGE = 16 << 20
 _REFUSED = {
     "NoSuchBucket": NotFoundError,
     "AccessDenied": AuthError,
@@ -104,8 +103,6 @@ class S3Listing:
 def _parse(body: bytes, url: str) -> Element:
     from xml.etree import ElementTree
 
-    if len(body) > _LARGEST_PAGE:
-        raise damaged(url, f"it has {len(body)} bytes; expected at most {_LARGEST_PAGE}")
     if body.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html")):
         raise not_a_document("an XML listing", body, url)
     try:

@@ -8,8 +8,8 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from offline_data.disk import require_bytes
-from offline_data.errors import IntegrityError
+from offline_data.disk import free_bytes, human_bytes, require_bytes
+from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
 from offline_data.fetch.digest import HEAD, check_head, check_size, check_whole
 from offline_data.fetch.http import open_url
 from offline_data.fetch.retry import TransientError, persist
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from offline_data.fetch.limits import FetchLimits
     from offline_data.fetch.partial import Partial
 
-_SPAN = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
+_SPAN = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})\Z")
+_LENGTH = re.compile(r"[0-9]{1,19}\Z")
 _SETTLED = timedelta(seconds=60)
 """Age from which on a `Last-Modified` identifies the bytes: within it they may change twice unseen."""
 
@@ -109,9 +110,12 @@ class Transfer:
                 return
             blocks = response.iter_raw()
             first = next(blocks, b"")
-            total = self._begin(response, url, first)
+            total, stop = self._begin(response, url, first)
             for block in chain([first], blocks):
                 self._check()
+                if self._partial.size + len(block) > stop:
+                    self._partial.clear()
+                    raise self._excess(url, total, stop)
                 self._take(block, url)
         if total is not None and self._partial.size != total:
             raise TransientError(f"{url} sent {self._partial.size} of {total} bytes")
@@ -122,35 +126,64 @@ class Transfer:
         try:
             if early:
                 check_head(self._file, self._partial.hashes.head, url)
-            if self._file.size is not None and self._partial.size > self._file.size:
-                check_size(self._file, self._partial.size, url)
         except IntegrityError:
             self._partial.clear()
             raise
 
-    def _begin(self, response: httpx.Response, url: str, first: bytes) -> int | None:
-        """Make the part fit the answer's first byte; return the file's size if it is said."""
+    def _begin(self, response: httpx.Response, url: str, first: bytes) -> tuple[int | None, int]:
+        """Make the part fit the answer's first byte.
+
+        Returns:
+            The file's size, None where nobody says it; and the size that the part may have at most
+            when this answer ends.
+        """
         self.validator = _validator(response)
         if response.status_code == 206:
             return self._continue(response, url)
         # what is here already is dropped only for something that may be the file
         self._check_kind(response, url)
         check_head(self._file, first, url)
-        length = response.headers.get("Content-Length", "")
-        total = int(length) if length.isdecimal() else None
+        length = _LENGTH.match(response.headers.get("Content-Length", ""))
+        total = int(length[0]) if length else None
         self._expect(total, url, 0)
         self._partial.start(url, self.validator, total)
-        return total
+        known = self._file.size if total is None else total
+        return total, self._most_unsized() if known is None else known
 
-    def _continue(self, response: httpx.Response, url: str) -> int:
+    def _continue(self, response: httpx.Response, url: str) -> tuple[int, int]:
         span = _SPAN.match(response.headers.get("Content-Range", ""))
-        if span is None or self._partial.size == 0 or int(span[1]) != self._partial.size:
+        start, last, total = map(int, span.groups()) if span else (0, 0, 0)
+        if not 0 < self._partial.size == start <= last < total:
             raise self._changed(f"{url} sent another range than it was asked for")
-        if not self._is_same(url, int(span[2])):
+        if not self._is_same(url, total):
             raise self._changed(f"{url} changed while it was being fetched")
-        self._expect(int(span[2]), url, self._partial.size)
+        self._expect(total, url, start)
         self._partial.continued = True
-        return int(span[2])
+        return total, last + 1
+
+    def _most_unsized(self) -> int:
+        """Bytes that may come where nobody says how many will: a conversion needs space as well."""
+        return min(self._limits.unsized, free_bytes(self._partial.path.parent) // 2)
+
+    def _excess(self, url: str, total: int | None, stop: int) -> OfflineDataError:
+        """Say that more came than may; the part is dropped, for where it went wrong nobody knows."""
+        if total is not None:
+            return TransientError(f"{url} sent more bytes than it announced")
+        if self._file.size is not None:
+            path, size = self._file.path, self._file.size
+            message = f"{url} has more than {size} bytes; published for {path}: {size}"
+            return IntegrityError(message, hint="OFFLINE_DATA_MIRRORS names other hosts")
+        message = f"{url} sent {human_bytes(stop)} without saying how many bytes will come"
+        if stop < self._limits.unsized:
+            folder = self._partial.path.parent
+            return NoSpaceError(
+                f"{message}, which is half of what was free in {folder}",
+                hint="free some space (`offline-data cache prune`) or use another --root",
+            )
+        return IntegrityError(
+            f"{message}: more than the limit for such an answer",
+            hint="its end may never come; OFFLINE_DATA_MIRRORS names other hosts",
+        )
 
     def _check_beyond(self, response: httpx.Response, url: str) -> None:
         """Nothing is left to send: the part is whole, or longer than the file has become."""

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from offline_data.store.layout import LayoutName
 
 
+class StrictError(FormatError):
+    """A sound source with a leaf that cannot be kept, where `strict` allows none."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One dataset to be built."""
@@ -129,7 +133,7 @@ def _announced(raw: RawDataset, parts: Sequence[Part], options: Options) -> Anno
 def _refuse_dropped(dropped: Sequence[Dropped]) -> None:
     if dropped:
         first = dropped[0]
-        raise FormatError(
+        raise StrictError(
             f"--strict: {len(dropped)} leaves cannot be kept, first {first.key!r}: {first.reason}",
             hint="without --strict they are left out and listed in the manifest under `dropped`",
         )

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import NotFoundError
+from offline_data.disk import disk_errors
+from offline_data.errors import AuditError, IntegrityError, ManifestError, NotFoundError
+from offline_data.ingest.building import StrictError
 from offline_data.store.housekeeping import asked_to_stay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterable, Iterator
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -37,7 +39,9 @@ def raw_folder(
     """Bring the raw files of a release here for the time of a conversion.
 
     Fetched files stay after a failure, so that the next try does not fetch them again; after
-    success they go unless `options.keep_raw`, or somebody asked for them to stay before.
+    success they go unless `options.keep_raw`, or somebody asked for them to stay before. Files
+    that turn out to be damaged, where their source publishes no digest that says they are not, are
+    forgotten: the next try fetches them again and takes what comes.
     """
     if release.local is not None:
         yield RawFolder(release.local, local_files(release.local))
@@ -45,11 +49,43 @@ def raw_folder(
     folder = staging / "raw"
     stay = asked_to_stay(settings)
     fetched = raw_files(release, settings, folder, progress, force=options.force)
-    yield RawFolder(folder, tuple(_describe(file) for file in fetched))
+    try:
+        yield RawFolder(folder, tuple(_describe(file) for file in fetched))
+    except IntegrityError as error:
+        if isinstance(error, (AuditError, ManifestError, StrictError)):
+            raise
+        doubtful = [
+            (file, published.urls[0])
+            for file, published in zip(fetched, release.files, strict=True)
+            if published.digest is None
+        ]
+        if not doubtful:
+            raise
+        _forget(doubtful, stay, settings)
+        hint = (
+            "what was downloaded is forgotten; fetch it again, with --force: maybe it was damaged"
+        )
+        raise type(error)(
+            error.message, hint="; ".join(filter(None, (error.hint, hint)))
+        ) from error
     if not options.keep_raw:
         from offline_data.fetch.run import discard
 
         discard([file for file in fetched if file.sha256 not in stay], settings)
+
+
+def _forget(
+    doubtful: Iterable[tuple[FetchedFile, str]], stay: Container[str], settings: Settings
+) -> None:
+    """Delete files that were fetched, unless they were asked to stay, and what is known of them."""
+    from offline_data.fetch.cache import forget
+    from offline_data.fetch.run import discard
+
+    for file, url in doubtful:
+        with disk_errors(settings.downloads):
+            forget(settings, url)
+        if file.sha256 not in stay:
+            discard([file], settings)
 
 
 def raw_files(

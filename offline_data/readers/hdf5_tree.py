@@ -361,16 +361,6 @@ def _high(dataset: Any) -> Any:
     return whole
 
 
-def rows_of(dataset: Any) -> int:
-    """Return the number of rows of a low-level dataset, 0 where it is a single value.
-
-    Raises:
-        FormatError: It declares more than the file can have.
-    """
-    shape = check_size(dataset)
-    return shape[0] if shape else 0
-
-
 def first_frame(dataset: Any) -> bytes | None:
     """Return the first row of a dataset of uint8 pieces if its rows are JPEG images, else None.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from offline_data.disk import free_bytes
 from offline_data.errors import MissingDependencyError
 from offline_data.sources.registry import get_source, source_names
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,18 +124,13 @@ def _shown(settings: Settings) -> dict[str, Any]:
     read = settings.config is not None and settings.config.exists()
     return {
         **vars(settings),
-        "mirrors": [_public("=".join(pair)) for pair in settings.mirrors],
-        "hub_endpoint": settings.hub_endpoint and _public(settings.hub_endpoint),
+        "mirrors": [redact("=".join(pair)) for pair in settings.mirrors],
+        "hub_endpoint": settings.hub_endpoint and redact(settings.hub_endpoint),
         "hub_token": "set" if settings.hub_token else None,
         "config": settings.config if read else None,
         "config_place": settings.config,
-        "origins": {_public(name): origin for name, origin in settings.origins.items()},
+        "origins": {redact(name): origin for name, origin in settings.origins.items()},
     }
-
-
-def _public(text: str) -> str:
-    """Take user names and passwords out of URLs."""
-    return re.sub(r"//[^/@=]*@", "//***@", text)
 
 
 def _source_report(name: str) -> SourceReport:

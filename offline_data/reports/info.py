@@ -11,6 +11,7 @@ from offline_data.ids import looks_like_path, parse_id
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import locate
 from offline_data.store.reader import DatasetReader
+from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,8 +109,20 @@ def entry_info(entry: Entry) -> DatasetInfo:
         episodes=int(manifest.counts["episodes"]),
         bytes=entry.bytes,
         schema=schema_of(DatasetReader(entry.path, manifest)),
-        **plain,
+        **{**plain, "files": tuple(map(_public, manifest.files))},
     )
+
+
+def _public(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Redact what a manifest says of a raw file: one of another origin may have whole URLs."""
+    return {
+        key: redact(value)
+        if isinstance(value, str)
+        else [redact(str(item)) for item in value]
+        if isinstance(value, list)
+        else value
+        for key, value in file.items()
+    }
 
 
 def schema_of(reader: DatasetReader) -> dict[str, Leaf]:

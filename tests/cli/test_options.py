@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from offline_data.errors import UsageError
-from offline_data_cli.main import app
+from offline_data_cli.app import app
 from offline_data_cli.options import Globals, parse_episodes
 
 if TYPE_CHECKING:

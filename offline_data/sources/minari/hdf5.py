@@ -137,7 +137,9 @@ class Hdf5Episode:
     def open(self, leaf: PlannedLeaf) -> Hdf5Leaf | None:
         """Open the dataset of a leaf; None where this episode does not have it."""
         dataset = hdf5_tree.open_dataset(self._group, leaf.place)
-        return None if dataset is None else Hdf5Leaf(dataset, leaf, self.where, dataset.shape or ())
+        if dataset is None:
+            return None
+        return Hdf5Leaf(dataset, leaf, self.where, hdf5_tree.check_size(dataset))
 
     def facts(self) -> EpisodeFacts:
         """Read the attributes of the group."""
@@ -235,6 +237,6 @@ class Hdf5Leaf:
         if found.form == "text":
             values = hdf5_tree.read_text(self.dataset, self.where)
         else:
-            values = np.zeros(hdf5_tree.check_size(self.dataset), found.dtype)
+            values = np.zeros(self.shape, found.dtype)
             hdf5_tree.read_into(self.dataset, values)
         fill(out, values, self.where)

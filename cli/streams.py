@@ -1,0 +1,109 @@
+"""Standard streams that end a command in a documented way, or not at all, when they fail.
+
+stdout is what was asked for: where it cannot be written, the command fails. stderr is beside it: a
+command goes on without. A stream that was closed (`>&-`) is as good as one to nowhere.
+"""
+
+import codecs
+import errno
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from offline_data.errors import AccessError, NoSpaceError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ERRORS = "offline_data_cli.plain"
+_PLAIN = {"\u2192": "->", "\u2013": "-", "\u2026": "...", "\u00d7": "x", "\ufffd": "?"}
+"""What stands for letters of our own where a stream has no such letters."""
+
+_lost: set[int] = set()
+
+
+class ReaderGone(Exception):  # noqa: N818 - nothing is wrong
+    """Whoever reads what is printed has read enough (`| head`)."""
+
+
+def guard_streams() -> None:
+    """Take the standard streams of this process in hand; once, before anything is printed."""
+    codecs.register_error(_ERRORS, _encode_plainly)
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            _lead_nowhere(number)
+    sys.stdin = sys.__stdin__ = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _Stdout.over(sys.stdout, 1)
+    sys.stderr = sys.__stderr__ = _Stderr.over(sys.stderr, 2)
+
+
+def stdout_is_lost() -> bool:
+    """Return True if writing to stdout has failed: what is written since goes nowhere."""
+    return 1 in _lost
+
+
+class _Stderr(io.TextIOWrapper):
+    """Goes nowhere from the first failure on."""
+
+    @classmethod
+    def over(cls, stream: TextIO | None, number: int) -> "Self":
+        """Take the place of a stream, None where it was closed when the interpreter started."""
+        if not isinstance(stream, io.TextIOWrapper):
+            raw = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+            return cls(raw, "utf-8", _ERRORS, write_through=number == 2)
+        encoding, by_line = stream.encoding, stream.line_buffering
+        return cls(stream.detach(), encoding, _ERRORS, line_buffering=by_line)
+
+    def write(self, text: str) -> int:
+        """Write; see the class for what a failure does."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            self.fail(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush; see the class for what a failure does."""
+        try:
+            super().flush()
+        except OSError as error:
+            self.fail(error)
+
+    def fail(self, _error: OSError) -> None:
+        """Lead what is buffered, and all that follows, nowhere."""
+        _lost.add(self.fileno())
+        _lead_nowhere(self.fileno())
+
+
+class _Stdout(_Stderr):
+    """Raises `ReaderGone`, which no library takes for an error of its own, or one of ours."""
+
+    def fail(self, error: OSError) -> None:
+        """Lead it nowhere, and say so."""
+        super().fail(error)
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from error
+        message = f"The output could not be written: {error.strerror or error}"
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise (NoSpaceError(message) if full else AccessError(message)) from error
+
+
+def _lead_nowhere(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+def _encode_plainly(error: UnicodeError) -> tuple[Any, int]:
+    """Encode one letter that a stream cannot have; bytes of a file's name stay what they were."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letter = error.object[error.start]
+    if "\udc80" <= letter <= "\udcff":
+        return bytes([ord(letter) - 0xDC00]), error.start + 1
+    escaped = letter.encode("ascii", "backslashreplace").decode()
+    return _PLAIN.get(letter, escaped), error.start + 1

@@ -1,0 +1,155 @@
+"""No password of a URL is shown or stored: in no output, and in no file under the root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offline_data.config import resolve_settings
+from offline_data.errors import NetworkError, UsageError
+from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
+from offline_data.testing.servers import Answer, Fault, FileServer
+from offline_data.urls import redact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://u:hush@h/x", "http://***@h/x"),
+        ("http://hush@h/x", "http://***@h/x"),
+        ("http://u:hu@sh@h:80/x failed", "http://***@h:80/x failed"),
+        ("http://u:hu/sh@h/x", "http://***@h/x"),
+        ("http://u:hu?sh@h/x", "http://***@h/x"),
+        ("http://a/=http://u:hush@b/; http://u:hush@c", "http://a/=http://***@b/; http://***@c"),
+        ("see 'http://u:hush@h/x'", "see 'http://***@h/x'"),
+        ("http://u:hush", "http://u:***"),
+        ("https://h/x?token=hush", "https://h/x?token=***"),
+        ("https://h/x?a=1&sig=hush&b=2", "https://h/x?a=1&sig=***&b=2"),
+        (
+            "https://h/x?X-Amz-Credential=hush&X-Amz-Signature=hush#t",
+            "https://h/x?X-Amz-Credential=***&X-Amz-Signature=***#t",
+        ),
+        ("'https://h/x?Access_Token=hush'", "'https://h/x?Access_Token=***'"),
+        ("https://h/x?Key-Pair-Id=hush&Policy=hush", "https://h/x?Key-Pair-Id=***&Policy=***"),
+    ],
+)
+def test_secrets_are_hidden(text: str, shown: str) -> None:
+    assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://h:8080/x",
+        "http://[::1]:80/x",
+        "http://h: not received",
+        "'http://h:80'",
+        "hf://datasets/u/n@3f2a/data/x.hdf5",
+        "https://h/pkg@1.0/x?page=2&prefix=door",
+        "file:///mnt/a%20b/x@1",
+        "a sentence with me@example.org and token=1",
+    ],
+)
+def test_the_rest_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_errors_redact_what_they_say() -> None:
+    error = NetworkError("http://u:hush@h/ stalled", hint="try http://u:hush@g/")
+    assert "hush" not in f"{error} {error!r} {error.message} {error.hint} {error.args}"
+
+
+def test_settings_do_not_print_secrets() -> None:
+    settings = resolve_settings(
+        environ={
+            "OFFLINE_DATA_MIRRORS": "http://a/=http://u:hush@b/",
+            "HF_TOKEN": "hush",
+            "HF_ENDPOINT": "http://u:hush@c/",
+        }
+    )
+    assert "hush" not in repr(settings)
+    assert settings.mirrors == (("http://a/", "http://u:hush@b/"),)
+
+
+@pytest.mark.parametrize(
+    "mirrors",
+    [
+        "http://a/=http://u:hush sesame@b/",
+        "http://a/=http://u:sesame;hush@b/",
+        "http://u:hush@a/=nowhere",
+        "http://a/=ftp://u:hush@b/",
+        "http://a/=http://u:hush@b",
+        "http://a/=http://u:hush@b:port/",
+    ],
+)
+def test_a_mirror_that_is_refused_is_not_shown_with_its_password(mirrors: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve_settings(environ={"OFFLINE_DATA_MIRRORS": mirrors})
+    said = f"{caught.value} {caught.value.hint}"
+    assert "hush" not in said
+    assert "sesame" not in said
+
+
+PUBLISHED = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+NAME = "d4rl:hopper-medium-v2"
+PATH = "/gym_mujoco_v2/hopper_medium-v2.hdf5"
+
+
+def run(root: Path, mirrors: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", "from offline_data_cli.main import run; run()", *arguments],
+        env={
+            **os.environ,
+            "OFFLINE_DATA_HOME": str(root),
+            "OFFLINE_DATA_MIRRORS": mirrors,
+            "NO_PROXY": "127.0.0.1",
+        },
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def files_with(root: Path, secret: bytes) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file() and secret in path.read_bytes()]
+
+
+def test_nothing_that_a_download_prints_or_writes_has_the_password(tmp_path: Path) -> None:
+    root, raw = tmp_path / "root", tmp_path / "raw.hdf5"
+    write_d4rl_hdf5(raw, TOYS["mujoco-v2"])
+    printed = b""
+    with FileServer({f"/second{PATH}": raw.read_bytes()}) as server:
+        at = server.url.removeprefix("http://")
+        places = (f"http://me:hush@{at}/first/", f"http://me:hush@{at}/second/")
+        query = f"http://{at}/third?sig=hush&path="
+        mirrors = ";".join(f"{PUBLISHED}={place}" for place in (query, *places))
+        server.script(
+            f"/second{PATH}", Fault(cut_after=900, stall_after=None), Fault(Answer(b"", 404))
+        )
+        for arguments in (
+            ("env", "--json"),
+            ("env",),
+            ("download", NAME, "--dry-run", "--json"),
+            ("download", NAME, "-v", "--offline"),
+            ("download", NAME, "-v", "--keep-raw"),
+            ("download", NAME, "-v", "--keep-raw", "--json"),
+            ("cache", "ls", "--json"),
+            ("info", NAME),
+            ("info", NAME, "--json"),
+            ("list", "--json"),
+            ("verify", NAME),
+        ):
+            ended = run(root, mirrors, *arguments)
+            printed += ended.stdout + ended.stderr
+            assert b"unexpected" not in ended.stderr, ended.stderr
+            assert files_with(root, b"hush") == []
+    assert b"hush" not in printed
+    assert b"***@127.0.0.1" in printed
+    assert any((root / "d4rl").rglob("manifest.json"))
