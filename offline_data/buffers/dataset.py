@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
 from offline_data.buffers.episodes import EpisodeTable
 from offline_data.buffers.keys import KeyLike, as_key
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
-    import torch
+    from torch import Tensor
 
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.samplers import Sampler
@@ -39,8 +41,14 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
 
     Batches are in memory of their own, each leaf contiguous and apart from the others.
 
-    A pickled buffer carries its path, not its data. In a `DataLoader` give it lists of rows as
-    `sampler`, `batch_size=None` and `collate_fn=torch.nn.Identity()`.
+    A pickled buffer carries its path, not its data. A `DataLoader` is best given a `ReplayDataset`;
+    with torch's own samplers it takes the buffer and lists of rows, of `valid_rows`, for of other
+    rows the next observation is not known:
+
+    ```python
+    rows = BatchSampler(SubsetRandomSampler(ds.valid_rows), 256, drop_last=False)
+    DataLoader(ds, sampler=rows, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=2)
+    ```
 
     Args:
         path: The dataset directory.
@@ -104,6 +112,18 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
             transform=transform,
             derived=derived,
         )
+
+    @property
+    def valid_rows(self) -> Tensor:
+        """The rows that samplers draw by default, ascending, int64 `[n]`, a copy.
+
+        All but transitions whose next observation is unknown and that are not terminated. With
+        `split_trajs=True` rows are whole episodes, and all are there.
+        """
+        if not len(self):
+            return torch.zeros(0, dtype=torch.int64)
+        rows = self.storage.rows(valid_only=True)
+        return rows.at(torch.arange(rows.count))
 
     @property
     def manifest(self) -> Manifest:

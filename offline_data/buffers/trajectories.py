@@ -34,12 +34,15 @@ class TrajectoryStorage:
     Args:
         steps: The dataset's transitions.
         texts: Text leaves.
+
+    Attributes:
+        steps: As given.
     """
 
     def __init__(self, steps: DatasetStorage, texts: Collection[Key] = ()) -> None:
         if (MASK,) in steps.keys or (TRAJ_IDS,) in steps.keys:
             raise UsageError(f"split_trajs=True would overwrite the leaf {MASK} or {TRAJ_IDS}")
-        self._steps = steps
+        self.steps = steps
         self._texts = tuple(texts)
         self._starts = torch.from_numpy(steps.reader.starts)
         self._lengths = torch.from_numpy(steps.reader.lengths)
@@ -54,7 +57,7 @@ class TrajectoryStorage:
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
         """Return the same episodes with some of the leaves; see `Storage`."""
-        return TrajectoryStorage(self._steps.only(keys), self._texts)
+        return TrajectoryStorage(self.steps.only(keys), self._texts)
 
     def runs(self) -> Runs:
         """Return every row as a run of its own: nothing follows a whole episode."""
@@ -65,8 +68,8 @@ class TrajectoryStorage:
         """Return the episodes `rows`, `[B, T]`."""
         longest = int(self._lengths.max())
         steps, mask = padded_rows(self._starts[rows], self._lengths[rows], longest)
-        mask = mask.to(self._steps.device)
-        batch = self._steps.gather(steps.reshape(-1)).reshape(mask.shape)
+        mask = mask.to(self.steps.device)
+        batch = self.steps.gather(steps.reshape(-1)).reshape(mask.shape)
         for key in batch.keys(include_nested=True, leaves_only=True):
             fill(batch.get(key), mask, -1 if key in self._texts else 0)
         batch.set(MASK, mask)
