@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.derived.base import Derived
+    from offline_data.buffers.numpy_arrays import Style
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import ImmutableDatasetWriter
     from offline_data.store.manifest import Manifest
@@ -164,18 +165,24 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
 
     def to_numpy(
         self,
+        style: Style = "transitions",
         *,
-        valid_only: bool = True,
         observation_key: KeyLike | None = None,
-        copy: bool = False,
+        copy: bool = True,
     ) -> dict[str, Any]:
-        """Return all transitions as the arrays that CORL and D4RL scripts expect.
+        """Return the dataset as the arrays that CORL and D4RL scripts expect.
 
-        See `offline_data.buffers.numpy_arrays.to_numpy` for the arrays, and which are copies.
+        Args:
+            style: `"transitions"`: rows that may be bootstrapped from, without `timeouts`;
+                `"episodes"`: all rows, to be cut where `terminals | timeouts`; `"qlearning"`: what
+                D4RL's `qlearning_dataset` gives. The table in
+                `offline_data.buffers.numpy_arrays.to_numpy` says more, of the next two too.
+            observation_key: Leaf that is the observation; needed where there are several.
+            copy: Whether arrays are copies.
         """
         from offline_data.buffers.numpy_arrays import to_numpy
 
-        return to_numpy(self, valid_only=valid_only, observation_key=observation_key, copy=copy)
+        return to_numpy(self, style, observation_key=observation_key, copy=copy)
 
     def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
         """Return TorchRL's own `TensorDictReplayBuffer` over the same files.

@@ -253,10 +253,11 @@ def test_what_is_derived_over_views(toy: Path, name: str) -> None:
 
 def runs_of(rows: list[int]) -> tuple[list[tuple[int, int]], list[bool]]:
     """Cut rows of the dataset where the next does not follow in the same episode."""
-    cuts = [0]
-    for place in range(1, len(rows)):
-        if rows[place] != rows[place - 1] + 1 or step_of(rows[place])[1] == 0:
-            cuts.append(place)
+    cuts = [
+        place
+        for place in range(len(rows))
+        if not place or rows[place] != rows[place - 1] + 1 or step_of(rows[place])[1] == 0
+    ]
     bounds = list(zip(cuts, [*cuts[1:], len(rows)], strict=True))
     unknown = {rows_of(e)[-1] for e in UNKNOWN}
     return bounds, [rows[stop - 1] not in unknown for _, stop in bounds]

@@ -17,7 +17,6 @@ from offline_data.buffers.views.pieces import (
     of_runs,
     smallest,
 )
-from offline_data.errors import UsageError
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 

@@ -404,7 +404,7 @@ def test_other_forms_have_the_views_rows_only(many: BaseDatasetExperienceReplay)
     expected = [action(*step_of(row)) for row in rows]
     found = view.to_numpy(observation_key="observation")
     assert found["actions"][:, 0].tolist() == expected
-    assert [len(array) for array in found.values()] == [len(rows)] * 6
+    assert [len(array) for array in found.values()] == [len(rows)] * 5
     theirs = view.to_torchrl(batch_size=4)
     assert theirs[:]["action"][:, 0].tolist() == expected
 
