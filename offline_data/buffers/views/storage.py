@@ -44,6 +44,8 @@ class SubsetStorage:
     row of `episodes`    episode            dataset_episode, in batches that have `episode`
     ```
 
+    Where rows are whole episodes, `index` has those, and `dataset_index` their transitions.
+
     Runs are pieces of the whole's: rows that follow each other here and there. A pickled one
     carries what the whole carries, and the rows.
 
@@ -121,8 +123,7 @@ class SubsetStorage:
 
     @cached_property
     def transitions(self) -> Pieces:
-        """The view's transitions as pieces of the dataset's episodes, also where rows are whole
-        episodes: `index` numbers them."""  # noqa: D205, D209 - one sentence
+        """The view's transitions as pieces of the dataset's episodes, in the order of its rows."""
         if isinstance(self.whole, DatasetStorage):
             return self.row_map.cut(self.whole.runs())
         runs = self.steps.runs()
@@ -186,12 +187,10 @@ class SubsetStorage:
     def _gather_episodes(self, rows: Tensor) -> TensorDict:
         """Return whole episodes `[B, T]`, zero where they are padded, as the whole does."""
         batch = self.whole.gather(self.row_map.at(rows))
-        mask, rows = batch.get(MASK), rows.to(batch.get(MASK).device)
-        first = self.transitions.starts.to(rows.device)[rows][:, None]
-        time = torch.arange(mask.shape[1], device=rows.device)
-        batch.set(DATASET_INDEX, batch.get(INDEX))
-        batch.set(INDEX, torch.where(mask, first + time, 0))
-        batch.set(TRAJ_IDS, torch.where(mask, rows[:, None], 0))
+        mask = batch.get(MASK)
+        own = rows.to(mask.device)[:, None].expand(mask.shape)
+        batch.set(INDEX, own.contiguous())
+        batch.set(TRAJ_IDS, torch.where(mask, own, 0))
         episode: Any = batch.get(EPISODE, None)
         if episode is not None:
             batch.set(DATASET_EPISODE, episode)
