@@ -34,8 +34,9 @@ class ReplayDataset(IterableDataset[Any]):
     keep their orders; all others draw from `seed`, or if it is None from what the loader draws for
     its workers whenever an iteration begins (`torch.manual_seed`, `DataLoader(generator=…)`).
 
-    Workers have copies of the buffer, and what they draw does not reach this process: an epoch
-    begins where `set_epoch` said, or else where the buffer was when the workers were started.
+    Workers have copies of the buffer, and what they draw does not reach this process's. They count
+    epochs together, also where workers are started anew for each: the first is what `set_epoch`
+    said, or else the one that the buffer is at, and every iteration is the next one.
 
     Args:
         buffer: A dataset, a view, or any other buffer; picklable, if there are workers.
@@ -61,37 +62,47 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer = buffer
         self.batch_size = positive(size, "batch_size")
         self.seed = seed
+        self._epochs = WorkerEpochs()
         self._first: int | None = None
         self._begun = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is.
 
-        With workers that are started anew for each, call it before each, as with torch's
-        `DistributedSampler`; `persistent_workers=True` go on by themselves. Samplers that know no
+        Not needed for epochs to differ: each iteration is the next epoch. Samplers that know no
         epochs draw from `(seed, epoch)`.
         """
         self._first = epoch
         self._begun = 0
+        self._epochs.restart(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this worker's batches of one epoch."""
         info = get_worker_info()
         if info is None:
             return self._here()
-        return self._share(info.id, info.num_workers, info.seed - info.id)
+        seed = info.seed - info.id
+        begun = self._epochs.begin(info.id, seed)
+        if self._first is None:
+            self._first = self._epoch_of_sampler()
+        first = self._epochs.first
+        epoch = begun + (self._first if first is None else first)
+        return self._share(info.id, info.num_workers, seed, epoch)
 
     def _here(self) -> Iterator[Any]:
         if self.seed is not None or self._first is not None:
-            self._begin(self.seed)
+            if self._first is None:
+                self._first = self._epoch_of_sampler()
+            self._begin(self.seed, self._first + self._begun)
+            self._begun += 1
         last = False
         while not last:
             draw, batch = self.buffer._take(self.batch_size)
             last = draw.last
             yield batch
 
-    def _share(self, worker: int, workers: int, base_seed: int) -> Iterator[Any]:
-        self._begin(base_seed if self.seed is None else self.seed)
+    def _share(self, worker: int, workers: int, base_seed: int, epoch: int) -> Iterator[Any]:
+        self._begin(base_seed if self.seed is None else self.seed, epoch)
         number, last = 0, False
         while not last:
             draw = self.buffer._draw(self.batch_size)
@@ -100,13 +111,12 @@ class ReplayDataset(IterableDataset[Any]):
                 yield self.buffer._make(draw)
             number += 1
 
-    def _begin(self, seed: int | None) -> None:
-        """Put the sampler to the beginning of the next epoch: the same one in every worker."""
+    def _epoch_of_sampler(self) -> int:
+        return int(self.buffer.sampler.state_dict().get("epoch", 0))
+
+    def _begin(self, seed: int | None, epoch: int) -> None:
+        """Put the sampler to the beginning of an epoch: the same one in every worker."""
         sampler = self.buffer.sampler
-        if self._first is None:
-            self._first = int(sampler.state_dict().get("epoch", 0))
-        epoch = self._first + self._begun
-        self._begun += 1
         if seed is not None:
             words = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)
             sampler.set_rng(torch.Generator().manual_seed(int(words[0])))
@@ -114,3 +124,54 @@ class ReplayDataset(IterableDataset[Any]):
         if {"epoch", "position"} <= state.keys():
             sampler.load_state_dict({**state, "epoch": epoch, "position": 0})
         self.buffer._drop_drawn()
+
+
+class WorkerEpochs:
+    """Counts the iterations of a `DataLoader`'s workers, in memory that they share with each other.
+
+    Workers of one iteration have one seed, and each of them begins it once; nothing else tells a
+    worker that was started anew which iteration it is for. A worker that finds the seed in another
+    worker's word takes the number beside it, and otherwise the one after the highest: two that begin
+    at once read the same words and come to the same number, so no lock is needed, which could not be
+    pickled, or stay locked where a worker is killed.
+
+    ```
+    word of worker w    | seed of its latest iteration, 32 bits | its number, from 1, 31 bits |
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._words = torch.zeros(1 + _WORKERS, dtype=torch.int64).share_memory_()
+        self._words[0] = -1
+
+    @property
+    def first(self) -> int | None:
+        """The epoch of the first iteration; None: not said."""
+        first = int(self._words[0])
+        return None if first < 0 else first
+
+    def restart(self, first: int) -> None:
+        """Count anew: the next iteration is the epoch `first`."""
+        self._words[1:] = 0
+        self._words[0] = first
+
+    def begin(self, worker: int, seed: int) -> int:
+        """Note that a worker begins an iteration; return its number, from 0.
+
+        Args:
+            worker: Number of the worker.
+            seed: That of all workers of the iteration.
+        """
+        own, tag = worker % _WORKERS, seed & 0xFFFFFFFF
+        words = self._words[1:].tolist()
+        numbers = {word & _NUMBER for word in words if word and word >> 31 == tag}
+        if words[own] and words[own] >> 31 == tag:  # it goes on: the seed is that of its process
+            number = (words[own] & _NUMBER) + 1
+        else:
+            number = max(numbers) if numbers else 1 + max(word & _NUMBER for word in words)
+        self._words[1 + own] = tag << 31 | number
+        return number - 1
+
+
+_WORKERS = 1024
+_NUMBER = (1 << 31) - 1

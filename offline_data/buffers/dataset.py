@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
 from offline_data.buffers.episodes import EpisodeTable
 from offline_data.buffers.keys import KeyLike, as_key
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
-    import torch
+    from torch import Tensor
 
     from offline_data.buffers.derived.base import Derived
+    from offline_data.buffers.numpy_arrays import Style
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import ImmutableDatasetWriter
     from offline_data.store.manifest import Manifest
@@ -39,8 +42,14 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
 
     Batches are in memory of their own, each leaf contiguous and apart from the others.
 
-    A pickled buffer carries its path, not its data. In a `DataLoader` give it lists of rows as
-    `sampler`, `batch_size=None` and `collate_fn=torch.nn.Identity()`.
+    A pickled buffer carries its path, not its data. A `DataLoader` is best given a `ReplayDataset`;
+    with torch's own samplers it takes the buffer and lists of rows, of `valid_rows`, for of other
+    rows the next observation is not known:
+
+    ```python
+    rows = BatchSampler(SubsetRandomSampler(ds.valid_rows), 256, drop_last=False)
+    DataLoader(ds, sampler=rows, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=2)
+    ```
 
     Args:
         path: The dataset directory.
@@ -52,7 +61,7 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         prefetch: Batches made ahead by threads; rows and their order stay the same.
         transform: Called with every batch.
         split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
-            `mask` and `traj_ids`.
+            `mask`, `traj_ids` and `dataset_index`, the transitions.
         device: Where batches go.
         in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
@@ -106,6 +115,18 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         )
 
     @property
+    def valid_rows(self) -> Tensor:
+        """The rows that samplers draw by default, ascending, int64 `[n]`, a copy.
+
+        All but transitions whose next observation is unknown and that are not terminated. With
+        `split_trajs=True` rows are whole episodes, and all are there.
+        """
+        if not len(self):
+            return torch.zeros(0, dtype=torch.int64)
+        rows = self.storage.rows(valid_only=True)
+        return rows.at(torch.arange(rows.count))
+
+    @property
     def manifest(self) -> Manifest:
         """What is known of the dataset: schema, counts, spaces, provenance, licence and so on."""
         return self._steps_storage.reader.manifest
@@ -144,18 +165,24 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
 
     def to_numpy(
         self,
+        style: Style = "transitions",
         *,
-        valid_only: bool = True,
         observation_key: KeyLike | None = None,
-        copy: bool = False,
+        copy: bool = True,
     ) -> dict[str, Any]:
-        """Return all transitions as the arrays that CORL and D4RL scripts expect.
+        """Return the dataset as the arrays that CORL and D4RL scripts expect.
 
-        See `offline_data.buffers.numpy_arrays.to_numpy` for the arrays, and which are copies.
+        Args:
+            style: `"transitions"`: rows that may be bootstrapped from, without `timeouts`;
+                `"episodes"`: all rows, to be cut where `terminals | timeouts`; `"qlearning"`: what
+                D4RL's `qlearning_dataset` gives. The table in
+                `offline_data.buffers.numpy_arrays.to_numpy` says more, of the next two too.
+            observation_key: Leaf that is the observation; needed where there are several.
+            copy: Whether arrays are copies.
         """
         from offline_data.buffers.numpy_arrays import to_numpy
 
-        return to_numpy(self, valid_only=valid_only, observation_key=observation_key, copy=copy)
+        return to_numpy(self, style, observation_key=observation_key, copy=copy)
 
     def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
         """Return TorchRL's own `TensorDictReplayBuffer` over the same files.

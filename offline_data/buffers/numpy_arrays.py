@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.maps import map_rows
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.choosing import whole_of
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
-from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
+from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS, TED
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from numpy.typing import NDArray
 
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
@@ -24,42 +23,61 @@ if TYPE_CHECKING:
 
     Rows: TypeAlias = slice | NDArray[np.int64]
 
+Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]
+"""Which rows and which arrays `to_numpy` returns."""
+
+STYLES: tuple[Style, ...] = ("transitions", "episodes", "qlearning")
+
 _ACTION: Key = ("action",)
 
 
 def to_numpy(
     buffer: BaseDatasetExperienceReplay,
+    style: Style = "transitions",
     *,
-    valid_only: bool = True,
     observation_key: KeyLike | None = None,
-    copy: bool = False,
+    copy: bool = True,
 ) -> dict[str, NDArray[Any]]:
-    """Return the transitions of a dataset, or a view of one, as six arrays of `n` rows.
+    """Return a dataset, or a view of one, as arrays of `n` rows, in the order of the buffer.
 
-    `observations` `[n, …]`, `actions` `[n, …]`, `rewards` `[n]`, `next_observations` `[n, …]`,
-    `terminals` bool `[n]`, `timeouts` bool `[n]`: the names of D4RL's `qlearning_dataset`, dtypes
-    as stored, in the order of the buffer. Unlike there, `next_observations` of a truncated
-    transition is what was observed, not the beginning of the next episode.
+    | style | rows | arrays | can be cut by flags |
+    |---|---|---|---|
+    | `"transitions"` | all whose next observation is known, or that are terminated | `observations`, `actions`, `rewards`, `next_observations`, `terminals` | no: rows that end episodes may be missing, so there are no `timeouts` |
+    | `"episodes"` | all | the same and `timeouts` | yes: where `terminals` or `timeouts` is set, exactly episodes end |
+    | `"qlearning"` | all but the last one and those that time out | as `"transitions"`, as D4RL's `qlearning_dataset` makes them | no |
 
-    Where the rows follow each other in the dataset (a whole set that has no transition to leave
-    out; a view of adjacent episodes), arrays are read-only, strided views of the files, and take no
-    memory: steps always, observations where they are stored once a transition (layout `ted`) or
-    are those of one episode. Otherwise they are copies, contiguous and writable: in layout
-    `compact` `n` rows of `observations`, and as many of `next_observations`. What is writable is
-    a copy; `copy=True` copies all.
+    - `"transitions"` is what Q-learning needs, and the default: every row may be bootstrapped from.
+      It has the names of D4RL's `qlearning_dataset`, so that CORL's and IQL's scripts take it, and
+      more rows: here the transition before a time-out is kept where the observation after it is
+      known.
+    - `"episodes"` is what D4RL's `env.get_dataset()` gives, for `sequence_dataset`, Decision
+      Transformer and other code that cuts episodes itself. `timeouts` is set at the last row of
+      every episode that does not end terminated, whether the source has a flag there or not; of a
+      view that has pieces of an episode, at the last row of each piece. Where the observation after
+      the last action is not known, `next_observations` repeats the one before it (`valid_rows`
+      are all other rows).
+    - `"qlearning"` is what D4RL's `qlearning_dataset` returns for these episodes, number for number:
+      numbers are float32, and `next_observations` is the observation of the next row, so that of
+      a terminated row is the beginning of the next episode. To repeat published results.
 
-    Nothing else is done to rows: transforms, `derived` and `device` of the buffer do not count,
-    text is codes.
+    `observations` and `next_observations` are `[n, …]`, `actions` `[n, …]`, `rewards` `[n]`;
+    `terminals` and `timeouts` are bool `[n]`. Dtypes are as stored, but with `"qlearning"`. Rows are
+    as stored: transforms, `derived` and `device` of the buffer do not count, text is codes.
 
     Args:
         buffer: A dataset or a view.
-        valid_only: Whether to leave out transitions whose next observation is unknown and that
-            are not terminated. False: their `next_observations` repeat the last known one.
+        style: See above.
         observation_key: Leaf that is the observation; needed where there are several.
-        copy: Whether to copy what could be a view.
+        copy: Whether all arrays are copies, contiguous. False: where rows follow each other in the
+            dataset, arrays that can be are strided views of the files that take no memory;
+            writing to them changes this process's memory only.
+
+    Returns:
+        Arrays that may be written to; the dataset never changes.
 
     Raises:
-        UsageError: The observation has several leaves, or the buffer's rows are whole episodes.
+        UsageError: The observation has several leaves, the buffer's rows are whole episodes, or
+            `"episodes"` of a dataset with end flags inside of episodes, which then cannot be cut.
         NotFoundError: The dataset was deleted.
 
     Example:
@@ -68,18 +86,59 @@ def to_numpy(
         policy.train(data["observations"], data["actions"])
         ```
     """
+    if style not in STYLES:
+        raise UsageError(f"style is {style!r}; expected one of {', '.join(STYLES)}")
+    buffer._steps_storage.rows(valid_only=False)  # raises if the dataset was deleted
     reader = buffer._steps_storage.reader
     key = _observation(reader, observation_key)
-    rows = _rows(buffer, valid_only=valid_only)
+    rows = _rows(buffer, valid_only=style == "transitions")
     arrays = {
-        "observations": _observations(reader, key, rows, after=False),
-        "actions": reader.step(_ACTION)[rows],
-        "rewards": _scalar(reader.step(REWARD)[rows]),
-        "next_observations": _observations(reader, key, rows, after=True),
-        "terminals": _scalar(reader.step(TERMINATED)[rows]),
-        "timeouts": _scalar(reader.step(TRUNCATED)[rows]),
+        "observations": _observations(reader, key, rows, after=False, copy=copy),
+        "actions": _steps(reader, _ACTION, rows, copy=copy),
+        "rewards": _scalar(reader, REWARD, rows, copy=copy),
+        "next_observations": _observations(reader, key, rows, after=True, copy=copy),
+        "terminals": _scalar(reader, TERMINATED, rows, copy=copy),
     }
-    return {name: np.array(array) if copy else array for name, array in arrays.items()}
+    if style != "transitions":
+        arrays["timeouts"] = _timeouts(buffer, rows, arrays["terminals"], style)
+    return _as_qlearning(arrays) if style == "qlearning" else arrays
+
+
+def _as_qlearning(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Do to all rows what D4RL's `qlearning_dataset` does.
+
+    https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
+    """
+    kept = np.flatnonzero(~arrays["timeouts"][:-1])
+    observations = arrays["observations"]
+    return {
+        "observations": observations[kept].astype(np.float32),
+        "actions": arrays["actions"][kept].astype(np.float32),
+        "next_observations": observations[kept + 1].astype(np.float32),
+        "rewards": arrays["rewards"][kept].astype(np.float32),
+        "terminals": arrays["terminals"][kept],
+    }
+
+
+def _timeouts(
+    buffer: BaseDatasetExperienceReplay, rows: Rows, terminals: NDArray[Any], style: Style
+) -> NDArray[np.bool_]:
+    """Return which rows are the last of an episode that does not end terminated there."""
+    truncated = _scalar(buffer._steps_storage.reader, TRUNCATED, rows, copy=True).astype(bool)
+    runs = buffer.storage.runs()
+    last = (runs.starts + runs.lengths - 1).numpy()
+    inside = terminals | truncated
+    inside[last] = False
+    if style == "episodes" and inside.any():
+        row = int(inside.argmax())
+        raise UsageError(
+            f"{int(inside.sum())} rows inside of episodes, row {row} the first, are terminated or "
+            "truncated, so that code that cuts at terminals | timeouts would cut episodes apart",
+            hint="ds.episodes.start and .length are the episodes' rows; style='transitions' has no "
+            "episodes",
+        )
+    truncated[last] |= ~terminals[last]
+    return truncated
 
 
 def _observation(reader: DatasetReader, key: KeyLike | None) -> Key:
@@ -98,33 +157,56 @@ def _observation(reader: DatasetReader, key: KeyLike | None) -> Key:
 
 def _rows(buffer: BaseDatasetExperienceReplay, *, valid_only: bool) -> Rows:
     """Return the dataset's rows, as a slice where they follow each other."""
-    storage = buffer.storage
-    chosen = storage.rows(valid_only=valid_only)
-    whole, row_map = whole_of(storage)
+    whole, row_map = whole_of(buffer.storage)
     if not isinstance(whole, DatasetStorage):
         raise UsageError(
             "The rows of this buffer are whole episodes, and arrays have a row a transition",
             hint="open the dataset without split_trajs=True",
         )
-    rows = row_map.at(chosen.at(torch.arange(chosen.count))).numpy()
+    own = buffer.valid_rows if valid_only else torch.arange(len(buffer))
+    rows = row_map.at(own).numpy()
     if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
-def _observations(reader: DatasetReader, key: Key, rows: Rows, *, after: bool) -> NDArray[Any]:
-    """Return an observation leaf before or after each action, as a view where it can be one."""
+def _observations(
+    reader: DatasetReader, key: Key, rows: Rows, *, after: bool, copy: bool
+) -> NDArray[Any]:
+    """Return an observation leaf before or after each action."""
+    if TED in reader.manifest.tables:
+        return _leaf(reader, TED, next_of(key) if after else key, rows, copy=copy)
     if isinstance(rows, slice):
-        if TED in reader.manifest.tables:
-            return reader.leaf(TED, ("next", *key) if after else key)[rows]
         first, last = reader.step(EPISODE)[[rows.start, rows.stop - 1]].tolist()
         if first == last:
             shift = first + int(after)
-            return reader.leaf(OBSERVATIONS, key)[rows.start + shift : rows.stop + shift]
+            rows = slice(rows.start + shift, rows.stop + shift)
+            return _leaf(reader, OBSERVATIONS, key, rows, copy=copy)
         rows = np.arange(rows.start, rows.stop)
     return reader.observations_at(key, rows, after=after)
 
 
-def _scalar(column: NDArray[Any]) -> NDArray[Any]:
-    """Drop the dimension that flags and rewards have in TED: `[n, 1]` becomes `[n]`."""
-    return column[:, 0] if column.shape[1:] == (1,) else column
+def _steps(reader: DatasetReader, key: Key, rows: Rows, *, copy: bool) -> NDArray[Any]:
+    table = STEPS if STEPS in reader.manifest.tables else TED
+    return _leaf(reader, table, key, rows, copy=copy)
+
+
+def _scalar(reader: DatasetReader, key: Key, rows: Rows, *, copy: bool) -> NDArray[Any]:
+    """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
+    column = _steps(reader, key, rows, copy=False)
+    column = column[:, 0] if column.shape[1:] == (1,) else column
+    return np.array(column) if copy else column
+
+
+def _leaf(reader: DatasetReader, table: str, key: Key, rows: Rows, *, copy: bool) -> NDArray[Any]:
+    """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
+    leaf = reader.leaf(table, key)
+    if copy or not isinstance(rows, slice) or not leaf.size:
+        return np.array(leaf[rows], order="C")
+    spec = reader.manifest.tables[table][key]
+    # Mapped privately: torch writes to arrays that are read-only, which would end the process.
+    words = map_rows(reader.path / spec.file, len(leaf), spec.stride).numpy()
+    shared: NDArray[Any] = np.ndarray(
+        leaf.shape, leaf.dtype, words.reshape(-1).view(np.uint8), spec.offset, leaf.strides
+    )
+    return shared[rows]

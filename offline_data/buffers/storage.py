@@ -177,6 +177,11 @@ class DatasetStorage:
         """Number in `leaves` of each leaf of a batch."""
         return self._plan.slots
 
+    @property
+    def leaf_count(self) -> int:
+        """Number of `leaves`, those that a batch does not have included."""
+        return self._plan.count
+
     def close(self) -> None:
         """Let go of the maps for good: the files are about to be deleted."""
         self._leaves_of = self._readahead = None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,11 @@ def test_spawned_workers_share_an_epoch(toy: Path) -> None:
     dataset = ReplayDataset(
         BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
     )
-    got = rows(loader(dataset, 2, multiprocessing_context="spawn"))
-    assert sorted(row for batch in got for row in batch) == list(range(40))
-    assert [len(batch) for batch in got] == [8] * 5
+    found = [rows(loader(dataset, 2, multiprocessing_context="spawn")) for _ in range(2)]
+    for got in found:
+        assert sorted(row for batch in got for row in batch) == list(range(40))
+        assert [len(batch) for batch in got] == [8] * 5
+    assert found[0] != found[1]
 
 
 def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
@@ -85,11 +87,9 @@ def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
 
 
 def test_without_a_seed_the_loader_decides(toy: Path) -> None:
-    dataset = ReplayDataset(
-        BaseDatasetExperienceReplay(toy, sampler=SamplerWithoutReplacement()), 8
-    )
-
     def epoch(seed: int) -> list[list[int]]:
+        ds = BaseDatasetExperienceReplay(toy, sampler=SamplerWithoutReplacement())
+        dataset = ReplayDataset(ds, 8)
         return rows(loader(dataset, 2, generator=torch.Generator().manual_seed(seed)))
 
     assert epoch(1) == epoch(1)
@@ -112,10 +112,52 @@ def test_epochs_go_on(toy: Path) -> None:
     assert list(islice(orders(make(), 2, persistent_workers=True), 3)) == alone
     dataset = make()
     anew = orders(dataset, 2)
-    assert [next(anew), next(anew)] == [alone[0], alone[0]]
+    assert list(islice(anew, 3)) == alone
+    dataset.set_epoch(1)
+    assert [next(anew), next(anew)] == alone[1:]
     dataset.set_epoch(2)
-    assert next(anew) == alone[2]
     assert rows(dataset) == alone[2]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
+    toy: Path, workers: int, persistent: bool
+) -> None:
+    """Also where torch is seeded the same for each epoch, and where one is left early."""
+    sampler = SamplerWithoutReplacement(seed=4)
+    dataset = ReplayDataset(BaseDatasetExperienceReplay(toy, 4, sampler=sampler))
+    loading = loader(dataset, workers, persistent_workers=persistent)
+    found = []
+    for number in range(6):
+        if number > 2:
+            torch.manual_seed(0)
+        if number == 1:
+            list(islice(loading, 2))
+        got = rows(loading)
+        assert sorted(row for batch in got for row in batch) == list(range(40))
+        found.append(got)
+    assert all(one != other for one, other in combinations(found, 2))
+
+
+def test_an_epoch_can_be_set_for_workers_that_stay(toy: Path) -> None:
+    sampler = SamplerWithoutReplacement(seed=4)
+    dataset = ReplayDataset(BaseDatasetExperienceReplay(toy, 8, sampler=sampler))
+    loading = loader(dataset, 2, persistent_workers=True)
+    first, second = rows(loading), rows(loading)
+    dataset.set_epoch(0)
+    assert [rows(loading), rows(loading)] == [first, second]
+
+
+def test_epochs_go_on_after_a_state_was_loaded(toy: Path) -> None:
+    sampler = SamplerWithoutReplacement(seed=4)
+    ds = BaseDatasetExperienceReplay(toy, 8, sampler=sampler)
+    alone = [rows(ds) for _ in range(4)]
+    other = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement(seed=4))
+    list(other), list(other)
+    resumed = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
+    resumed.load_state_dict(other.state_dict())
+    assert list(islice(orders(ReplayDataset(resumed), 2), 2)) == alone[2:]
 
 
 def test_an_iteration_that_was_left_early_does_not_tear_the_next(toy: Path) -> None:

@@ -105,7 +105,7 @@ def test_samplers_that_do_not_know(folder: Path) -> None:
 def test_a_view_expects_rows_of_the_whole(folder: Path, cold: list[list[int]]) -> None:
     whole = BaseDatasetExperienceReplay(folder, 8)
     view = whole.filter(lambda episodes: episodes["length"] > 25)
-    batches = [view.sample()["index"].tolist() for _ in range(5)]
+    batches = [view.sample()["dataset_index"].tolist() for _ in range(5)]
     assert cold[:4] == batches[1:]
     assert max(map(max, batches)) >= LENGTHS[0] + LENGTHS[1]
 

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.numpy_arrays import STYLES, Style
 from offline_data.episodes import Key
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.store.layout import LAYOUTS, LayoutName
@@ -29,21 +33,28 @@ NAMES = {
 def assert_rows(
     arrays: dict[str, NDArray[Any]], truth: dict[Key, NDArray[Any]], rows: list[int]
 ) -> None:
-    assert list(arrays) == list(NAMES)
-    for name, key in NAMES.items():
-        want = truth[key][rows]
+    assert list(arrays) == list(NAMES)[: len(arrays)]
+    for name, array in arrays.items():
+        want = truth[NAMES[name]][rows]
         want = want[:, 0] if name in {"rewards", "terminals", "timeouts"} else want
-        assert arrays[name].dtype == want.dtype, name
-        np.testing.assert_array_equal(arrays[name], want, name)
+        assert array.dtype == want.dtype, name
+        np.testing.assert_array_equal(array, want, name)
 
 
 def test_rows_are_those_with_a_known_next(
     ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]]
 ) -> None:
     every = list(range(11))
-    assert_rows(ds.to_numpy(observation_key=STATE, valid_only=False), truth, every)
+    arrays = ds.to_numpy("episodes", observation_key=STATE)
+    assert_rows(arrays, truth, every)
+    assert list(arrays) == list(NAMES)
     every.remove(LEFT_OUT)
-    assert_rows(ds.to_numpy(observation_key=STATE), truth, every)
+    for arrays in (
+        ds.to_numpy(observation_key=STATE),
+        ds.to_numpy(style="transitions", observation_key=STATE),
+    ):
+        assert_rows(arrays, truth, every)
+        assert "timeouts" not in arrays
 
 
 VIEWS: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
@@ -61,40 +72,157 @@ def test_views(ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], 
     assert_rows(make(ds).to_numpy(observation_key=STATE), truth, rows)
 
 
-def copies(arrays: dict[str, NDArray[Any]]) -> set[str]:
-    return {name for name, array in arrays.items() if array.flags.writeable}
-
-
-OBSERVATIONS = {"observations", "next_observations"}
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_are_copies(tmp_path: Path, layout: LayoutName, style: Style) -> None:
+    write_toy(tmp_path / "toy", [toy_batch([5, 4, 3])], layout=layout)
+    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    for make in (lambda: ds, lambda: ds.episodes_at([1]), lambda: ds.subset([3, 1, 2])):
+        before = make().to_numpy(style)
+        for array in before.values():
+            assert array.flags.writeable
+            assert array.flags.owndata
+            assert array.flags.c_contiguous
+        written = make().to_numpy(style)
+        for array in written.values():
+            torch.from_numpy(array).zero_()
+        for name, array in make().to_numpy(style).items():
+            np.testing.assert_array_equal(array, before[name])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_can_be_a_view_is_one(tmp_path: Path, layout: LayoutName) -> None:
+def test_what_takes_no_memory_can_be_written_to(tmp_path: Path, layout: LayoutName) -> None:
+    """In a process of its own: writing to a map that is read-only ends it."""
     write_toy(tmp_path / "toy", [toy_batch([5, 4, 3])], layout=layout)
+    program = f"""
+import torch
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+ds = BaseDatasetExperienceReplay({str(tmp_path / "toy")!r})
+for view in (ds, ds.episodes_at([1])):
+    want = view.to_numpy("episodes")
+    arrays = view.to_numpy("episodes", copy=False)
+    assert not arrays["actions"].flags.owndata
+    for name, array in arrays.items():
+        assert (array == want[name]).all(), name
+        torch.from_numpy(array).zero_()
+        assert not array.any()
+    for name, array in view.to_numpy("episodes").items():
+        assert (array == want[name]).all(), name
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def cut_as_d4rl_does(data: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
+    """Cut a dataset as D4RL's `sequence_dataset` does where there are `timeouts`."""
+    episodes, begin = [], 0
+    for row in range(len(data["rewards"])):
+        if bool(data["terminals"][row]) or bool(data["timeouts"][row]):
+            episodes.append({name: array[begin : row + 1] for name, array in data.items()})
+            begin = row + 1
+    assert begin == len(data["rewards"]), "rows are left over"
+    return episodes
+
+
+def qlearning_as_d4rl_makes_it(data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Make what D4RL's `qlearning_dataset` gives where there are `timeouts`."""
+    rows = [i for i in range(len(data["rewards"]) - 1) if not data["timeouts"][i]]
+    return {
+        "observations": np.array([data["observations"][i].astype(np.float32) for i in rows]),
+        "actions": np.array([data["actions"][i].astype(np.float32) for i in rows]),
+        "next_observations": np.array(
+            [data["observations"][i + 1].astype(np.float32) for i in rows]
+        ),
+        "rewards": np.array([data["rewards"][i].astype(np.float32) for i in rows]),
+        "terminals": np.array([bool(data["terminals"][i]) for i in rows]),
+    }
+
+
+ENDS = {"terminated": (True, False), "truncated": (False, True), "both": (True, True)}
+ENDS["neither"] = (False, False)
+
+
+def mixed(tmp_path: Path, layout: LayoutName) -> tuple[Any, list[tuple[int, int]]]:
+    """A dataset whose episodes end in every way, some without a final observation; its bounds."""
+    lengths = [20] * 12 + [1, 1, 2, 7]
+    toy = toy_batch(lengths, unknown_final=[0, 1, 2, 3, 12, 14])
+    ends = np.cumsum(lengths)
+    for name, which in (("terminated", 0), ("truncated", 1)):
+        flags = np.zeros((int(ends[-1]), 1), bool)
+        flags[ends - 1, 0] = [list(ENDS.values())[e % 4][which] for e in range(len(lengths))]
+        toy.steps["next", name] = flags  # type: ignore[index]
+    write_toy(tmp_path / "toy", [toy], layout=layout)
+    bounds = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
+    return BaseDatasetExperienceReplay(tmp_path / "toy"), bounds
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_episodes_are_what_flags_cut(tmp_path: Path, layout: LayoutName) -> None:
+    ds, bounds = mixed(tmp_path, layout)
+    data = ds.to_numpy("episodes")
+    found = cut_as_d4rl_does(data)
+    assert [len(episode["rewards"]) for episode in found] == [b - a for a, b in bounds]
+    for number, episode in enumerate(found):
+        own = ds[slice(*bounds[number])]
+        np.testing.assert_array_equal(episode["observations"], own["observation", "state"])
+        np.testing.assert_array_equal(episode["actions"], own["action"])
+        np.testing.assert_array_equal(episode["terminals"], own["next", "terminated"][:, 0])
+        assert not episode["timeouts"][:-1].any()
+    view = ds.subset(slice(5, 70)).subset([*range(30), *range(40, 65), 3, 4])
+    lengths = [15, 15, 15, 10, 2]
+    assert [len(e["rewards"]) for e in cut_as_d4rl_does(view.to_numpy("episodes"))] == lengths
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_qlearning_is_d4rls(tmp_path: Path, layout: LayoutName) -> None:
+    ds, _ = mixed(tmp_path, layout)
+    for buffer in (ds, ds.episodes_at([5, 0, 15, 3]), ds.subset(slice(13, 77))):
+        want = qlearning_as_d4rl_makes_it(buffer.to_numpy("episodes"))
+        found = buffer.to_numpy("qlearning")
+        assert list(found) == list(want)
+        for name, array in want.items():
+            assert found[name].dtype == array.dtype
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_transitions_have_their_own_next_observation(tmp_path: Path) -> None:
+    ds, bounds = mixed(tmp_path, "compact")
+    data = ds.to_numpy()
+    unknown = {bounds[e][1] - 1 for e in (1, 3, 0, 2, 12, 14) if e % 4 in (1, 3)}
+    assert len(data["rewards"]) == len(ds) - len(unknown)
+    bootstrapped = ~data["terminals"]
+    step = data["next_observations"] - data["observations"]
+    assert (step[bootstrapped] == 1).all()
+
+
+def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
+    toy = toy_batch([5, 4])
+    toy.steps["next", "terminated"][2] = True  # type: ignore[index]
+    write_toy(tmp_path / "toy", [toy])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
-    whole = ds.to_numpy()
-    assert copies(whole) == (OBSERVATIONS if layout == "compact" else set())
-    reader = ds._steps_storage.reader
-    assert np.shares_memory(whole["actions"], reader.step(("action",)))
-    assert copies(ds.episodes_at([1]).to_numpy()) == set()
-    assert ds.episodes_at([1]).to_numpy()["observations"][:, 0].tolist() == [2001, 2002, 2003, 2004]
-    assert copies(ds.episodes_at([0, 2]).to_numpy()) == set(NAMES)
-    assert copies(ds.to_numpy(copy=True)) == set(NAMES)
-    with pytest.raises(ValueError, match="read-only"):
-        whole["actions"][0] = 1
+    with pytest.raises(UsageError, match="1 rows inside of episodes, row 2 the first"):
+        ds.to_numpy("episodes")
+    assert len(ds.to_numpy()["rewards"]) == 9
+    assert len(ds.episodes_at([1]).to_numpy("episodes")["rewards"]) == 4
+    with pytest.raises(UsageError, match="style is 'd4rl'; expected one of transitions"):
+        ds.to_numpy("d4rl")  # type: ignore[arg-type]
 
 
 def test_no_row_at_all(tmp_path: Path) -> None:
     write_toy(tmp_path / "toy", [toy_batch([1, 1], first_episode=1, unknown_final=(1,))])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy").episodes_at([0])
     arrays = ds.to_numpy()
+    assert [len(ds.to_numpy(style)["rewards"]) for style in STYLES] == [0, 1, 0]
+    empty = ds.episodes_at([])
+    assert [len(empty.to_numpy(style)["rewards"]) for style in STYLES] == [0, 0, 0]
     assert {name: array.shape for name, array in arrays.items()} == {
         "observations": (0, 3),
         "actions": (0, 1),
         "rewards": (0,),
         "next_observations": (0, 3),
         "terminals": (0,),
-        "timeouts": (0,),
     }
 
 

@@ -43,6 +43,9 @@ class ReplayBufferEnsemble(EnsembleChanging):
     Where sub-batches have the same leaves, of the same shapes and types, a batch has one tensor a
     leaf; otherwise it is a `LazyStackedTensorDict`, see `stacked`.
 
+    Codes of a text leaf mean something in one vocabulary only: batches that would have codes of
+    different ones are refused. Members opened with `decode_text=True` give strings.
+
     `len(ensemble)` is the number of members, and what stands between brackets begins with them:
 
     ```

@@ -7,13 +7,14 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.ensembles.indexing import is_all, members_at, split_index
 from offline_data.buffers.ensembles.stacking import INDEX, MEMBER, labelled, stacked
 from offline_data.buffers.ensembles.together import gather_together
 from offline_data.buffers.ensembles.writer import WriterEnsemble
+from offline_data.buffers.mixture.texts import check_texts, differing_texts
 from offline_data.buffers.prefetch import Draw, Prefetcher
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.ensembles.sampler import SamplerEnsemble
     from offline_data.buffers.ensembles.storage import StorageEnsemble
+    from offline_data.episodes import Key
 
 
 class EnsembleReading(ReplayBuffer):
@@ -33,6 +35,7 @@ class EnsembleReading(ReplayBuffer):
     _storage: StorageEnsemble
     _sampler: SamplerEnsemble
     _collate_fns: Sequence[Callable[[Any], Any]] | None
+    _differing: dict[Key, tuple[int, int]] | None = None
 
     @property
     def storage(self) -> StorageEnsemble:
@@ -118,7 +121,8 @@ class EnsembleReading(ReplayBuffer):
     def _finish(self, draw: Draw, gathered: Any) -> Any:  # noqa: ARG002 - see `_gather`
         rows: Any = draw.rows
         numbers, index = rows[MEMBER], rows[INDEX]
-        if not (draw.info or self._collates or self._collate_fns) and self._plain:
+        bare = not (draw.info or self._collates or self._collate_fns or self._texts)
+        if bare and self._plain:
             batch = gather_together(self._storage.storages, numbers, index)
             if batch is not None:
                 return self._transformed(batch)
@@ -128,6 +132,13 @@ class EnsembleReading(ReplayBuffer):
             for part, (number, rows) in enumerate(drawn)
         ]
         return self._transformed(self._joined(parts, numbers))
+
+    @property
+    def _texts(self) -> dict[Key, tuple[int, int]]:
+        """Text leaves whose codes mean other texts in other members; see `differing_texts`."""
+        if self._differing is None:
+            self._differing = differing_texts(self.members, [None] * len(self))
+        return self._differing
 
     @property
     def _plain(self) -> bool:
@@ -143,7 +154,11 @@ class EnsembleReading(ReplayBuffer):
             pairs = zip(numbers.tolist(), parts, strict=True)
             parts = [self._collate_fns[number](part) for number, part in pairs]
         if not self._collates:
-            return stacked(parts, numbers)
+            batch = stacked(parts, numbers)
+            if self._texts and isinstance(batch, TensorDictBase):
+                coded = {k for k in self._texts if isinstance(batch.get(k, None), torch.Tensor)}
+                check_texts(self._texts, coded)
+            return batch
         pairs = zip(numbers.tolist(), parts, strict=True)
         return [labelled(part, number) for number, part in pairs]
 
@@ -158,4 +173,5 @@ class EnsembleReading(ReplayBuffer):
             part._collate_fns = [self._collate_fns[number] for number in numbers]
         part._ahead = Prefetcher(self._prefetch or 0)
         part._ended = False
+        part._differing = None
         return part

@@ -9,6 +9,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.assemble import level
+from offline_data.buffers.views.storage import DATASET_EPISODE, DATASET_INDEX
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
     """
     if not all(isinstance(part, TensorDictBase) for part in parts):
         return _of_others(parts)
+    for key in (DATASET_INDEX, DATASET_EPISODE):  # which members that are views have, others not
+        having = [part for part in parts if key[0] in part.keys()]  # noqa: SIM118
+        if len(having) < len(parts):
+            for part in having:
+                part.pop(key[0])
     batch = _dense(parts, members)
     if batch is not None:
         return batch

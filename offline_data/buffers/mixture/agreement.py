@@ -18,10 +18,12 @@ from offline_data.buffers.mixture.leaves import (
     chosen,
     flat,
     renamed,
+    without_some,
 )
 from offline_data.buffers.mixture.members import make_from, rows_drawn
 from offline_data.buffers.mixture.merge import merge, places_of
 from offline_data.buffers.mixture.together import gather_together, stored_rows
+from offline_data.buffers.views.storage import DATASET_EPISODE, DATASET_INDEX
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 
@@ -67,6 +69,7 @@ class Agreement:
             check_rename(own, renames[m], m)
         names = {m: renamed(own, renames[m], m) for m, (own, _) in leaves.items()}
         taken = {m: _taken(names[m], keys, m, nested=m in nested) for m in names}
+        taken = without_some(taken, (DATASET_INDEX, DATASET_EPISODE))
         check_common(taken)
         order = [INDEX, *next(iter(taken.values()))]
         self._leaves = [

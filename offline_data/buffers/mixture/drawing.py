@@ -12,7 +12,7 @@ from offline_data.buffers.chain import Chain, through
 from offline_data.buffers.mixture.agreement import Agreement
 from offline_data.buffers.mixture.members import Member, Parts, draw_from, try_out
 from offline_data.buffers.mixture.shares import Weights, episodes_of, steps_of
-from offline_data.buffers.mixture.texts import check_texts
+from offline_data.buffers.mixture.texts import check_texts, differing_texts
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Drawing:
             nested=nested,
             cast=self._cast,
         )
-        check_texts(self.members, self._renames, self._agreement.keys)
+        check_texts(differing_texts(self.members, self._renames), self._agreement.keys)
 
     def _make(self, parts: Any) -> Any:
         agreement = self._agreement

@@ -141,6 +141,12 @@ def chosen(names: Mapping[Key, int], keys: Sequence[Key] | None, member: int) ->
     return list(names) if keys is None else _select(list(names), keys, member)
 
 
+def without_some(names: Mapping[int, list[Key]], keys: Iterable[Key]) -> dict[int, list[Key]]:
+    """Leave out those of `keys` that only some members have: views do, where a dataset does not."""
+    partly = {key for key in keys if not all(key in own for own in names.values())}
+    return {member: [key for key in own if key not in partly] for member, own in names.items()}
+
+
 def check_common(names: Mapping[int, Sequence[Key]]) -> None:
     """Raise `UsageError` where members do not have the same leaves."""
     everywhere = set.intersection(*(set(keys) for keys in names.values()))

@@ -9,32 +9,45 @@ from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from offline_data.buffers.mixture.leaves import Rename
 
 
-def check_texts(
-    members: Sequence[Any], renames: Sequence[Rename | None], keys: Container[Key]
-) -> None:
+def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) -> None:
     """Raise `UsageError` where one code means different texts in different members.
+
+    Args:
+        differing: See `differing_texts`.
+        keys: Leaves of batches that have rows of all members.
+    """
+    for key, (first, second) in differing.items():
+        if key in keys:
+            raise UsageError(
+                f"The text leaf {join_key(key)!r} has codes of different vocabularies in "
+                f"members {first} and {second}",
+                hint="leave it out: keys=[…]",
+            )
+
+
+def differing_texts(
+    members: Sequence[Any], renames: Sequence[Rename | None]
+) -> dict[Key, tuple[int, int]]:
+    """Find text leaves of which members have different vocabularies, with two such members.
 
     Args:
         members: Datasets know their vocabularies, and mixtures those of their members; what codes
             mean in a buffer that grows is not known.
         renames: What a member's leaves are called, by its number.
-        keys: Leaves of the mixture.
     """
     known: dict[Key, tuple[int, list[str]]] = {}
+    found: dict[Key, tuple[int, int]] = {}
     for number, (member, rename) in enumerate(zip(members, renames, strict=True)):
         for key, words in _named(texts_of(member), rename, number).items():
             first, before = known.setdefault(key, (number, words))
-            if key in keys and words != before:
-                raise UsageError(
-                    f"The text leaf {join_key(key)!r} has codes of different vocabularies in "
-                    f"members {first} and {number}",
-                    hint="leave it out: keys=[…]",
-                )
+            if words != before:
+                found.setdefault(key, (first, number))
+    return found
 
 
 def texts_of(member: Any) -> dict[Key, list[str]]:

@@ -9,9 +9,11 @@ import torch
 
 from offline_data.buffers.mixture.merge import put
 from offline_data.buffers.native import NativeGather, gather_mixed
+from offline_data.buffers.plan import INDEX
 from offline_data.buffers.readahead import Readahead, around
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.buffers.views.storage import SubsetStorage
+from offline_data.buffers.views.storage import DATASET_EPISODE, DATASET_INDEX, SubsetStorage
+from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,23 +22,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.mixture.members import Draws
+    from offline_data.episodes import Key
 
 
-def stored_rows(member: Any, draw: Any) -> tuple[DatasetStorage, Tensor] | None:
+def stored_rows(member: Any, draw: Any) -> tuple[DatasetStorage | SubsetStorage, Tensor] | None:
     """Return where the rows of a draw are stored, if a member's batches are that and nothing else.
 
     Returns:
-        The dataset, and its rows, int64 `[n]`; None for any other member, whose batches are made as
-        it makes them.
+        The dataset or the view, and its rows, int64 `[n]`; None for any other member, whose batches
+        are made as it makes them.
     """
     if getattr(draw, "info", True):  # leaves that the sampler knows; or the draw of a mixture
         return None
     if member._first or member._derived or member._chain.links or member._pin:
         return None
-    whole, rows = member.storage, draw.rows
-    if isinstance(whole, SubsetStorage):
-        rows, whole = whole.row_map.at(rows), whole.whole
-    return (whole, rows) if isinstance(whole, DatasetStorage) else None
+    storage = member.storage
+    whole = storage.whole if isinstance(storage, SubsetStorage) else storage
+    return (storage, draw.rows) if isinstance(whole, DatasetStorage) else None
 
 
 def gather_together(
@@ -57,18 +59,24 @@ def gather_together(
     """
     gathers: dict[int, NativeGather] = {}
     readaheads: list[Readahead] = []
+    drawn: list[tuple[DatasetStorage | SubsetStorage, Tensor]] = []
     rows, slots = [], None
     for number, draw in draws:
         stored = stored_rows(members[number], draw)
-        if stored is None or slots not in (None, stored[0].slots):
+        if stored is None:
             return None
-        gather = stored[0]._leaves_of or stored[0]._open()
-        readahead = stored[0]._readahead
+        storage, own = stored
+        steps = storage.steps if isinstance(storage, SubsetStorage) else storage
+        if slots not in (None, steps.slots):
+            return None
+        gather = steps._leaves_of or steps._open()
+        readahead = steps._readahead
         if not isinstance(gather, NativeGather) or readahead is None:
             return None
         readaheads.append(readahead)
-        slots, gathers[number] = stored[0].slots, gather
-        rows.append(stored[1])
+        slots, gathers[number] = steps.slots, gather
+        rows.append(own if steps is storage else storage.row_map.at(own))
+        drawn.append(stored)
     if slots is None:
         return None
     some = next(iter(gathers.values()))  # stands for members that have no row in the batch
@@ -77,4 +85,38 @@ def gather_together(
     mixed = partial(gather_mixed, everyone, source, numbers)
     due = [readahead.due() for readahead in readaheads]
     leaves = around(readaheads, rows, mixed) if any(due) else mixed()
-    return None if leaves is None else (leaves, slots)
+    if leaves is None:
+        return None
+    if not any(isinstance(storage, SubsetStorage) for storage, _ in drawn):
+        return leaves, slots
+    return leaves, _in_views(leaves, slots, drawn, places)
+
+
+def _in_views(
+    leaves: list[Tensor],
+    slots: Mapping[Key, int],
+    drawn: Sequence[tuple[DatasetStorage | SubsetStorage, Tensor]],
+    places: Tensor | None,
+) -> dict[Key, int]:
+    """Give rows of views the views' numbers, in place; see `SubsetStorage`.
+
+    Returns:
+        `slots`, and those of the datasets' numbers.
+    """
+    slots, index = dict(slots), torch.cat([rows for _, rows in drawn])
+    for key, of_dataset in ((INDEX, DATASET_INDEX), (EPISODE, DATASET_EPISODE)):
+        if key in slots:
+            slots[of_dataset] = len(leaves)
+            leaves.append(leaves[slots[key]])
+    leaves[slots[INDEX]] = index if places is None else put(index, places)
+    if EPISODE in slots:
+        stored = leaves[slots[EPISODE]]
+        episodes, begin = stored.clone(), 0
+        for storage, rows in drawn:
+            part = slice(begin, begin + len(rows))
+            where = part if places is None else places[part]
+            if isinstance(storage, SubsetStorage):
+                episodes[where] = storage.episode_rows(stored[where])
+            begin += len(rows)
+        leaves[slots[EPISODE]] = episodes
+    return slots

@@ -124,8 +124,9 @@ class GrowingStorage(ABC):
 
         A run is a piece of a trajectory whose rows were written one after the other: it ends where
         the trajectory does (`("next", "done")`, or terminated or truncated; or where the number in
-        `("collector", "traj_ids")`, `traj_ids` or `episode` changes), where newer rows meet older
-        ones in a ring, and at the end of the ring: what goes on in row 0 is a run of its own. The
+        `("collector", "traj_ids")`, `traj_ids` or `episode` changes), where rows of a batch did not
+        follow each other where they were taken from (`dataset_index`, or `index`, does not go up by
+        one: rows that were drawn at random), where newer rows meet older ones in a ring, and at the end of the ring: what goes on in row 0 is a run of its own. The
         newest trajectory is a run although it has not ended. Rows that tell nothing of
         trajectories are each a run of their own.
 

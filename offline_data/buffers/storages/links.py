@@ -24,6 +24,38 @@ class Marks(NamedTuple):
     """Whether a trajectory ends with the row, bool `[B]`."""
     trajectory: Tensor | None
     """Number of the trajectory, int64 `[B]`, where the rows have one."""
+    place: Tensor | None = None
+    """Where the rows were taken from, see `place_of`, int64 `[B, 2]`, where they say."""
+
+
+def place_of(data: Any, count: int) -> Tensor | None:
+    """Return the row that each of `count` rows was, and in which buffer, where batches say so.
+
+    That is `dataset_index` or `index`, which every batch of this package and of TorchRL has, and
+    `source`, which batches of mixtures have. Rows that were drawn at random follow each other here
+    no more than they did there.
+
+    Returns:
+        int64 `[count, 2]`; None where the rows are no batch.
+    """
+    get = getattr(data, "get", None)
+    if get is None:
+        return None
+    index = _whole_numbers(get("dataset_index", None), count)
+    index = _whole_numbers(get("index", None), count) if index is None else index
+    if index is None:
+        return None
+    source = _whole_numbers(get("source", None), count)
+    return torch.stack([index, torch.zeros_like(index) if source is None else source], 1)
+
+
+def _whole_numbers(leaf: Any, count: int) -> Tensor | None:
+    if not isinstance(leaf, torch.Tensor) or leaf.numel() != count or leaf.dtype not in _INTEGERS:
+        return None
+    return leaf.detach().reshape(count).to("cpu", torch.int64)
+
+
+_INTEGERS = (torch.int64, torch.int32)
 
 
 def marks_of(leaves: Any, count: int) -> Marks:
@@ -76,7 +108,8 @@ class Links:
     ```
 
     A row continues the one before it if it was written right after it, no trajectory ended there,
-    and the trajectory's number is the same. Every write costs `O(rows written)`; the runs are
+    the trajectory's number is the same, and it did so where it was taken from: `index` goes up by
+    one. Every write costs `O(rows written)`; the runs are
     `O(rows)` once after a write.
     """
 
@@ -90,6 +123,7 @@ class Links:
         self._trajectory = torch.zeros(0, dtype=torch.int64)
         self._numbered = False
         self._last = -1
+        self._place: Tensor | None = None
         self._runs: Runs | None = None
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
@@ -104,7 +138,17 @@ class Links:
             self._wrote_run(rows.start, rows.stop, linked=linked)
         else:
             self._wrote_rows(rows, linked=linked)
+        if marks.place is not None or self._place is not None:
+            self._after[rows] &= self._follow(marks.place, len(marks.ends))
         self.changed(rows, marks)
+
+    def _follow(self, place: Tensor | None, count: int) -> Tensor:
+        """Tell of rows that are written whether they followed each other where they were taken from."""
+        before, self._place = self._place, None if place is None else place[-1]
+        if place is None:  # behind rows that said where they are from
+            return torch.arange(count) > 0
+        first = torch.full((1, 2), -1) if before is None else before[None]
+        return (place - torch.cat([first, place[:-1]]) == torch.tensor([1, 0])).all(1)
 
     def changed(self, rows: slice | Tensor, marks: Marks) -> None:
         """Take note of new values in rows that stay where they were in time."""
@@ -150,6 +194,7 @@ class Links:
             "ends": self._ends[:count].clone(),
             "trajectory": self._trajectory[:count].clone() if self._numbered else None,
             "last": self._last,
+            "place": self._place,
         }
 
     def load_state_dict(self, state: dict[str, Any], count: int) -> None:
@@ -159,7 +204,7 @@ class Links:
         self.clear()
         self._reserve(count)
         self._after[:count], self._ends[:count] = state["after"], state["ends"]
-        self._last = state["last"]
+        self._last, self._place = state["last"], state.get("place")
         if state["trajectory"] is not None:
             self._numbered = True
             self._trajectory[:count] = state["trajectory"]

@@ -13,7 +13,7 @@ from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.refusals import refuse
 from offline_data.buffers.storages.base import GrowingStorage, capacity
-from offline_data.buffers.storages.links import Marks, alone, marks_of
+from offline_data.buffers.storages.links import Marks, alone, marks_of, place_of
 from offline_data.buffers.storages.selection import Selection
 from offline_data.errors import UsageError
 
@@ -130,12 +130,14 @@ def _marks(items: Sequence[Any]) -> Marks:
     numbers = [-1 if mark.trajectory is None else int(mark.trajectory) for mark in marks]
     numbered = any(mark.trajectory is not None for mark in marks)
     ends = torch.cat([mark.ends for mark in marks])
-    return Marks(ends, torch.tensor(numbers) if numbered else None)
+    places = [mark.place for mark in marks if mark.place is not None]
+    place = torch.cat(places) if len(places) == len(marks) else None
+    return Marks(ends, torch.tensor(numbers) if numbered else None, place)
 
 
 def _marks_of(item: Any) -> Marks:
     one_row = isinstance(item, TensorDictBase) and not item.batch_dims
-    return marks_of(item, 1) if one_row else alone(1)
+    return marks_of(item, 1)._replace(place=place_of(item, 1)) if one_row else alone(1)
 
 
 def _own(leaf: Any) -> Any:

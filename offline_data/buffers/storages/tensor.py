@@ -12,7 +12,7 @@ from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.refusals import refuse
 from offline_data.buffers.storages.base import GrowingStorage
 from offline_data.buffers.storages.columns import Columns, Leaves, leaves_of
-from offline_data.buffers.storages.links import Marks, alone, marks_of
+from offline_data.buffers.storages.links import Marks, alone, marks_of, place_of
 from offline_data.buffers.storages.selection import Selection
 from offline_data.errors import UsageError
 
@@ -60,6 +60,7 @@ class TensorStorage(GrowingStorage):
         self._columns: Columns | None = columns
         self._count = count
         marks = alone(count) if columns.shape else marks_of(columns.leaves, count)
+        marks = marks._replace(place=place_of(storage, count))
         self._links.wrote(slice(0, count), marks, linked=True)
 
     @property
@@ -126,7 +127,8 @@ class TensorStorage(GrowingStorage):
                 f"A row has batch size {list(shape)}; expected {list(self._known().shape)}"
             )
         self._known().put(index, leaves, count)
-        return alone(count) if shape else marks_of(leaves, count)
+        marks = alone(count) if shape else marks_of(leaves, count)
+        return marks._replace(place=place_of(data, count))
 
     def _reserve(self, leaves: Leaves, shape: tuple[int, ...]) -> None:
         """Make room for `max_size` rows like these."""

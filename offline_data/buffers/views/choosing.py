@@ -9,6 +9,8 @@ import torch
 
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.pieces import Pieces, RowList, between, of_runs, smallest
 from offline_data.buffers.views.storage import SubsetStorage
 from offline_data.errors import UsageError
@@ -29,10 +31,12 @@ Where: TypeAlias = "Callable[[EpisodeTable], Index]"
 _ROUNDING = 1e-9
 
 
-def whole_of(storage: Storage) -> tuple[Storage, RowMap]:
-    """Return the storage that has all rows, and which of them `storage` has."""
+def whole_of(storage: Storage) -> tuple[DatasetStorage | TrajectoryStorage, RowMap]:
+    """Return the storage that has all rows of a dataset, and which of them `storage` has."""
     if isinstance(storage, SubsetStorage):
         return storage.whole, storage.row_map
+    if not isinstance(storage, DatasetStorage | TrajectoryStorage):
+        raise TypeError(f"{type(storage).__name__} is not of a dataset")
     runs = storage.runs()
     return storage, Pieces(runs.starts, runs.lengths)
 

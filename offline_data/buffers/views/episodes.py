@@ -1,11 +1,9 @@
-"""The episodes of a view as columns: rows of the dataset's table."""
+"""The episodes of a view as columns: rows of the dataset's table, where they are in the view."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from offline_data.buffers.episodes import EpisodeTable
@@ -13,66 +11,44 @@ from offline_data.buffers.episodes import EpisodeTable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from offline_data.buffers.samplers.base import Runs
-    from offline_data.buffers.views.pieces import Pieces
+    from offline_data.buffers.views.storage import SubsetStorage
     from offline_data.episodes import Key
-    from offline_data.store.reader import DatasetReader
 
 
 class ViewEpisodes(EpisodeTable):
     """The episodes that a view has rows of, each once, in the order in which they come in it.
 
-    Columns say what the dataset says of an episode: `start` is its first row in the dataset,
-    `length` its length there, also where the view has some of its rows only.
-
-    `batch["episode"]` has numbers of the dataset, so it is not an index of this table:
-
-    ```python
-    view.episodes["return"][view.episodes.find(batch["episode"])]
-    ```
+    `start` and `length` are the view's: the row of the view that the episode begins at, and how
+    many rows of it the view has. Of a view of whole episodes, `view[start : start + length]` is the
+    episode; where a view has rows of an episode in several places, or twice, they are the first of
+    them and the number of all. Other columns (`return`, flags, `id`, …) say of the whole episode
+    what the dataset says. `batch["episode"]` has row numbers of this table.
 
     Args:
-        reader: The dataset.
-        numbers: See below.
+        storage: The view's.
     """
 
     numbers: Tensor
-    """The episodes' numbers in the dataset, int64 `[E]`."""
+    """The episodes' numbers in the dataset, int64 `[E]`: `batch["dataset_episode"]` has them."""
 
-    def __init__(self, reader: DatasetReader, numbers: Tensor) -> None:
-        super().__init__(reader)
-        self.numbers = numbers
+    def __init__(self, storage: SubsetStorage) -> None:
+        super().__init__(storage.steps.reader)
+        self.numbers = storage.episodes
+        self._storage = storage
 
     def __len__(self) -> int:
         """Return `E`."""
         return len(self.numbers)
 
-    def find(self, numbers: Tensor) -> Tensor:
-        """Turn numbers of the dataset, int64 of any shape, into rows of this table.
-
-        Raises:
-            IndexError: An episode that the view has no row of.
-        """
-        ordered, order = self._sorted
-        at = torch.searchsorted(ordered, numbers).clamp(max=len(ordered) - 1)
-        if numbers.numel() and (not len(ordered) or bool((ordered[at] != numbers).any())):
-            raise IndexError("Some of these episodes of the dataset are not in the view")
-        return order[at]
-
-    @cached_property
-    def _sorted(self) -> tuple[Tensor, Tensor]:
-        ordered, order = self.numbers.sort()
-        return ordered, order
-
     def _load(self, key: Key) -> Tensor | list[Any]:
+        pieces = self._storage.transitions
+        episode = self._storage.episode_rows(self._storage.steps.runs().of(pieces.first)).cpu()
+        if key == ("length",):
+            return torch.zeros_like(self.numbers).scatter_add_(0, episode, pieces.lengths)
+        if key == ("start",):
+            most = torch.full_like(self.numbers, pieces.count)
+            return most.scatter_reduce_(0, episode, pieces.starts[:-1], "amin")
         whole = super()._load(key)
         if isinstance(whole, list):
             return [whole[number] for number in self.numbers.tolist()]
         return whole[self.numbers]
-
-
-def episodes_of(pieces: Pieces, runs: Runs) -> Tensor:
-    """Return the number of every run that has a piece, in the order of the pieces, int64 `[E]`."""
-    numbers = runs.of(pieces.first).numpy()
-    _, first = np.unique(numbers, return_index=True)
-    return torch.from_numpy(numbers[np.sort(first)])

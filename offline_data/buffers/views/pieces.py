@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from offline_data.errors import UsageError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -64,32 +62,6 @@ class Pieces:
         piece = torch.searchsorted(self.starts, numbers, right=True) - 1
         return numbers + self._shift.index_select(0, piece)
 
-    def find(self, rows: Tensor) -> Tensor:
-        """Turn rows of the storage, int64 of any shape, into the view's.
-
-        Raises:
-            IndexError: A row that the view does not have.
-            UsageError: The view has some row more than once.
-        """
-        order, first, end = self._sorted
-        at = torch.searchsorted(first, rows, right=True) - 1
-        if bool((at < 0).any()) or bool((rows >= end[at]).any()):
-            raise IndexError("Some of these rows of the dataset are not in the view")
-        return rows - self._shift[order[at]]
-
-    @cached_property
-    def _sorted(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Pieces by the storage's rows: their numbers, first rows and ends."""
-        first, order = self.first.sort()
-        end = first + self.lengths[order]
-        if bool((end[:-1] > first[1:]).any()):
-            raise UsageError(
-                "The view has some rows more than once, so a row of the dataset does not tell "
-                "which of them is meant",
-                hint="make the view of rows that differ",
-            )
-        return order, first, end
-
     def left_out(self, rows: Tensor) -> Tensor:
         """Return the view's rows, ascending, that are among `rows`, ascending, of the storage."""
         low = torch.searchsorted(rows, self.first)
@@ -129,10 +101,6 @@ class RowList:
     def at(self, numbers: Tensor) -> Tensor:
         """Turn rows of the view, int64 `[B]`, into the storage's; raises `IndexError`."""
         return self.rows.index_select(0, numbers)
-
-    def find(self, rows: Tensor) -> Tensor:
-        """Turn rows of the storage into the view's; see `Pieces.find`."""
-        return Pieces(self.rows, torch.ones_like(self.rows)).find(rows)
 
     def left_out(self, rows: Tensor) -> Tensor:
         """Return the view's rows, ascending, that are among `rows` of the storage."""

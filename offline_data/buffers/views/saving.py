@@ -40,7 +40,7 @@ def save_view(view: DatasetView, name: str | os.PathLike[str]) -> Path:
     """Write the file of a view; see `DatasetView.save`."""
     path = place_of(view.data_path, name)
     whole, rows = whole_of(view.storage)
-    manifest = view.manifest
+    manifest = view._steps_storage.reader.manifest
     arrays = _arrays(rows, whole.runs())
     if isinstance(whole, TrajectoryStorage):  # its rows are the episodes
         arrays = {"episodes": view.rows}
@@ -86,7 +86,7 @@ def saved_rows(buffer: BaseDatasetExperienceReplay, name: str | os.PathLike[str]
 
 
 def _check_same(saved: SavedView, buffer: BaseDatasetExperienceReplay, path: Path) -> None:
-    found = buffer.manifest
+    found = buffer._steps_storage.reader.manifest
     if saved.identity == identity_of(found):
         return
     same_name = " with other rows or episodes than then" if saved.dataset == found.id else ""

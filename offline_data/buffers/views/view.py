@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.views.choosing import whole_of
-from offline_data.buffers.views.episodes import ViewEpisodes, episodes_of
+from offline_data.buffers.views.episodes import ViewEpisodes
 from offline_data.buffers.views.saving import save_view
 from offline_data.buffers.views.storage import SubsetStorage
 from offline_data.errors import UsageError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.views.pieces import RowMap
+    from offline_data.store.manifest import Manifest
 
 
 class DatasetView(BaseDatasetExperienceReplay):
@@ -33,9 +35,11 @@ class DatasetView(BaseDatasetExperienceReplay):
     view has of an episode may be pieces of it: they count as runs of their own, and nothing reaches
     from one piece to the next.
 
-    The leaves `index` and `episode` of batches have numbers **of the dataset**, so that rows of
-    two views can be compared; `info["index"]` of `sample(return_info=True)` has the view's rows.
-    `episodes` has the view's episodes only, see `ViewEpisodes`.
+    All numbers are the view's own: `view[batch["index"]]` are the rows of a batch, and
+    `view.episodes["return"][batch["episode"]]` the returns of their episodes; `episodes` has the
+    view's episodes only, see `ViewEpisodes`. The dataset's numbers are in the leaves
+    `dataset_index` and `dataset_episode`, so that rows of two views can be compared, whether the
+    views were made of the dataset or of other views.
 
     Nothing is copied: a view of whole episodes takes about 40 bytes for each, another at most 8 for
     each row. A pickled one carries that and the dataset's path.
@@ -64,11 +68,11 @@ class DatasetView(BaseDatasetExperienceReplay):
         self._steps_storage = buffer._steps_storage
         self._words = buffer._words
         self._first = buffer._first
-        runs = whole.runs()
-        self.episodes = ViewEpisodes(self._steps_storage.reader, episodes_of(rows.cut(runs), runs))
+        storage = SubsetStorage(whole, rows)
+        self.episodes = ViewEpisodes(storage)
         TensorDictReplayBuffer.__init__(
             self,
-            SubsetStorage(whole, rows),
+            storage,
             sampler=sampler,
             batch_size=buffer.batch_size if batch_size is None else batch_size,
             prefetch=buffer._prefetch,
@@ -78,27 +82,27 @@ class DatasetView(BaseDatasetExperienceReplay):
         self._chain = buffer._chain
 
     @property
+    def manifest(self) -> Manifest:
+        """What is known of the dataset, with `counts` of the view's rows.
+
+        Tables, files and digests are the dataset's.
+        """
+        return replace(super().manifest, counts=self.storage.counts)
+
+    @property
+    def storage(self) -> SubsetStorage:
+        """Where batches come from."""
+        assert isinstance(self._storage, SubsetStorage)  # noqa: S101 - it was made here
+        return self._storage
+
+    @property
     def rows(self) -> Tensor:
         """The dataset's row of each row of the view, int64 `[len]`; made when asked for."""
         return self._map.at(torch.arange(len(self)))
 
     @property
     def _map(self) -> RowMap:
-        return whole_of(self.storage)[1]
-
-    def update_priority(self, index: Tensor | int, priority: Tensor | float) -> None:
-        """Tell the sampler new priorities.
-
-        Args:
-            index: The leaf `index` of a batch: rows of the dataset.
-            priority: One for each, or one for all.
-
-        Raises:
-            IndexError: A row that the view does not have.
-            UsageError: The view has some row more than once: which is meant is not known.
-        """
-        rows = torch.as_tensor(index, dtype=torch.int64, device="cpu")
-        super().update_priority(self._map.find(rows), priority)
+        return self.storage.row_map
 
     def save(self, name: str | os.PathLike[str]) -> Path:
         """Write which rows the view has, and nothing else, to a small file.

@@ -79,7 +79,7 @@ def test_a_view_of_a_dataset(sets: Any, episode: Any) -> None:
     ds = BaseDatasetExperienceReplay(of.path, 4, derived=EVERYTHING)
     view = ds.filter(lambda episodes: episodes["length"] == 3)
     found = view[:]
-    assert found["index"].tolist() == [0, 1, 2, 5, 6, 7]
+    assert found["dataset_index"].tolist() == [0, 1, 2, 5, 6, 7]
     assert found["steps_to_next_obs"].tolist() == [2, 2, 1, 2, 1, 1]
     assert found[STATE][:, 0, 0].tolist() == [1001, 1001, 1002, 3001, 3001, 3002]
     goals = derive(view.storage, [0, 3, 5], [relabel("final", 1, seed=0)])

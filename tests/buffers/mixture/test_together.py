@@ -41,11 +41,35 @@ def test_stored_rows_of_datasets_and_views_are_gathered_at_once(
     members = [three[0], three[1].subset([9, 3, 29]), three[2].episodes_at([5, 4])]
     for shuffle in (True, False):
         batch = DatasetMixture(*members, weights="equal", shuffle=shuffle).sample(300)
+        assert "dataset_index" not in batch.keys()  # noqa: SIM118 - members[0] has none
+        assert set(batch["index"][batch["source"] == 1].tolist()) == {0, 1, 2}
+        assert set(batch["index"][batch["source"] == 2].tolist()) <= set(range(50))
+        for number, view in ((1, members[1]), (2, members[2])):
+            own = batch["source"] == number
+            index = batch["index"][own]
+            assert torch.equal(view[index]["action"], batch["action"][own])
+            assert torch.equal(view[index]["episode"], batch["episode"][own])
+            batch["index"][own] = view.rows[index]  # type: ignore[attr-defined]
         assert_rows_are_theirs(batch)
-        assert set(batch["index"][batch["source"] == 1].tolist()) == {3, 9, 29}
-        assert set(batch["index"][batch["source"] == 2].tolist()) <= set(range(10, 60))
     assert_rows_are_theirs(DatasetMixture(*three, weights=[0, 1, 0]).sample(20))
     assert made == [True] * 3
+
+
+def test_views_alone_have_the_datasets_numbers_too(three: list[Dataset], made: list[bool]) -> None:
+    views = [three[1].subset([9, 3, 29]), three[2].episodes_at([5, 4]).subset(slice(3, 40))]
+    for together in (True, False):
+        for shuffle in (True, False):
+            options: Any = {} if together else {"cast": True, "weights": [0.5, 0.5]}
+            members = views if together else [views[0].append_transform(lambda b: b), views[1]]
+            batch = DatasetMixture(*members, shuffle=shuffle, **options).sample(200)
+            for number, view in enumerate(views):
+                own = batch["source"] == number
+                index = batch["index"][own]
+                assert len(index)
+                for leaf in ("action", "episode", "dataset_episode", "dataset_index"):
+                    assert torch.equal(view[index][leaf], batch[leaf][own])
+                assert torch.equal(view.rows[index], batch["dataset_index"][own])
+    assert made == [True, True, False, False]
 
 
 def test_the_largest_batches_are_the_same(three: list[Dataset], made: list[bool]) -> None:

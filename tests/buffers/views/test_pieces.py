@@ -17,7 +17,6 @@ from offline_data.buffers.views.pieces import (
     of_runs,
     smallest,
 )
-from offline_data.errors import UsageError
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
@@ -86,24 +85,6 @@ def test_a_range_of_a_view(sizes: list[int], data: st.DataObject) -> None:
         assert listed(between(form, runs, start, stop)) == listed(rows)[start:stop]
 
 
-@given(lengths, st.data())
-def test_rows_are_found_again(sizes: list[int], data: st.DataObject) -> None:
-    runs = runs_of(sizes)
-    order = data.draw(st.permutations(range(sum(sizes))))
-    rows = RowList(torch.tensor(order[: data.draw(st.integers(1, len(order)))]))
-    for form in (rows, rows.cut(runs)):
-        assert form.find(rows.rows).tolist() == list(range(rows.count))
-        for absent in set(order) - set(rows.rows.tolist()):
-            with pytest.raises(IndexError, match="not in the view"):
-                form.find(torch.tensor([absent]))
-
-
-def test_a_row_that_is_there_twice_cannot_be_found() -> None:
-    for form in (RowList(torch.tensor([3, 3])), Pieces(torch.tensor([2, 3]), torch.tensor([2, 1]))):
-        with pytest.raises(UsageError, match="more than once"):
-            form.find(torch.tensor([3]))
-
-
 def test_what_follows_a_piece_is_known_inside_a_run() -> None:
     runs = runs_of([3, 2, 2])  # the observation after row 4 is not known
     pieces = Pieces(torch.tensor([3, 0, 4, 3]), torch.tensor([1, 3, 1, 2]))
@@ -130,6 +111,6 @@ def test_the_smaller_form_is_kept() -> None:
 def test_caches_are_not_pickled() -> None:
     pieces = Pieces(torch.arange(0, 3000, 3), torch.ones(1000, dtype=torch.int64))
     before = len(pickle.dumps(pieces))
-    list(itertools.chain([pieces.count], pieces.find(torch.tensor([3]))))
+    list(itertools.chain([pieces.count], pieces.at(torch.tensor([3]))))
     assert len(pickle.dumps(pieces)) == before
     assert listed(pickle.loads(pickle.dumps(pieces))) == list(range(0, 3000, 3))  # noqa: S301

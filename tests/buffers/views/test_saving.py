@@ -74,9 +74,9 @@ def test_every_kind_of_view_comes_back(many: Dataset) -> None:
 def test_opening_takes_the_datasets_options(many: Dataset, tmp_path: Path) -> None:
     path = many.episodes_at([5, 2]).save(tmp_path / "deep" / "v.npz")
     view = open_view(str(path), 3, keys=["action"], sampler=SamplerWithoutReplacement(seed=0))
-    assert set(view.sample().keys()) == {"action", "index"}
+    assert set(view.sample().keys()) == {"action", "index", "dataset_index"}
     view = open_view(path, 3, sampler=SamplerWithoutReplacement(seed=0))
-    drawn = sorted(row for batch in view for row in batch["index"].tolist())
+    drawn = sorted(row for batch in view for row in batch["dataset_index"].tolist())
     assert drawn == rows_of(2, 5)
     assert all(len(b) <= 3 for b in view)
 
@@ -84,7 +84,7 @@ def test_opening_takes_the_datasets_options(many: Dataset, tmp_path: Path) -> No
 def test_load_dataset_takes_a_view_by_name(many: Dataset, toy: Path) -> None:
     many.episodes_at([5, 2]).save("two")
     view = load_dataset(toy, 4, view="two", sampler=SamplerWithoutReplacement(seed=0))
-    assert view[:]["index"].tolist() == rows_of(5, 2)
+    assert view[:]["dataset_index"].tolist() == rows_of(5, 2)
     assert sum(len(batch) for batch in view) == len(view)
     assert len(load_dataset(toy, 4)) == sum(LENGTHS)
 

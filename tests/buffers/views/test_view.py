@@ -36,10 +36,12 @@ INVALID = {rows_of(e)[-1] for e in UNKNOWN if e % 2 == 1}  # even episodes end t
 def everything(view: BaseDatasetExperienceReplay) -> list[int]:
     """Rows of the dataset, in the order of the view, checked against what the rows hold."""
     batch = view[:]
-    rows: list[int] = batch["index"].tolist()
+    rows: list[int] = batch["dataset_index"].tolist()
     expected = [action(*step_of(row)) for row in rows]
     assert batch["action"][:, 0].tolist() == expected
-    assert batch["episode"].tolist() == [step_of(row)[0] for row in rows]
+    assert batch["dataset_episode"].tolist() == [step_of(row)[0] for row in rows]
+    assert batch["index"].tolist() == list(range(len(view)))
+    assert view.episodes["id"][batch["episode"]].tolist() == batch["dataset_episode"].tolist()
     return rows
 
 
@@ -134,19 +136,20 @@ def test_samplers_draw_rows_of_the_view_and_no_other(
             seen: list[int] = []
             for _ in range(60):
                 batch = view.sample()
-                rows = batch["index"].tolist()
+                rows = batch["dataset_index"].tolist()
                 assert batch["action"][:, 0].tolist() == [action(*step_of(r)) for r in rows]
                 seen += rows
             assert set(seen) == mine
         epoch = base.subset(slice(None), sampler=SamplerWithoutReplacement(valid_only=valid_only))
-        drawn = sorted(row for batch in epoch for row in batch["index"].tolist())
+        drawn = sorted(row for batch in epoch for row in batch["dataset_index"].tolist())
         assert drawn == sorted(mine)
 
 
 def test_info_has_the_views_rows(many: BaseDatasetExperienceReplay) -> None:
     view = many.episodes_at([20, 3])
     batch, info = view.sample(return_info=True)
-    assert batch["index"].tolist() == view.rows[info["index"]].tolist()
+    assert batch["index"].tolist() == info["index"].tolist()
+    assert batch["dataset_index"].tolist() == view.rows[info["index"]].tolist()
 
 
 def test_runs_are_the_views_episodes(many: BaseDatasetExperienceReplay) -> None:
@@ -172,7 +175,7 @@ def test_what_is_derived_sees_only_the_view(toy: Path) -> None:
     ds = BaseDatasetExperienceReplay(toy, 4, derived=[Neighbours()])
     for view in (ds.episodes_at([12, 5, 31]), ds.subset([4, 5, 9, 8, 7, 100, 101])):
         batch = view[:]
-        rows = batch["index"].tolist()
+        rows = batch["dataset_index"].tolist()
         expected = [0.0]
         for last, row in itertools.pairwise(rows):
             follows = row == last + 1 and step_of(row)[1] > 0
@@ -239,7 +242,9 @@ def test_a_view_keeps_what_the_buffer_does(toy: Path) -> None:
     view = ds.episodes_at([3, 4], batch_size=5)
     batch = view.sample()
     assert batch.batch_size == (5,)
-    assert set(batch.keys()) == {"index", "action", "next", "once", "twice", "thrice"}
+    assert set(batch.keys()) == {
+        *("index", "dataset_index", "action", "next", "once", "twice", "thrice")
+    }
     assert torch.equal(batch["thrice"], batch["once"] * 3)
     assert ds.episodes_at([3]).batch_size == 6
     view.append_transform(lambda batch: batch.set("own", batch["action"]))
@@ -262,20 +267,26 @@ def test_whole_episodes_as_rows(toy: Path, many: BaseDatasetExperienceReplay) ->
     view = padded.episodes_at([11, 2, 30])
     batch = view[:]
     assert batch.batch_size == (3, max(LENGTHS))
-    assert batch["index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
+    assert batch["dataset_index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
+    sizes = [LENGTHS[e] for e in (11, 2, 30)]
+    assert batch["index"].tolist() == [[row] * max(LENGTHS) for row in range(3)]
+    assert view.episodes.start.tolist() == [0, sizes[0], sizes[0] + sizes[1]]
+    for leaf, numbers in (("traj_ids", [0, 1, 2]), ("episode", [0, 1, 2])):
+        assert batch[leaf][:, 0].tolist() == numbers
+    assert batch["dataset_episode"][:, 0].tolist() == [11, 2, 30]
+    padding = ~batch["mask"]
+    assert not any(batch[leaf][padding].any() for leaf in ("dataset_index", "episode"))
     assert len(view) == 3
     assert everything(many.filter(lambda e: e["id"] == 30)) == rows_of(30)
     assert view.subset([2, 0]).episodes.numbers.tolist() == [30, 11]
 
 
-def test_finding_a_batchs_episodes_in_the_views_table(many: BaseDatasetExperienceReplay) -> None:
+def test_a_batchs_episodes_are_rows_of_the_views_table(many: BaseDatasetExperienceReplay) -> None:
     view = many.episodes_at([22, 3, 35])
     batch = view.sample(64)
-    found = view.episodes["return"][view.episodes.find(batch["episode"])]
-    assert torch.equal(found, many.episodes["return"][batch["episode"]])
-    for absent in (0, 39):
-        with pytest.raises(IndexError, match="not in the view"):
-            view.episodes.find(torch.tensor([3, absent]))
+    found = view.episodes["return"][batch["episode"]]
+    assert torch.equal(found, many.episodes["return"][batch["dataset_episode"]])
+    assert torch.equal(view.episodes.numbers[batch["episode"]], batch["dataset_episode"])
 
 
 class Noted(Sampler):
@@ -300,8 +311,6 @@ def test_priorities_are_told_by_the_rows_in_batches(many: BaseDatasetExperienceR
         view.update_priority(batch["index"].flip(0), torch.tensor([1.0, 2.0, 3.0]))
         assert isinstance(view.sampler, Noted)
         assert view.sampler.noted == [([2, 1, 0], [1.0, 2.0, 3.0])]
-        with pytest.raises(IndexError, match="not in the view"):
-            view.update_priority(torch.tensor([0]), torch.tensor([1.0]))
 
 
 def test_a_view_is_not_deleted(many: BaseDatasetExperienceReplay, toy: Path) -> None:
@@ -343,7 +352,7 @@ def test_spawned_workers_index_views(many: BaseDatasetExperienceReplay) -> None:
         multiprocessing_context="spawn",
     )
     expected = rows_of(25, 3)
-    found = [batch["index"].tolist() for batch in loader]
+    found = [batch["dataset_index"].tolist() for batch in loader]
     assert found == [[expected[i] for i in rows] for rows in ([0, 3], [2, 1, 1])]
 
 
@@ -355,6 +364,7 @@ def test_repr_tells_what_it_is(many: BaseDatasetExperienceReplay) -> None:
 KNOWN = {
     "data_path", "data_path_root", "decode", "delete", "manifest", "metadata",
     "episodes_at", "filter", "saved_view", "split", "subset", "to_numpy", "to_torchrl",
+    "valid_rows",
 }  # fmt: skip
 """What a dataset has beyond a buffer, seen to be right on a view."""
 
@@ -394,7 +404,7 @@ def test_other_forms_have_the_views_rows_only(many: BaseDatasetExperienceReplay)
     expected = [action(*step_of(row)) for row in rows]
     found = view.to_numpy(observation_key="observation")
     assert found["actions"][:, 0].tolist() == expected
-    assert [len(array) for array in found.values()] == [len(rows)] * 6
+    assert [len(array) for array in found.values()] == [len(rows)] * 5
     theirs = view.to_torchrl(batch_size=4)
     assert theirs[:]["action"][:, 0].tolist() == expected
 
@@ -405,7 +415,9 @@ def test_slices_stay_inside_the_views_episodes(many: BaseDatasetExperienceReplay
         seen = set()
         for _ in range(40):
             batch = view.sample(12)
-            slices = batch["index"].reshape(4, 3)
+            slices = batch["dataset_index"].reshape(4, 3)
+            own = batch["index"].reshape(4, 3)
+            assert torch.equal(own - own[:, :1], torch.arange(3).expand(4, 3))
             assert torch.equal(slices - slices[:, :1], torch.arange(3).expand(4, 3))
             episodes = batch["episode"].reshape(4, 3)
             assert (episodes == episodes[:, :1]).all()
