@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
+
+
+EPISODE: Key = ("episode",)
+"""Leaf of a dataset's batches with the number of the episode."""
 
 
 class RowSet:
@@ -74,6 +79,34 @@ class Runs:
     def of(self, rows: Tensor) -> Tensor:
         """Return the number of the run that each row is in, int64 of the same shape."""
         return torch.searchsorted(self.starts, rows, right=True) - 1
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Leaves that tell trajectories apart, in place of those that a storage looks at by itself.
+
+    A trajectory ends with a row where one of the flags is set, and where the number of the
+    trajectory is not that of the next row.
+    """
+
+    trajectory: Key | None = None
+    """Leaf with the number of the trajectory, of any shape `[B, …]`."""
+    ends: tuple[Key, ...] = ()
+    """Flags, of any shape `[B, …]`: set where one of their parts is."""
+
+    def check_stored(self) -> None:
+        """Raise `UsageError` unless the leaves are those that the index of a dataset stands for."""
+        own = {DONE} <= {*self.ends} or {TERMINATED, TRUNCATED} <= {*self.ends} or not self.ends
+        known = {DONE, TERMINATED, TRUNCATED}
+        if own and {*self.ends} <= known and self.trajectory in (None, EPISODE):
+            return
+        asked = [key for key in (self.trajectory, *self.ends) if key is not None]
+        raise UsageError(
+            f"The episodes of a dataset are stored, and {', '.join(map(join_key, asked))} cannot "
+            "take their place",
+            hint="leave traj_key, end_key and end_keys out; to cut episodes by another leaf, copy "
+            "the rows to a LazyTensorStorage",
+        )
 
 
 class Sampleable(Protocol):

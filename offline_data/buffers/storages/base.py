@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.samplers.base import Boundaries
     from offline_data.buffers.storage import Storage
+    from offline_data.episodes import Key
 
 
 class GrowingStorage(ABC):
@@ -133,6 +135,28 @@ class GrowingStorage(ABC):
         tensors that it was made of, are not seen.
         """
         return self._links.runs(self._count)
+
+    def runs_by(self, boundaries: Boundaries) -> Runs:
+        """Return the trajectories that other leaves tell apart than those of `runs`.
+
+        What was not written one after the other, or stands before the end of the ring and behind
+        it, is apart here too. Rows that are whole trajectories are each a run of their own.
+
+        Raises:
+            UsageError: The rows do not have the leaves.
+        """
+        if self._of_trajectories:
+            return self.runs()
+        return self._links.runs_by(boundaries, self._count, self._leaf)
+
+    @property
+    @abstractmethod
+    def _of_trajectories(self) -> bool:
+        """Whether rows have a time dimension of their own."""
+
+    @abstractmethod
+    def _leaf(self, key: Key) -> Tensor | None:
+        """Return a leaf of all rows, `[len, …]`, None where they do not have it."""
 
     def empty(self) -> None:
         """Forget all rows; the memory stays reserved."""

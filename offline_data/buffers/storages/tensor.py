@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.storage import Storage
+    from offline_data.episodes import Key
 
 
 class TensorStorage(GrowingStorage):
@@ -135,6 +136,14 @@ class TensorStorage(GrowingStorage):
     def _room(self, leaf: Tensor) -> Tensor:
         """Make room for `max_size` rows of one leaf."""
         return torch.empty((self.max_size, *leaf.shape[1:]), dtype=leaf.dtype, device=leaf.device)
+
+    @property
+    def _of_trajectories(self) -> bool:
+        return bool(self._known().shape)
+
+    def _leaf(self, key: Key) -> Tensor | None:
+        leaf = self._known().leaves.get(key)
+        return None if leaf is None else leaf[: len(self)]
 
     def _content(self) -> Any:
         if self._columns is None:
