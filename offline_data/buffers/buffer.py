@@ -44,7 +44,11 @@ class ReplayBuffer(Saving):
     """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
 
     A batch is gathered, gets what is derived, then what the sampler says of it; then `collate_fn`
-    and the transforms see it. Several threads may use a buffer that grows.
+    and the transforms see it. Whatever they make of `index` and `priority_weight`, these two are
+    set again afterwards, so that `update_tensordict_priority(batch)` finds its rows. Only a
+    transform that gives another batch size, or another order of rows, takes `index` and the
+    weights along itself, as indexing, reshaping and stacking do. Several threads may use a buffer
+    that grows.
 
     Args:
         storage: Where batches come from, or a class or function that makes it; None: a

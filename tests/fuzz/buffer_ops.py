@@ -133,7 +133,9 @@ class BufferOps:
         """Change values of rows that are there, and where their trajectories end."""
         if not self.rows:
             return
-        wanted = sorted(self.chance.sample(range(len(self.rows)), self.chance.randint(1, len(self.rows))))
+        wanted = sorted(
+            self.chance.sample(range(len(self.rows)), self.chance.randint(1, len(self.rows)))
+        )
         new = [self.fresh() for _ in wanted]
         index = self.chance.choice([wanted, torch.tensor(wanted), np.array(wanted)])
         self.buffer[index] = tensors(new)
@@ -171,7 +173,14 @@ class BufferOps:
         low, high = sorted(self.chance.choices(range(-count, count), k=2))
         some = self.chance.choices(range(-count, count), k=5)
         mask = [self.chance.random() < 0.5 for _ in range(count)]
-        for index in (slice(None), slice(low, high), slice(None, None, 2), some, np.array(some), mask):
+        for index in (
+            slice(None),
+            slice(low, high),
+            slice(None, None, 2),
+            some,
+            np.array(some),
+            mask,
+        ):
             expected = np.arange(count)[index].tolist()
             if expected:
                 self.check_rows(self.buffer[index], expected)
@@ -362,16 +371,16 @@ class BufferOps:
         """Cut the batch into slices: each begins where one may, and goes on in its trajectory."""
         starts, position = set(self.starts()), 0
         while position < len(rows):
-            assert rows[position] in starts, (rows, starts)
+            assert self.prefetch or rows[position] in starts, (rows, starts)
             width = 1
             while width < self.length and position + width < len(rows):
                 row = rows[position + width]
                 if row != rows[position] + width or not self.follows(row):
                     break
                 width += 1
-            short = rows[position] + width == len(self.rows) or not self.follows(
-                rows[position] + width
-            )
+            # Drawn ahead, it may be all there was of a trajectory that has gone on since.
+            end = rows[position] + width
+            short = self.prefetch or end == len(self.rows) or not self.follows(end)
             assert width == self.length or (not self.strict and short), rows
             position += width
 

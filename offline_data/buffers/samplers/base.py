@@ -140,6 +140,10 @@ class Sampler(ABC):
     _generator: torch.Generator | None = None
     """Where randomness comes from; None: torch's global generator."""
 
+    keeps_together: bool = False
+    """Whether rows of a batch belong together, so that a batch must be drawn again where some of
+    its rows are written over before it is handed out."""
+
     ran_out: bool = False
     """Whether the batch drawn last ended an epoch: then iteration over the buffer stops."""
 

@@ -77,6 +77,8 @@ class SliceSampler(Sampler):
         SliceSampler(num_slices=None, slice_len=8, strict_length=True, over='episodes')
     """
 
+    keeps_together = True
+
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:  # noqa: ARG004
         """Give the sampler that `replacement` asks for."""
         if replacement or cls is not SliceSampler:

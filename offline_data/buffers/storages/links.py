@@ -81,7 +81,7 @@ def alone(count: int) -> Marks:
 
 def _of_rows(flag: Tensor, count: int) -> Tensor:
     """Reduce a flag to one bool a row, `[count]` on the CPU."""
-    parts = flag.detach().reshape(count, -1)
+    parts = flag.detach().reshape(count, max(flag[:1].numel(), 1))
     return (parts[:, 0] if parts.shape[1] == 1 else parts.any(1)).to("cpu", torch.bool)
 
 
@@ -184,7 +184,7 @@ class Links:
                 number = leaf(boundaries.trajectory)
                 if number is None:
                     raise _no_leaf("numbers of trajectories", boundaries.trajectory)
-                number = number.detach().reshape(count, -1)
+                number = number.detach().reshape(count, max(number[:1].numel(), 1))
                 first[1:] |= (number[1:] != number[:-1]).any(1).cpu()
             self._runs[boundaries] = _runs_from(first)
         return self._runs[boundaries]
