@@ -52,7 +52,7 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         prefetch: Batches made ahead by threads; rows and their order stay the same.
         transform: Called with every batch.
         split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
-            `mask` and `traj_ids`.
+            `mask`, `traj_ids` and `dataset_index`, the transitions.
         device: Where batches go.
         in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.

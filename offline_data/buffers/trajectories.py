@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MASK = "mask"
 TRAJ_IDS = "traj_ids"
+DATASET_INDEX = "dataset_index"
 
 
 class TrajectoryStorage:
@@ -29,7 +30,8 @@ class TrajectoryStorage:
 
     What TorchRL's `split_trajectories` makes: `mask` says which steps are there, `traj_ids` which
     episode they are of, and everything else is zero where the mask is False (text: -1). The
-    transition whose next observation is unknown is in; `index` has rows of the dataset.
+    transition whose next observation is unknown is in. `index` has the number of the episode at
+    every step, as rows of this storage are episodes, and `dataset_index` the transition.
 
     Args:
         steps: The dataset's transitions.
@@ -37,8 +39,9 @@ class TrajectoryStorage:
     """
 
     def __init__(self, steps: DatasetStorage, texts: Collection[Key] = ()) -> None:
-        if (MASK,) in steps.keys or (TRAJ_IDS,) in steps.keys:
-            raise UsageError(f"split_trajs=True would overwrite the leaf {MASK} or {TRAJ_IDS}")
+        own = [name for name in (MASK, TRAJ_IDS, DATASET_INDEX) if (name,) in steps.keys]
+        if own:
+            raise UsageError(f"split_trajs=True would overwrite the leaf {' and '.join(own)}")
         self._steps = steps
         self._texts = tuple(texts)
         self._starts = torch.from_numpy(steps.reader.starts)
@@ -69,6 +72,8 @@ class TrajectoryStorage:
         batch = self._steps.gather(steps.reshape(-1)).reshape(mask.shape)
         for key in batch.keys(include_nested=True, leaves_only=True):
             fill(batch.get(key), mask, -1 if key in self._texts else 0)
+        batch.set(DATASET_INDEX, batch.get("index"))
+        batch.set("index", rows.to(mask.device)[:, None].expand(mask.shape).contiguous())
         batch.set(MASK, mask)
         batch.set(TRAJ_IDS, torch.where(mask, rows.to(mask.device)[:, None], 0))
         return batch

@@ -39,7 +39,8 @@ def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
     for key in texts:  # padding: code 0 there, which is a word; -1 here, which is none
         assert (found[key][~found["mask"]] == -1).all()
         found[key].masked_fill_(~found["mask"], 0)
-    same_leaves(found, want)
+    assert torch.equal(found["index"], torch.arange(5)[:, None].expand(5, 4))
+    same_leaves(found.exclude("index").rename_key_("dataset_index", "index"), want)
 
 
 def test_samples_are_whole_episodes(folder: Path) -> None:
@@ -55,7 +56,7 @@ def test_samples_are_whole_episodes(folder: Path) -> None:
             assert mask.sum() == LENGTHS[episode]
             assert (batch["episode"][row][mask] == episode).all()
             assert batch["next", "done"][row][mask][-1].all()
-            seen[episode] = batch["index"][row][mask].tolist()
+            seen[episode] = batch["dataset_index"][row][mask].tolist()
     assert sorted(seen) == list(range(5))
     assert [row for episode in range(5) for row in seen[episode]] == list(range(11))
 
@@ -75,6 +76,6 @@ def test_padding_is_zero_and_text_is_none(folder: Path) -> None:
 def test_keys_and_device(folder: Path) -> None:
     ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, keys=["action"], device="meta")
     batch = ds.sample()
-    assert set(batch.keys()) == {"action", "index", "mask", "traj_ids"}
+    assert set(batch.keys()) == {"action", "index", "dataset_index", "mask", "traj_ids"}
     assert {leaf.device.type for leaf in batch.values()} == {"meta"}
     assert isinstance(batch["mask"], torch.Tensor)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from offline_data.buffers.chain import spread
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 
@@ -183,6 +184,8 @@ class Sampler(ABC):
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
         """Set in a gathered batch what `sample` said of it; here: leaf by leaf.
 
+        Where rows are trajectories, `[B, T]`, each of their steps gets what was said of the row.
+
         A subclass may combine its leaves with what is there. Several threads may call it at once,
         for different batches.
 
@@ -191,7 +194,7 @@ class Sampler(ABC):
             leaves: As `sample` gave them.
         """
         for key, leaf in leaves.items():
-            batch.set(key, leaf)
+            batch.set(key, spread(leaf, batch.batch_size))
 
     def extend(self, rows: Tensor) -> None:  # noqa: B027 - most samplers have nothing to note
         """Take note that `rows`, int64 `[n]`, were written in the storage; nothing by default."""

@@ -153,6 +153,10 @@ class SliceSampler(Sampler):
         """Add the marks of ends and beginnings to the batch's flags; see `Sampler.complete`."""
         others = dict(leaves)
         last = others.pop(self.truncated_key, None)
+        if batch.batch_dims > 1:  # a row is a whole trajectory, and none is cut
+            others.pop(self.init_key, None)
+            super().complete(batch, others)
+            return
         if last is not None:
             _mark_ends(batch, self.truncated_key, last)
         first = others.pop(self.init_key, None)
