@@ -262,7 +262,7 @@ def test_whole_episodes_as_rows(toy: Path, many: BaseDatasetExperienceReplay) ->
     view = padded.episodes_at([11, 2, 30])
     batch = view[:]
     assert batch.batch_size == (3, max(LENGTHS))
-    assert batch["index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
+    assert batch["dataset_index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
     assert len(view) == 3
     assert everything(many.filter(lambda e: e["id"] == 30)) == rows_of(30)
     assert view.subset([2, 0]).episodes.numbers.tolist() == [30, 11]
