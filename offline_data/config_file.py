@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.config_mirrors import Mirror, check_mirror
 from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
-from offline_data.strict_json import read_plain
+from offline_data.strict_json import read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +117,7 @@ def read_config(environ: Mapping[str, str]) -> ConfigFile:
 
 def _text(path: Path, *, named: bool) -> str | None:
     try:
-        return read_plain(path, _LARGEST).decode()
+        return read_whole(path, _LARGEST).decode()
     except NotFoundError:
         if not named:
             return None

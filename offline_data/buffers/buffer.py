@@ -19,7 +19,9 @@ from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.prefetch import Prefetcher
 from offline_data.buffers.refusals import refuse
 from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers.reductions import one_per_trajectory
 from offline_data.buffers.saving import Saving
+from offline_data.buffers.trajectories import MASK
 from offline_data.buffers.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplayBuffer", "TensorDictReplayBuffer", "Transform"]
 
+_MASKS = (MASK, ("collector", MASK))
+"""Where padded trajectories tell steps from padding."""
+
 _TORCHRL = (
     "sample_unit dim_extend checkpointer consume_after_n_samples shared compilable delayed_init "
     "service_backend service_backend_options transport transport_options"
@@ -44,7 +49,11 @@ class ReplayBuffer(Saving):
     """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
 
     A batch is gathered, gets what is derived, then what the sampler says of it; then `collate_fn`
-    and the transforms see it. Several threads may use a buffer that grows.
+    and the transforms see it. Whatever they make of `index` and `priority_weight`, these two are
+    set again afterwards, so that `update_tensordict_priority(batch)` finds its rows. Only a
+    transform that gives another batch size, or another order of rows, takes `index` and the
+    weights along itself, as indexing, reshaping and stacking do. Several threads may use a buffer
+    that grows.
 
     Args:
         storage: Where batches come from, or a class or function that makes it; None: a
@@ -175,6 +184,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def update_tensordict_priority(self, data: Any) -> None:
         """Tell the sampler the priorities of a batch; nothing where it has no use for them.
 
+        A row that is a trajectory `[T]` has one priority: the sampler's `reduction` makes it of
+        those of its steps, padding left out where the batch has a `mask`.
+
         Args:
             data: `[B, …]` or `[]`, with `index` and `priority_key`.
 
@@ -199,5 +211,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _take_priority(self, data: Any, rows: Tensor) -> None:
         found = data.get(self.priority_key, None) if hasattr(data, "batch_dims") else None
-        if found is not None and self._prioritized:
-            self.update_priority(rows, found)
+        if found is None or not self._prioritized:
+            return
+        mask = next((one for key in _MASKS if (one := data.get(key, None)) is not None), None)
+        reduction = getattr(self._sampler, "reduction", None)
+        if mask is not None and reduction and 1 < mask.ndim <= found.ndim:
+            found = one_per_trajectory(found, mask, reduction)
+        self.update_priority(rows, found)

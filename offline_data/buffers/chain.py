@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+from tensordict import TensorDictBase
+
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
 
 Transform: TypeAlias = "Callable[[Any], Any]"
 """Anything that is called with a batch and returns one; TorchRL's `Transform`s among them."""
@@ -86,6 +91,73 @@ class Chain:
 
 def _state_of(transform: Any) -> dict[str, Any]:
     return dict(transform.state_dict()) if hasattr(transform, "state_dict") else {}
+
+
+LABELS = ("index", "priority_weight")
+"""Leaves that say which rows a batch has, and with which importance weights it is to be used."""
+
+
+def transformed(
+    steps: Sequence[Transform],
+    batch: Any,
+    labels: Mapping[str, Tensor] | None = None,
+    names: Sequence[str] = LABELS,
+) -> Any:
+    """Call each step with what the one before it returned, and keep the labels true.
+
+    Steps see labels as any other leaf, and may change their own copies: what comes out has the
+    labels of the rows again. They are left to the steps where these moved, chose or reshaped rows,
+    and the labels with them: then only the steps know which row is where.
+
+    Args:
+        steps: Called one after the other.
+        batch: Given to the first; a TensorDict's own labels are kept.
+        labels: Those of another kind of batch, each `[B, …]`.
+        names: Which leaves are labels; the first says which rows these are.
+    """
+    if not steps:
+        return batch
+    if isinstance(batch, TensorDictBase):
+        size = batch.batch_size
+        labels = {name: leaf for name in names if (leaf := batch.get(name, None)) is not None}
+        for name, leaf in labels.items():
+            batch.set(name, leaf.clone())
+    else:
+        size = torch.Size(labels[names[0]].shape if labels else ())
+    made = through(steps, batch)
+    if labels and isinstance(made, TensorDictBase) and made.batch_size[: len(size)] == size:
+        found = made.get(names[0], None)
+        if found is None or not _moved(found, labels[names[0]]):
+            _put_back(made, labels)
+    return made
+
+
+def _put_back(batch: TensorDictBase, labels: Mapping[str, Tensor]) -> None:
+    locked = batch.is_locked
+    if locked:
+        batch.unlock_()
+    for name, leaf in labels.items():
+        batch.set(name, spread(leaf, batch.batch_size).to(batch.device or leaf.device))
+    if locked:
+        batch.lock_()
+
+
+def _moved(found: Any, index: Any) -> bool:
+    """Return True if `found` has the rows of `index` in another order."""
+    if not isinstance(found, torch.Tensor) or not isinstance(index, torch.Tensor):
+        return False
+    if found.shape != index.shape or found.dtype != index.dtype or found.device != index.device:
+        return False
+    if torch.equal(found, index):
+        return False
+    return torch.equal(found.reshape(-1).sort().values, index.reshape(-1).sort().values)
+
+
+def spread(leaf: Tensor, size: torch.Size) -> Tensor:
+    """Repeat a leaf `[B]` for all of a batch of `size`, `[B, T, …]`, in memory of its own."""
+    if leaf.ndim >= len(size):
+        return leaf
+    return leaf.reshape(leaf.shape + (1,) * (len(size) - leaf.ndim)).expand(size).contiguous()
 
 
 def through(steps: Sequence[Transform], data: Any) -> Any:

@@ -83,14 +83,22 @@ class Prefetcher:
             waiting = [future for _, future in self._queue if future is not None]
             wait([*waiting, *self._leaving])
 
-    def remake(self, stale: Callable[[Draw], bool], make: Make) -> None:
-        """Make the batches of stale draws again, in their places."""
+    def remake(
+        self, stale: Callable[[Draw], bool], make: Make, again: Callable[[Draw], Draw | None]
+    ) -> None:
+        """Make the batches of stale draws again, in their places.
+
+        Args:
+            stale: Says which.
+            make: Makes them.
+            again: Gives the draw to make instead, or None, where there is nothing to draw now.
+        """
         waiting, self._queue = self._queue, deque()
         for draw, future in waiting:
-            if future is None or not stale(draw):
+            if not stale(draw):
                 self._queue.append((draw, future))
-            else:
-                self._submit(draw, make)
+            elif (instead := again(draw)) is not None:
+                self._submit(instead, make)
 
     def close(self) -> None:
         """Drop what is under way and end the threads."""

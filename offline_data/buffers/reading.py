@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tensordict import TensorDictBase
 
 from offline_data.buffers.arguments import as_sampler, positive
-from offline_data.buffers.chain import Chain, Link, Transform, through
+from offline_data.buffers.chain import Chain, Link, Transform, through, transformed
 from offline_data.buffers.foresight import Foresight
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.storage import Storage
+
+
+INDEX = "index"
 
 
 class Reading:
@@ -135,7 +138,7 @@ class Reading:
             batch = self._gather(rows.reshape(-1))
         if rows.ndim != 1:
             batch = batch.reshape(rows.shape + batch.shape[1:])
-        return self._transformed(batch)
+        return self._transformed(batch, {INDEX: rows})
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
         """Add a transform after the others; returns the buffer.
@@ -238,13 +241,10 @@ class Reading:
     def _finish(self, draw: Draw, batch: Any) -> Any:
         if draw.info and isinstance(batch, TensorDictBase):
             self._sampler.complete(batch, draw.info)
-        return self._transformed(batch)
+        return self._transformed(batch, {INDEX: draw.rows, **draw.info})
 
-    def _transformed(self, batch: Any) -> Any:
-        for step in self._first:
-            batch = step(batch)
-        for step in self._chain.outward:
-            batch = step(batch)
+    def _transformed(self, batch: Any, labels: dict[Any, Tensor] | None = None) -> Any:
+        batch = transformed((*self._first, *self._chain.outward), batch, labels)
         return batch.pin_memory() if self._pin else batch
 
     def _drop_drawn(self) -> None:

@@ -28,7 +28,8 @@ class Writing(Reading):
     """What changes a buffer; `ReplayBuffer` says what the parts are.
 
     Every change waits for batches under way, and then makes again those that it concerns: a batch
-    that is handed out has its rows as they are then, whenever they were drawn.
+    that is handed out has its rows as they are then, whenever they were drawn. Slices that have
+    rows that were written are drawn anew, as these rows may be of other trajectories.
     """
 
     _writer: Writer
@@ -202,8 +203,22 @@ class Writing(Reading):
             finally:
                 if changed and len(self._ahead):
                     rows = torch.cat(changed)
-                    self._ahead.remake(lambda draw: self._concerns(draw, rows), self._make)
+                    self._ahead.remake(
+                        lambda draw: bool(self._derived) or _has(draw, rows),
+                        self._make,
+                        lambda draw: self._again(draw, rows),
+                    )
 
-    def _concerns(self, draw: Draw, rows: Tensor) -> bool:
-        """Tell whether the batch of a draw may look at some of the rows."""
-        return bool(self._derived) or bool(torch.isin(draw.rows, rows).any())
+    def _again(self, draw: Draw, rows: Tensor) -> Draw | None:
+        """Return a draw as it is after `rows` were written: another one where these cut it apart."""
+        if not (self._sampler.keeps_together and _has(draw, rows)):
+            return draw
+        try:
+            instead = self._next_draw()
+        except UsageError:  # it is raised again when a batch is asked for
+            return None
+        return instead._replace(last=draw.last or instead.last)
+
+
+def _has(draw: Draw, rows: Tensor) -> bool:
+    return bool(torch.isin(draw.rows, rows).any())

@@ -93,7 +93,7 @@ def test_stale_batches_are_made_again_in_their_places() -> None:
     source.take(ahead)
     ahead.settle()
     assert sorted(source.made) == [0, 1, 2, 3]
-    ahead.remake(lambda draw: int(draw.rows) == 2, source.make)
+    ahead.remake(lambda draw: int(draw.rows) == 2, source.make, lambda draw: draw)
     ahead.settle()
     assert sorted(source.made) == [0, 1, 2, 2, 3]
     assert [source.take(ahead)[1] for _ in range(4)] == [1, 2, 3, 4]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from offline_data.buffers.chain import Chain, through
+from offline_data.buffers.chain import LABELS, Chain, transformed
 from offline_data.buffers.mixture.agreement import Agreement
 from offline_data.buffers.mixture.members import Member, Parts, draw_from, try_out
 from offline_data.buffers.mixture.shares import Weights, episodes_of, steps_of
@@ -119,4 +119,5 @@ class Drawing:
         agreement = self._agreement
         assert agreement is not None  # noqa: S101 - parts are drawn after it was made
         leaves = agreement.leaves(self.members, parts, shuffled=self._shuffle)
-        return through(self._chain.outward, agreement.assemble(leaves, parts.source))
+        batch = agreement.assemble(leaves, parts.source)
+        return transformed(self._chain.outward, batch, names=(*LABELS, "source"))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from offline_data.buffers.chain import spread
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
+
+
+EPISODE: Key = ("episode",)
+"""Leaf of a dataset's batches with the number of the episode."""
 
 
 class RowSet:
@@ -76,6 +82,34 @@ class Runs:
         return torch.searchsorted(self.starts, rows, right=True) - 1
 
 
+@dataclass(frozen=True)
+class Boundaries:
+    """Leaves that tell trajectories apart, in place of those that a storage looks at by itself.
+
+    A trajectory ends with a row where one of the flags is set, and where the number of the
+    trajectory is not that of the next row.
+    """
+
+    trajectory: Key | None = None
+    """Leaf with the number of the trajectory, of any shape `[B, …]`."""
+    ends: tuple[Key, ...] = ()
+    """Flags, of any shape `[B, …]`: set where one of their parts is."""
+
+    def check_stored(self) -> None:
+        """Raise `UsageError` unless the leaves are those that the index of a dataset stands for."""
+        own = {DONE} <= {*self.ends} or {TERMINATED, TRUNCATED} <= {*self.ends} or not self.ends
+        known = {DONE, TERMINATED, TRUNCATED}
+        if own and {*self.ends} <= known and self.trajectory in (None, EPISODE):
+            return
+        asked = [key for key in (self.trajectory, *self.ends) if key is not None]
+        raise UsageError(
+            f"The episodes of a dataset are stored, and {', '.join(map(join_key, asked))} cannot "
+            "take their place",
+            hint="leave traj_key, end_key and end_keys out; to cut episodes by another leaf, copy "
+            "the rows to a LazyTensorStorage",
+        )
+
+
 class Sampleable(Protocol):
     """What a sampler needs to know of a storage."""
 
@@ -106,6 +140,10 @@ class Sampler(ABC):
 
     _generator: torch.Generator | None = None
     """Where randomness comes from; None: torch's global generator."""
+
+    keeps_together: bool = False
+    """Whether rows of a batch belong together, so that a batch must be drawn again where some of
+    its rows are written over before it is handed out."""
 
     ran_out: bool = False
     """Whether the batch drawn last ended an epoch: then iteration over the buffer stops."""
@@ -146,6 +184,8 @@ class Sampler(ABC):
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
         """Set in a gathered batch what `sample` said of it; here: leaf by leaf.
 
+        Where rows are trajectories, `[B, T]`, each of their steps gets what was said of the row.
+
         A subclass may combine its leaves with what is there. Several threads may call it at once,
         for different batches.
 
@@ -154,7 +194,7 @@ class Sampler(ABC):
             leaves: As `sample` gave them.
         """
         for key, leaf in leaves.items():
-            batch.set(key, leaf)
+            batch.set(key, spread(leaf, batch.batch_size))
 
     def extend(self, rows: Tensor) -> None:  # noqa: B027 - most samplers have nothing to note
         """Take note that `rows`, int64 `[n]`, were written in the storage; nothing by default."""

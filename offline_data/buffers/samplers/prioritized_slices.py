@@ -55,6 +55,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         1.0
     """
 
+    keeps_together = True
+
     def __init__(
         self,
         max_capacity: int,

@@ -40,6 +40,36 @@ def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
     return reduced(priority.reshape(count, -1), reduction)
 
 
+def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor:
+    """Make the priorities of a trajectory's steps one, padding left out.
+
+    Args:
+        priority: `[B, T, …]`.
+        mask: Which steps are there, bool `[B, T]`, one of each trajectory at least.
+        reduction: See `reduced`.
+
+    Returns:
+        `[B]`, floating-point.
+
+    Example:
+        >>> steps = torch.tensor([[1.0, 5.0, 9.0], [4.0, 3.0, 2.0]])
+        >>> there = torch.tensor([[True, True, False], [True, True, True]])
+        >>> one_per_trajectory(steps, there, "mean").tolist()
+        [3.0, 3.0]
+    """
+    count = len(priority)
+    values = priority.detach().reshape(*mask.shape, -1).double()
+    known = mask.to(values.device)[..., None].expand_as(values).reshape(count, -1)
+    values = values.reshape(count, -1)
+    if reduction == "median":
+        return values.masked_fill(~known, float("nan")).nanmedian(1).values
+    if reduction in ("max", "min"):
+        nothing = float("-inf" if reduction == "max" else "inf")
+        return reduced(values.masked_fill(~known, nothing), reduction)
+    sums = values.masked_fill(~known, 0.0).sum(1)
+    return sums / known.sum(1) if reduction == "mean" else sums
+
+
 def one_per_update(rows: Tensor, priority: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """Make each row come once, with the sum, mean or median of its priorities.
 

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offline_data.buffers.keys import as_key
 from offline_data.buffers.refusals import refuse
+from offline_data.buffers.samplers.base import Boundaries
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_KNOWN_HERE = frozenset(
-    {"traj_key", "end_key", "end_keys", "step_key", "cache_values", "compile", "use_gpu"}
-)
-"""How TorchRL finds the episodes and how fast: here their index is stored."""
+_BOUNDARIES = frozenset({"traj_key", "end_key", "end_keys"})
+_SPEED = frozenset({"step_key", "cache_values", "compile", "use_gpu"})
+"""How fast TorchRL finds the trajectories; `step_key` belongs to `fragmented`, which is refused."""
 
 _ELSEWHERE = "ends trajectories fragmented span"
 
 
-def check_torchrl_arguments(sampler: str, arguments: Mapping[str, Any]) -> None:
-    """Accept what changes nothing here, and refuse what would.
+def boundaries_of(sampler: str, arguments: Mapping[str, Any]) -> Boundaries | None:
+    """Return the leaves that TorchRL's arguments say end trajectories; None: they name none.
 
     Raises:
-        UsageError: An argument that TorchRL has and this package does not, or nobody has.
+        UsageError: An argument that TorchRL has and this package does not, or nobody has;
+            `end_key` and `end_keys` together, or no key in `end_keys`.
     """
-    asked = {name: value for name, value in arguments.items() if name not in _KNOWN_HERE}
+    asked = {name: value for name, value in arguments.items() if name not in _BOUNDARIES | _SPEED}
     refuse(sampler, asked, _ELSEWHERE)
+    trajectory, end, several = (arguments.get(name) for name in ("traj_key", "end_key", "end_keys"))
+    if end is not None and several is not None:
+        raise UsageError(f"Give end_key or end_keys, and not both; found {end!r} and {several!r}")
+    if several is not None and (isinstance(several, str) or not len(several)):
+        raise UsageError(f"end_keys is {several!r}; expected a list of keys")
+    ends = (end,) if end is not None else tuple(several or ())
+    if trajectory is None and not ends:
+        return None
+    return Boundaries(None if trajectory is None else as_key(trajectory), tuple(map(as_key, ends)))
 
 
 def check_slices(num_slices: int | None, slice_len: int | None) -> None:

@@ -8,12 +8,12 @@ import torch
 
 from offline_data.buffers.samplers.base import Runs, Sampleable, Sampler
 from offline_data.buffers.samplers.slice_arguments import (
+    boundaries_of,
     check_slices,
-    check_torchrl_arguments,
     slices_of,
 )
 from offline_data.buffers.samplers.slice_rows import SliceRows, laid_out, laid_out_evenly, padded
-from offline_data.buffers.samplers.windows import Law, Windows, episodes_of, windows
+from offline_data.buffers.samplers.windows import Law, Windows, episodes_of, runs_by, windows
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,8 +62,12 @@ class SliceSampler(Sampler):
             that is not terminated; by default they keep it, as a slice is about what follows
             what, so mask it where you bootstrap from `("next", "observation")`.
         replacement: False gives a `SliceSamplerWithoutReplacement`, which all else goes to.
-        torchrl: TorchRL's other arguments. Those that say how to find episodes, or how fast
-            (`traj_key`, `end_key`, `cache_values`, …), change nothing: they are stored.
+        torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` name the leaves
+            that tell trajectories apart in a storage that grows, instead of those that
+            `GrowingStorage.runs` lists; of several `end_keys` those count that are there, and with
+            `traj_key` beside them both cut. A dataset's episodes are stored: there they can only
+            name its own `episode` and `("next", "done")`. `cache_values`, `compile` and `use_gpu`
+            change nothing: where slices may begin is always kept until rows are written.
 
     Raises:
         UsageError: An argument that cannot be meant, or that has no counterpart here.
@@ -72,6 +76,8 @@ class SliceSampler(Sampler):
         >>> SliceSampler(slice_len=8, traj_key="episode")
         SliceSampler(num_slices=None, slice_len=8, strict_length=True, over='episodes')
     """
+
+    keeps_together = True
 
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:  # noqa: ARG004
         """Give the sampler that `replacement` asks for."""
@@ -98,7 +104,7 @@ class SliceSampler(Sampler):
         replacement: bool = True,  # noqa: ARG002 - `__new__` looks at it
         **torchrl: Any,
     ) -> None:
-        check_torchrl_arguments(type(self).__name__, torchrl)
+        self._boundaries = boundaries_of(type(self).__name__, torchrl)
         check_slices(num_slices, slice_len)
         if pad_output and strict_length:
             raise UsageError("pad_output=True pads short episodes, and strict_length leaves none")
@@ -147,6 +153,10 @@ class SliceSampler(Sampler):
         """Add the marks of ends and beginnings to the batch's flags; see `Sampler.complete`."""
         others = dict(leaves)
         last = others.pop(self.truncated_key, None)
+        if batch.batch_dims > 1:  # a row is a whole trajectory, and none is cut
+            others.pop(self.init_key, None)
+            super().complete(batch, others)
+            return
         if last is not None:
             _mark_ends(batch, self.truncated_key, last)
         first = others.pop(self.init_key, None)
@@ -175,9 +185,9 @@ class SliceSampler(Sampler):
 
     def windows_in(self, storage: Sampleable, length: int) -> Windows:
         """Return where slices may begin; the same as before while the storage stays the same."""
-        runs = storage.runs()
+        runs = runs_by(storage, self._boundaries)
         if self._known is None or self._known[0] is not runs or self._known[1] != length:
-            episodes = episodes_of(storage, valid_only=self.valid_only)
+            episodes = episodes_of(storage, runs, valid_only=self.valid_only)
             found = windows(episodes, length, strict=self.strict_length)
             self._known = (runs, length, found)
         return self._known[2]

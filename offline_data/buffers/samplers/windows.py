@@ -11,9 +11,11 @@ import torch
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from offline_data.buffers.samplers.base import Runs, Sampleable
+    from offline_data.buffers.samplers.base import Boundaries, Runs, Sampleable
 
 Law: TypeAlias = Literal["episodes", "starts"]
 """What is drawn uniformly."""
@@ -94,15 +96,34 @@ def windows(runs: Runs, length: int, *, strict: bool) -> Windows:
     return Windows(starts, counts, np.minimum(lengths, length), np.cumsum(counts))
 
 
-def episodes_of(storage: Sampleable, *, valid_only: bool) -> Runs:
+def runs_by(storage: Sampleable, boundaries: Boundaries | None) -> Runs:
+    """Return which rows of a storage follow each other.
+
+    Args:
+        storage: Where; one that grows tells its `runs_by` leaves.
+        boundaries: Leaves that tell trajectories apart; None: those the storage knows by itself.
+
+    Raises:
+        UsageError: Leaves that are not there, or not those that a dataset's index stands for.
+    """
+    if boundaries is None:
+        return storage.runs()
+    by_leaves: Callable[[Boundaries], Runs] | None = getattr(storage, "runs_by", None)
+    if by_leaves is None:
+        boundaries.check_stored()
+        return storage.runs()
+    return by_leaves(boundaries)
+
+
+def episodes_of(storage: Sampleable, runs: Runs, *, valid_only: bool) -> Runs:
     """Return the episodes that slices are taken from.
 
     Args:
         storage: Where.
+        runs: Its trajectories.
         valid_only: Whether the last transition of an episode is cut off where its next
             observation is unknown and it is not terminated.
     """
-    runs = storage.runs()
     left_out = storage.rows(valid_only=True).left_out if valid_only else np.zeros(0, np.int64)
     if not len(left_out):
         return runs

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
 from abc import ABC, abstractmethod
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +19,28 @@ from offline_data.buffers.storages.links import Links, Marks
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from torch import Tensor
 
     from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.samplers.base import Boundaries
     from offline_data.buffers.storage import Storage
+    from offline_data.episodes import Key
+
+
+_NOBODY = -1
+"""Stands for the process that writes, in a copy that looks at the memory of another storage."""
 
 
 class GrowingStorage(ABC):
     """Rows `[0, len)` of at most `max_size`; a `Storage` as datasets are, so that it can be sampled.
 
     Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
-    the buffer that a storage is in sees to that.
+    the buffer that a storage is in sees to that. One process writes, the one that made the storage:
+    how many rows there are, and which is the next, is not shared. Others read, forked or spawned
+    (the workers of a `DataLoader` too), and may set values of rows in memory that they share. A
+    copy by pickle or `copy.deepcopy` with memory of its own is a storage of its own.
 
     Attributes:
         max_size: How many rows there can be.
@@ -40,6 +50,7 @@ class GrowingStorage(ABC):
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
+        self._process = os.getpid()
         self._count = 0
         self._links = Links()
         self._all = RowSet(0, np.zeros(0, np.int64))
@@ -84,8 +95,14 @@ class GrowingStorage(ABC):
 
         Raises:
             IndexError: A row beyond `max_size`, or one that would leave a gap.
-            UsageError: Data that do not fit what is here.
+            UsageError: Data that do not fit what is here; another process than the one that made
+                the storage.
         """
+        if self._process != os.getpid():
+            raise _not_here(
+                "Rows are written through the storage that has them, in the process that made it: "
+                "those that another process or a copy writes would be lost, or written over"
+            )
         rows = self._to_write(index)
         end = rows.stop if isinstance(rows, slice) else int(rows.max()) + 1 if len(rows) else 0
         if end:
@@ -99,6 +116,8 @@ class GrowingStorage(ABC):
 
     def __setitem__(self, index: Index, data: Any) -> None:
         """Change the values of rows that are there; they stay where they were in time."""
+        if self._process != os.getpid() and not self._shares:
+            raise _not_here("Values set here would not be seen by the process that has the storage")
         single = _is_int(index)
         rows = rows_of(index, len(self)).reshape(-1)
         if len(rows):
@@ -134,6 +153,42 @@ class GrowingStorage(ABC):
         tensors that it was made of, are not seen.
         """
         return self._links.runs(self._count)
+
+    def runs_by(self, boundaries: Boundaries) -> Runs:
+        """Return the trajectories that other leaves tell apart than those of `runs`.
+
+        What was not written one after the other, or stands before the end of the ring and behind
+        it, is apart here too. Rows that are whole trajectories are each a run of their own.
+
+        Raises:
+            UsageError: The rows do not have the leaves.
+        """
+        if self._of_trajectories:
+            return self.runs()
+        return self._links.runs_by(boundaries, self._count, self._leaf)
+
+    @property
+    def _shares(self) -> bool:
+        """Whether rows lie in memory that other processes see."""
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tell a process that is being spawned from one that gets a copy; see the class."""
+        return {**vars(self), "_process": None if get_spawning_popen() is None else _NOBODY}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._process is None:
+            self._process = _NOBODY if self._shares else os.getpid()
+
+    @property
+    @abstractmethod
+    def _of_trajectories(self) -> bool:
+        """Whether rows have a time dimension of their own."""
+
+    @abstractmethod
+    def _leaf(self, key: Key) -> Tensor | None:
+        """Return a leaf of all rows, `[len, …]`, None where they do not have it."""
 
     def empty(self) -> None:
         """Forget all rows; the memory stays reserved."""
@@ -193,6 +248,14 @@ class GrowingStorage(ABC):
                 f"Rows up to {end - 1} would leave a gap behind the {self._count} here"
             )
         return rows
+
+
+def _not_here(what: str) -> UsageError:
+    return UsageError(
+        what,
+        hint="send rows to that process, by a torch.multiprocessing.Queue for one, and write them "
+        "there; or make the buffer in the process that writes",
+    )
 
 
 def _is_int(index: Any) -> bool:

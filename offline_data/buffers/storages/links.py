@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from offline_data.buffers.samplers.base import Runs
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
+
+    from offline_data.buffers.samplers.base import Boundaries
 
 TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
 """Leaves that number trajectories, the first that is there counts: TorchRL's, and a dataset's."""
@@ -87,6 +91,21 @@ def marks_of(leaves: Any, count: int) -> Marks:
     return Marks(ends, numbers)
 
 
+def _runs_from(first: Tensor) -> Runs:
+    """Cut rows into runs where `first`, bool `[rows]`, is set, and at row 0."""
+    first[:1] = True
+    starts = first.nonzero()[:, 0]
+    return Runs(starts, torch.diff(starts, append=torch.tensor([len(first)])))
+
+
+def _no_leaf(what: str, *keys: Key) -> UsageError:
+    return UsageError(
+        f"The sampler looks for {what} in {' or '.join(map(join_key, keys))}, which the rows "
+        "do not have",
+        hint="traj_key, end_key and end_keys of the sampler name leaves of the storage",
+    )
+
+
 def alone(count: int) -> Marks:
     """Return the marks of rows that are each a trajectory of their own."""
     return Marks(torch.ones(count, dtype=torch.bool), None)
@@ -94,7 +113,7 @@ def alone(count: int) -> Marks:
 
 def _of_rows(flag: Tensor, count: int) -> Tensor:
     """Reduce a flag to one bool a row, `[count]` on the CPU."""
-    parts = flag.detach().reshape(count, -1)
+    parts = flag.detach().reshape(count, max(flag[:1].numel(), 1))
     return (parts[:, 0] if parts.shape[1] == 1 else parts.any(1)).to("cpu", torch.bool)
 
 
@@ -124,7 +143,7 @@ class Links:
         self._numbered = False
         self._last = -1
         self._place: Tensor | None = None
-        self._runs: Runs | None = None
+        self._runs: dict[Boundaries | None, Runs] = {}
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
         """Take note of rows that were written, in the order in which they were.
@@ -158,7 +177,7 @@ class Links:
             self._trajectory[rows] = marks.trajectory
         elif self._numbered:
             self._trajectory[rows] = -1
-        self._runs = None
+        self._runs = {}
 
     def _wrote_run(self, start: int, stop: int, *, linked: bool) -> None:
         self._reserve(stop + 1)
@@ -177,15 +196,42 @@ class Links:
 
     def runs(self, count: int) -> Runs:
         """Return the runs of rows `[0, count)`; the same object until the next write."""
-        if self._runs is None:
+        if None not in self._runs:
             first = ~self._after[:count]
             first[1:] |= self._ends[: count - 1]
             if self._numbered:
                 first[1:] |= self._trajectory[1:count] != self._trajectory[: count - 1]
-            first[:1] = True
-            starts = first.nonzero()[:, 0]
-            self._runs = Runs(starts, torch.diff(starts, append=torch.tensor([count])))
-        return self._runs
+            self._runs[None] = _runs_from(first)
+        return self._runs[None]
+
+    def runs_by(
+        self, boundaries: Boundaries, count: int, leaf: Callable[[Key], Tensor | None]
+    ) -> Runs:
+        """Return the runs of rows `[0, count)` whose ends other leaves tell; see `runs`.
+
+        Args:
+            boundaries: Which leaves.
+            count: Rows.
+            leaf: Gives a leaf of all rows, `[count, …]`, or None where they do not have it.
+
+        Raises:
+            UsageError: There is no such leaf.
+        """
+        if boundaries not in self._runs:
+            first = ~self._after[:count]
+            flags = [flag for key in boundaries.ends if (flag := leaf(key)) is not None]
+            if boundaries.ends and not flags:
+                raise _no_leaf("ends of trajectories", *boundaries.ends)
+            for flag in flags:
+                first[1:] |= _of_rows(flag, count)[:-1]
+            if boundaries.trajectory is not None:
+                number = leaf(boundaries.trajectory)
+                if number is None:
+                    raise _no_leaf("numbers of trajectories", boundaries.trajectory)
+                number = number.detach().reshape(count, max(number[:1].numel(), 1))
+                first[1:] |= (number[1:] != number[:-1]).any(1).cpu()
+            self._runs[boundaries] = _runs_from(first)
+        return self._runs[boundaries]
 
     def state_dict(self, count: int) -> dict[str, Any]:
         """Return what is known of rows `[0, count)`."""

@@ -15,6 +15,7 @@ from offline_data.buffers.refusals import refuse
 from offline_data.buffers.storages.base import GrowingStorage, capacity
 from offline_data.buffers.storages.links import Marks, alone, marks_of, place_of
 from offline_data.buffers.storages.selection import Selection
+from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.storage import Storage
+    from offline_data.episodes import Key
 
 
 class ListStorage(GrowingStorage):
@@ -105,6 +107,22 @@ class ListStorage(GrowingStorage):
 
     def _take(self, rows: Tensor, keys: tuple[Any, ...]) -> Any:
         return self.gather(rows).select("index", *keys, strict=False)
+
+    @property
+    def _of_trajectories(self) -> bool:
+        return any(isinstance(item, TensorDictBase) and item.batch_dims for item in self._items)
+
+    def _leaf(self, key: Key) -> Tensor | None:
+        leaves = [
+            item.get(key, None) if isinstance(item, TensorDictBase) else None
+            for item in self._items
+        ]
+        lack = [row for row, leaf in enumerate(leaves) if leaf is None]
+        if len(lack) == len(leaves):
+            return None
+        if lack:
+            raise UsageError(f"Row {lack[0]} has no leaf {join_key(key)}, which other rows have")
+        return torch.stack([leaf.reshape(-1) for leaf in leaves])
 
     def _content(self) -> Any:
         return list(self._items)

@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.buffers.refusals import refuse
+from offline_data.buffers.storages.base import GrowingStorage
 from offline_data.buffers.storages.columns import Columns
 from offline_data.buffers.storages.lazy import LazyTensorStorage
 from offline_data.disk import disk_errors, require_bytes
@@ -74,6 +75,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._files: _Files = {}
 
     @property
+    def _shares(self) -> bool:
+        return self._columns is not None
+
+    @property
     def scratch_dir(self) -> Path | None:
         """Folder of the files; None: a temporary one, made with the first row."""
         return self._folder
@@ -85,7 +90,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     def __getstate__(self) -> dict[str, Any]:
         """Leave rows behind: the other process opens the files."""
         shape = None if self._columns is None else self._columns.shape
-        return {**vars(self), "_columns": shape}
+        return {**GrowingStorage.__getstate__(self), "_columns": shape}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape = state["_columns"]
@@ -93,6 +98,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         if shape is not None:
             leaves = {key: _open(*file) for key, file in self._files.items()}
             self._columns = Columns(leaves, shape)
+        GrowingStorage.__setstate__(self, {})
 
     def _reserve(self, leaves: Leaves, shape: tuple[int, ...]) -> None:
         if () in leaves:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.keys import KeyLike
-    from offline_data.buffers.samplers.base import RowSet, Runs
+    from offline_data.buffers.samplers.base import Boundaries, RowSet, Runs
     from offline_data.buffers.storages.base import GrowingStorage
     from offline_data.episodes import Key
 
@@ -47,6 +47,10 @@ class Selection:
     def runs(self) -> Runs:
         """Return the trajectories; see `GrowingStorage.runs`."""
         return self._storage.runs()
+
+    def runs_by(self, boundaries: Boundaries) -> Runs:
+        """Return the trajectories by other leaves; see `GrowingStorage.runs_by`."""
+        return self._storage.runs_by(boundaries)
 
     def only(self, keys: Iterable[KeyLike]) -> Selection:
         """Return the same rows with fewer leaves; see `Storage`."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.storage import Storage
+    from offline_data.episodes import Key
 
 
 class TensorStorage(GrowingStorage):
@@ -84,7 +85,8 @@ class TensorStorage(GrowingStorage):
         return Selection(self, select_keys(known, keys), self._take)
 
     def share_memory_(self) -> TensorStorage:
-        """Move all rows to shared memory: other processes see what is written to them.
+        """Move all rows to shared memory: other processes see what is written to them, and may set
+        values of rows by `storage[rows] = …`; new rows are written by one process.
 
         How many rows there are, and how they follow each other, they know as of when they got the
         storage. Returns the storage.
@@ -98,20 +100,20 @@ class TensorStorage(GrowingStorage):
 
         Memory that is shared stays so; to a process that is being spawned it always is.
         """
-        columns = self._columns
-        if columns is None or _shared(columns) or get_spawning_popen() is not None:
-            return dict(vars(self))
+        state, columns = super().__getstate__(), self._columns
+        if columns is None or self._shares or get_spawning_popen() is not None:
+            return state
         written = {key: leaf.clone() for key, leaf in columns.first(len(self)).items()}
-        return {**vars(self), "_columns": (written, columns.shape)}
+        return {**state, "_columns": (written, columns.shape)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        columns = state["_columns"]
         self.__dict__.update(state)
-        if isinstance(columns, tuple):
-            leaves, shape = columns
+        if isinstance(state["_columns"], tuple):
+            leaves, shape = state["_columns"]
             self._columns = None
             self._reserve(leaves, shape)
             self._known().put(slice(0, len(self)), leaves, len(self))
+        super().__setstate__({})
 
     def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
         data = torch.stack(data) if isinstance(data, list) else data
@@ -137,6 +139,21 @@ class TensorStorage(GrowingStorage):
     def _room(self, leaf: Tensor) -> Tensor:
         """Make room for `max_size` rows of one leaf."""
         return torch.empty((self.max_size, *leaf.shape[1:]), dtype=leaf.dtype, device=leaf.device)
+
+    @property
+    def _shares(self) -> bool:
+        if self._columns is None:
+            return False
+        leaves = self._columns.leaves.values()
+        return any(leaf.is_shared() for leaf in leaves)  # type: ignore[no-untyped-call]
+
+    @property
+    def _of_trajectories(self) -> bool:
+        return bool(self._known().shape)
+
+    def _leaf(self, key: Key) -> Tensor | None:
+        leaf = self._known().leaves.get(key)
+        return None if leaf is None else leaf[: len(self)]
 
     def _content(self) -> Any:
         if self._columns is None:
@@ -166,8 +183,3 @@ def _columns(leaves: Leaves, data: Any) -> Columns:
     if not leaves:
         raise UsageError("The TensorDict has no leaves")
     return Columns(leaves, getattr(data, "batch_size", (0,))[1:])
-
-
-def _shared(columns: Columns) -> bool:
-    leaves = columns.leaves.values()
-    return any(leaf.is_shared() for leaf in leaves)  # type: ignore[no-untyped-call]

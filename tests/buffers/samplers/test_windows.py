@@ -69,8 +69,8 @@ def test_fractions_next_to_one_stay_inside() -> None:
 
 def test_valid_only_cuts_off_the_unknown_end() -> None:
     storage = Episodes([3, 1, 4], left_out=[2, 3])
-    assert episodes_of(storage, valid_only=False) is storage.runs()
-    cut = episodes_of(storage, valid_only=True)
+    assert episodes_of(storage, storage.runs(), valid_only=False) is storage.runs()
+    cut = episodes_of(storage, storage.runs(), valid_only=True)
     assert (cut.starts.tolist(), cut.lengths.tolist()) == ([0, 4], [2, 4])
 
 

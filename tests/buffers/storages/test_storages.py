@@ -347,7 +347,7 @@ def test_another_process_writes_to_shared_rows(kind: str, steps: Any) -> None:
     storage = make(kind, steps([3, 2, 1]))
     storage.share_memory_()  # type: ignore[attr-defined]
     other = torch.multiprocessing.get_context("spawn").Process(
-        target=storage.set, args=(0, steps([1], first_episode=8)[0])
+        target=storage.__setitem__, args=(0, steps([1], first_episode=8)[0])
     )
     other.start()
     other.join(60)
