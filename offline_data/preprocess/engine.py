@@ -70,8 +70,7 @@ class Run:
 
     def header(self, plan: Plan) -> Manifest:
         """Return what the manifest says of the parent and the recipe."""
-        frames = self.options.num_frames
-        return header_of(self.target.id, plan, self.reader, self.fingerprint, frames)
+        return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
 
 def preprocess(
@@ -104,7 +103,7 @@ def preprocess(
     """
     begin = time.perf_counter()
     reader = open_reader(parent.path)
-    made_of = fingerprint(reader, recipe, options.num_frames)
+    made_of = fingerprint(reader, recipe, options.num_frames, options.view)
     run = Run(reader, recipe, target, made_of, options, settings, progress)
     refuse_itself(parent, target)
     with dataset_lock(settings.staging, target.lock, progress):

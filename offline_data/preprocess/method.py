@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from offline_data.buffers.storage import DatasetStorage
+    from offline_data.buffers.storage import DatasetStorage, Storage
     from offline_data.preprocess.executors.base import Executor
     from offline_data.preprocess.functions.views import On
     from offline_data.preprocess.spec import Stage
@@ -28,6 +28,10 @@ class Preprocesses:
         @property
         def data_path(self) -> Path:
             """The dataset directory."""
+
+        @property
+        def storage(self) -> Storage:
+            """The rows of this buffer."""
 
     def preprocess(
         self,
@@ -60,10 +64,10 @@ class Preprocesses:
         force: bool = False,
         root: str | os.PathLike[str] | None = None,
     ) -> DatasetStorage:
-        """Make a new dataset out of all transitions of this one, on disk.
+        """Make a new dataset out of all transitions of this dataset, or of this view, on disk.
 
-        `fn` gets one transition in TED, without batch size and with `index` and `episode`, and
-        returns one: leaves may be added, removed, reshaped and cast. What it returns for the first
+        `fn` gets one transition in TED, without batch size and with `index` and `episode` (those of
+        the dataset on disk, also in a view), and returns one: leaves may be added, removed, reshaped and cast. What it returns for the first
         row is what it must return for all. The result does not depend on workers, chunks or order.
         Where `torch.vmap` can run `fn` and gives the same to the bit, blocks of rows are run so.
 
@@ -134,7 +138,13 @@ class Preprocesses:
         """
         from offline_data.buffers.storage import DatasetStorage
         from offline_data.config import resolve_settings
-        from offline_data.preprocess.asking import check_torchrl, executor_named, seed_of, shown
+        from offline_data.preprocess.asking import (
+            check_torchrl,
+            executor_named,
+            seed_of,
+            shown,
+            view_of,
+        )
         from offline_data.preprocess.options import Options
         from offline_data.preprocess.order import Order, carry_out
         from offline_data.preprocess.spec import Calling
@@ -145,6 +155,7 @@ class Preprocesses:
         stages = fn if isinstance(fn, (list, tuple)) else [cast("Stage", fn)]
         options = Options(
             num_frames=num_frames,
+            view=view_of(self.storage),
             layout=layout,
             workers=num_workers or None,
             worker_threads=worker_threads,

@@ -55,6 +55,8 @@ def plan_shared(
         ManifestError, NewerFormatError: The file is there and is no plan.
         NoSpaceError, AccessError: The disk of the file.
     """
+    if order.options.view is not None:
+        raise UsageError("A view cannot be planned for other programs", hint="preprocess it here")
     order, file = order.absolute(), file.expanduser().absolute()
     run = order.run(settings, progress)
     shared = _unplanned(order, file, run)

@@ -17,6 +17,7 @@ from offline_data.preprocess.placed import PlacedFiles
 from offline_data.preprocess.plan import identity_of
 from offline_data.preprocess.reading import read_piece
 from offline_data.preprocess.recipe import Revised
+from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.work import Record
 from offline_data.store.audit import Audit
 from offline_data.store.census import Census
@@ -35,10 +36,13 @@ if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch, Key
     from offline_data.preprocess.piece import Piece
     from offline_data.preprocess.plan import Plan
-    from offline_data.preprocess.steps.base import MeasuredStep, Selection
+    from offline_data.preprocess.steps.base import MeasuredStep
     from offline_data.preprocess.work import Work
     from offline_data.store.audit import AuditMode
     from offline_data.store.manifest import Manifest
+
+FIRST_ROW: Key = ("first row",)
+"""Column of what a selection measures: the parent's row that each episode begins with."""
 
 _AHEAD = 2
 """Groups that are made before the ones before them are written."""
@@ -63,11 +67,15 @@ class MeasureJob:
     """The step that measures."""
 
     def __call__(self, task: int) -> list[Any] | Revised:
-        """Return the measure of each group, in order."""
+        """Return the measure of each group, in order; a selection's with `FIRST_ROW`."""
         try:
-            return [self.step.measure(piece) for piece in _pieces(self.plan, task)]
+            return [self._measured(piece) for piece in _pieces(self.plan, task)]
         except Revised as found:
             return found
+
+    def _measured(self, piece: Piece) -> Any:
+        measure = self.step.measure(piece)
+        return {**measure, FIRST_ROW: piece.rows} if isinstance(self.step, Selection) else measure
 
 
 @dataclass(frozen=True)
