@@ -195,6 +195,7 @@ def fingerprint(
             "parent": identity_of(reader),
             "recipe": recipe.describe(),
             "num_frames": None if num_frames is None else int(num_frames),
+            **({"code": recipe.code} if recipe.code else {}),
             **({} if view is None else {"view": digest_of_rows(view)}),
         }
     )

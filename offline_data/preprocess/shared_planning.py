@@ -59,6 +59,11 @@ def plan_shared(
         raise UsageError("A view cannot be planned for other programs", hint="preprocess it here")
     order, file = order.absolute(), file.expanduser().absolute()
     run = order.run(settings, progress)
+    if run.recipe.unknown:
+        raise UsageError(
+            f"{run.recipe.unknown}, and other programs cannot follow this plan",
+            hint="close over arrays or paths instead, and open files inside the function",
+        )
     shared = _unplanned(order, file, run)
     refuse_itself(entry_at(run.reader.path), run.target)
     with plan_lock(file, progress):

@@ -198,7 +198,7 @@ def test_a_stopped_run_of_a_view_resumes(
     class Once:
         name, shards = "once", False
 
-        def run(self, job: Any, tasks: Any, progress: Any) -> Any:
+        def run(self, job: Any, tasks: Any, progress: Any) -> Any:  # noqa: ARG002
             for number, task in enumerate(tasks):
                 calls[0] += 1
                 if calls[0] == 3:
