@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 from offline_data.errors import (
+    AccessError,
     AuthError,
     IntegrityError,
     NetworkError,
@@ -49,6 +50,7 @@ PROGRAM = "offline-data"
 
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, 2),
+    (AccessError, 2),
     (NotFoundError, 3),
     (AuthError, 4),
     (IntegrityError, 5),

@@ -17,6 +17,9 @@ _SEGMENT = re.compile(r"[A-Za-z0-9(][A-Za-z0-9._()+=, \-]*\Z")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
 _REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)
 _MAX_LENGTH = 300
+"""Characters of an id without its revision."""
+_MAX_PART = 255
+"""Characters of a part of a name, or of a revision: each becomes a folder."""
 
 HUB_SOURCES = {"hf": "minari", "gcp": "minari"}
 """The source that a bare `scheme://…` id belongs to."""
@@ -70,8 +73,11 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
         >>> str(parse_id("hf://user/ns/name-v0"))
         'minari:hf://user/ns/name-v0'
     """
-    if len(text) > _MAX_LENGTH:
-        raise InvalidIdError(f"A dataset id has at most {_MAX_LENGTH} characters, not {len(text)}")
+    length = len(text.partition("@")[0])
+    if length > _MAX_LENGTH:
+        raise InvalidIdError(
+            f"A dataset id has at most {_MAX_LENGTH} characters before its revision, not {length}"
+        )
     source, name = _split_source(text, default_source)
     _check(_SOURCE, source, "source", text)
     name, at, revision = name.partition("@")
@@ -118,6 +124,12 @@ def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
             f"{text!r} is not a dataset id: its {what} {value!r} has characters or a form "
             "that ids do not have",
             hint="ids look like minari:D4RL/door/human-v2 or d4rl:hopper-medium-v2[@revision]",
+        )
+    if len(value) > _MAX_PART:
+        raise InvalidIdError(
+            f"The {what} {value[:20]}… of a dataset id has {len(value)} characters; a folder's name "
+            f"has at most {_MAX_PART}",
+            hint="choose a shorter name",
         )
 
 

@@ -31,6 +31,7 @@ LAYERS = (
         "paths",
         "heads",
         "processes",
+        "strict_json",
     },
 )
 """Left may import right, never back; rooms of one layer may import each other unless said."""

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offline_data.errors import ManifestError
 from offline_data_cli.call import Call
 from offline_data_cli.result import Column, Result, Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offline_data.errors import OfflineDataError
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.library import Entry
 
@@ -61,7 +65,7 @@ def _check_source(name: str) -> None:
 def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
     from offline_data.store.library import survey
 
-    found, damaged = survey(call.settings.root)
+    found, unreadable = survey(call.settings.root)
     entries = [
         entry
         for entry in found
@@ -75,8 +79,8 @@ def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
         for row in data
     )
     empty = f"no dataset here yet in {call.settings.root}; `offline-data search WORDS` finds some"
-    notes = [f"damaged, not listed: {path}; see `offline-data verify {path}`" for path in damaged]
-    if not (rows or damaged or source or prefix):
+    notes = [_unreadable(path, error) for path, error in unreadable.items()]
+    if not (rows or unreadable or source or prefix):
         notes.append(empty)
     return Result(
         data,
@@ -84,6 +88,13 @@ def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
         tuple(str(entry.id) for entry in entries),
         notes=tuple(notes),
     )
+
+
+def _unreadable(path: "Path", error: "OfflineDataError") -> str:
+    """Say which folder is not listed and why: damage is what `verify` looks into."""
+    if isinstance(error, ManifestError):
+        return f"damaged, not listed: {path}; see `offline-data verify {path}`"
+    return f"not listed: {error.message}"
 
 
 def _entry_data(entry: "Entry") -> dict[str, object]:

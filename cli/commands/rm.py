@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING
 
 from offline_data.disk import human_bytes
 from offline_data_cli.call import Call
-from offline_data_cli.commands.cache import losses
+from offline_data_cli.commands.cache import NAMED, losses
 from offline_data_cli.options import Datasets, DryRun
 from offline_data_cli.output import confirm, say
 from offline_data_cli.result import Column, Result, Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offline_data.store.library import Entry
 
 _COLUMNS = (Column("ID"), Column("SIZE", "bytes"), Column("PATH"))
@@ -19,6 +21,7 @@ def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
     """Delete datasets, after showing them and asking."""
     from offline_data.store.housekeeping import refetchable
     from offline_data.store.library import locate, remove, total_bytes
+    from offline_data.store.ownership import foreign_files
 
     by_path = {entry.path: entry for entry in (locate(text, call.settings) for text in datasets)}
     entries = list(by_path.values())
@@ -26,28 +29,37 @@ def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
     warning = losses([str(entry.id) for entry in entries if not refetchable(entry)])
     if warning and (dry_run or call.yes):
         say(warning)
+    kept = [entry.path / name for entry in entries for name in foreign_files(entry.path)]
     if dry_run:
-        return _result(entries, total, dry_run=True)
+        return _result(entries, total, kept, dry_run=True)
     question = f"{warning} Delete {_counted(entries)}, {human_bytes(total)}?".lstrip()
     if not confirm((_table(entries),), question, yes=call.yes, mode=call.mode):
         return Result({"removed": [], "bytes": 0}, (), notes=("nothing was deleted",), code=1)
     freed = sum(remove(entry) for entry in entries)
-    return _result(entries, freed, dry_run=False)
+    return _result(entries, freed, kept, dry_run=False)
 
 
-def _result(entries: "list[Entry]", freed: int, *, dry_run: bool) -> Result:
+def _result(entries: "list[Entry]", freed: int, kept: "list[Path]", *, dry_run: bool) -> Result:
     from offline_data.store.housekeeping import refetchable
 
     verb = "would delete" if dry_run else "deleted"
     data = {
         "removed": [{"id": str(e.id), "path": e.path, "bytes": e.bytes} for e in entries],
         "bytes": freed,
+        "kept": kept,
         "dry_run": dry_run,
         "cannot_be_fetched_again": [str(e.id) for e in entries if not refetchable(e)],
     }
     line = f"{verb} {_counted(entries)}, {human_bytes(freed)}"
     blocks = (_table(entries), line) if dry_run else (line,)
-    return Result(data, blocks, tuple(str(entry.id) for entry in entries))
+    notes = tuple(f"kept, not the dataset's: {path}" for path in kept[:NAMED])
+    more = (f"and {len(kept) - NAMED} more files that are not the dataset's",)
+    return Result(
+        data,
+        blocks,
+        tuple(str(entry.id) for entry in entries),
+        notes=(*notes, *(more if len(kept) > NAMED else ())),
+    )
 
 
 def _table(entries: "list[Entry]") -> Table:

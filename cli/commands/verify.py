@@ -1,5 +1,6 @@
 """`verify`: what is on disk against the manifest."""
 
+import shlex
 from typing import TYPE_CHECKING
 
 from offline_data.errors import IntegrityError
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
 _PROBLEMS = (Column("FILE"), Column("PROBLEM"))
+_NO_DIGEST = (
+    "the manifest has no checksum of its own (an older version wrote it): a change in what it "
+    "says of the source would not be noticed"
+)
 
 
 def verify(call: Call, dataset: Dataset) -> Result:
@@ -27,10 +32,17 @@ def verify(call: Call, dataset: Dataset) -> Result:
 def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
     """Lay out what verifying a dataset found."""
     text = str(entry.id)
-    data = {"id": text, "path": entry.path, "ok": not problems, "problems": problems}
+    unsigned = entry.manifest.sha256 is None
+    data = {
+        "id": text,
+        "path": entry.path,
+        "ok": not problems,
+        "problems": problems,
+        "manifest_checksum": not unsigned,
+    }
     if not problems:
-        done = f"{text} is what was written: {len(entry.manifest.digests)} files"
-        return Result(data, (done,), (text,))
+        done = f"{text}: OK, {len(entry.manifest.digests)} files match their checksums"
+        return Result(data, (done,), (text,), notes=(_NO_DIGEST,) if unsigned else ())
     table = Table(_PROBLEMS, tuple((problem.file, problem.problem) for problem in problems))
     return Result(data, (table,), failures=(_error(entry, len(problems)),))
 
@@ -45,7 +57,8 @@ def _error(entry: "Entry", count: int) -> IntegrityError:
 
 def _again(entry: "Entry") -> str:
     """Say how to make a damaged dataset anew: what was converted here has no address to go to."""
-    name = f"{entry.id.source}:{entry.id.name}"
     if entry.id.source == "local":
-        return f"convert it again: offline-data convert PATH {entry.id.name} --force"
+        name = shlex.quote(entry.id.name)
+        return f"convert it again: offline-data convert PATH {name} --force"
+    name = shlex.quote(f"{entry.id.source}:{entry.id.name}")
     return f"get it again: offline-data download {name} --force"

@@ -57,7 +57,7 @@ def save_tree(tree: Any, folder: Path) -> None:
                 content = {"format": FORMAT, "version": VERSION, "tree": coded}
                 file.write(json.dumps(content).encode())
                 _sync(file)
-        publish(beside, folder)
+        publish(beside, folder, own=lambda _: [_TREE, _BYTES])
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -18,7 +18,7 @@ from offline_data.buffers.native import NativeGather, fits
 from offline_data.buffers.plan import all_keys, plan_batch
 from offline_data.buffers.readahead import Readahead, around
 from offline_data.buffers.samplers.base import RowSet, Runs, Sampleable
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
@@ -149,9 +149,18 @@ class DatasetStorage:
     def leaves(self, rows: Tensor) -> list[Tensor]:
         """Return the leaves of the batch of `rows`, each in its slot; see `slots` and `gather`."""
         gather = self._leaves_of or self._open()
-        if self._readahead is not None and self._readahead.due():
-            return around([self._readahead], [rows], partial(gather, rows))
-        return gather(rows)
+        try:
+            if self._readahead is not None and self._readahead.due():
+                return around([self._readahead], [rows], partial(gather, rows))
+            return gather(rows)
+        except IndexError as error:
+            if bool(((rows < 0) | (rows >= len(self))).any()):
+                raise
+            raise ManifestError(
+                f"The dataset in {self.reader.path} is damaged: its steps name episodes that it "
+                "does not have",
+                hint=f"offline-data verify {self.reader.path} names every damaged file",
+            ) from error
 
     @property
     def cold(self) -> bool:

@@ -82,7 +82,8 @@ def build(
             writer.append(batch)
             task.advance(len(batch.lengths))
         manifest = writer.finish()
-    publish(staging / "dataset", job.destination)
+    for kept in publish(staging / "dataset", job.destination):
+        progress.note(f"{kept} is not the dataset's, and was kept")
     return manifest
 
 

@@ -12,8 +12,7 @@ from offline_data.ingest.options import Options, Result
 from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
 from offline_data.sources.registry import get_source, source_accepting
-from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, entry_at, find, remove
+from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
 
@@ -52,6 +51,11 @@ def convert(
     """
     begin = time.perf_counter()
     dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
+    if dataset.revision:
+        raise UsageError(
+            f"{name!r} cannot be the name of a new dataset: its revision is that of the files",
+            hint=f"choose a name without @, {dataset.name} for one",
+        )
     if not path.exists():
         raise NotFoundError(f"There is no file or folder {path}")
     adapter = get_source(source) if source else source_accepting(path)
@@ -71,7 +75,7 @@ def convert(
 
 
 def _is_there(destination: Path, options: Options) -> bool:
-    if not (destination / MANIFEST).exists():
+    if not has_manifest(destination):
         return False
     return options.layout in {None, entry_at(destination).manifest.layout}
 

@@ -16,8 +16,15 @@ from offline_data.ingest.raw import raw_files, raw_folder
 from offline_data.progress import SILENT
 from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.registry import get_source
-from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, entry_at, find, how_to_get
+from offline_data.store.library import (
+    Entry,
+    entry_at,
+    find,
+    has_manifest,
+    how_to_get,
+    newest,
+    revisions,
+)
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
 
@@ -82,7 +89,7 @@ def ensure(
     """
     from pathlib import Path
 
-    if looks_like_path(text) or (Path(text) / MANIFEST).exists():
+    if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(Path(text).expanduser()).path
     dataset = parse_id(text)
     options = Options(layout=layout, force=download == "force")
@@ -149,9 +156,8 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
 def _some_episodes(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
     if dataset.revision:
         return find(settings.root, dataset.at(options.revision_of(dataset.revision)))
-    found = (settings.root / dataset.folder).glob(f"*{options.revision_of('')}/{MANIFEST}")
-    entries = [entry_at(path.parent) for path in found]
-    return max(entries, key=lambda entry: entry.manifest.created, default=None)
+    home = settings.root / dataset.folder
+    return newest(revisions(home, f"*{options.revision_of('')}")[0])
 
 
 def _if_unchanged(
@@ -178,7 +184,7 @@ def _build_release(
     target = dataset.at(options.revision_of(release.revision))
     destination = destination_of(target, settings)
     with dataset_lock(settings.staging, target.folder, progress):
-        if not options.force and (destination / MANIFEST).exists():
+        if not options.force and has_manifest(destination):
             return entry_at(destination), True
         with staging_folder(settings.staging, target.folder, destination) as staging:
             with raw_folder(release, settings, staging, progress, options) as raw:

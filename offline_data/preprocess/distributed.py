@@ -21,7 +21,7 @@ from offline_data.progress import SILENT
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import entry_at, remove
 from offline_data.store.locks import dataset_lock
-from offline_data.store.writer import MARGIN
+from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,7 +200,7 @@ def _put_in_place(bench: _Bench) -> None:
     replaced = older(target, run.settings.root, force=run.options.force)
     grows = bench.work.dataset
     shutil.rmtree(grows, ignore_errors=True)
-    require_bytes(grows, bench.plan.bytes + MARGIN, bench.shared.id)
+    require_bytes(grows, with_margin(bench.plan.bytes), bench.shared.id)
     put_together(run, bench.plan, bench.work)
     if replaced is not None:
         remove(replaced)

@@ -29,7 +29,7 @@ from offline_data.store.library import Entry, entry_at, remove
 from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import publish
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.store.writer import MARGIN
+from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +185,7 @@ def put_together(
 def _take_room(run: Run, plan: Plan) -> None:
     """Meet a disk that is too small before anything is written to it."""
     needed = plan.bytes * (1 if plan.in_place else 2)
-    require_bytes(run.work.path, needed + MARGIN, str(run.target.id))
+    require_bytes(run.work.path, with_margin(needed), str(run.target.id))
     if plan.in_place:
         allocate(run.work.dataset, plan.sizes)
 

@@ -22,7 +22,7 @@ from offline_data.preprocess.shared import (
 )
 from offline_data.progress import SILENT
 from offline_data.store.library import entry_at
-from offline_data.store.writer import MARGIN
+from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +135,7 @@ def _planned(shared: SharedPlan, run: Run) -> SharedPlan:
         tasks=plan.count,
     )
     work = new.work(run)
-    require_bytes(work.path, plan.bytes + MARGIN, new.id)
+    require_bytes(work.path, with_margin(plan.bytes), new.id)
     save_plan(work, plan, run.fingerprint)
     write_shared(new)
     with disk_errors(new.folder):

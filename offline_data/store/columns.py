@@ -9,7 +9,7 @@ import numpy as np
 
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import FormatError
-from offline_data.store.layout import TEXT_DTYPE
+from offline_data.store.layout import DTYPES, TEXT_DTYPE
 from offline_data.store.packing import Column
 
 if TYPE_CHECKING:
@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import EpisodeBatch
 
-_STORABLE = frozenset(
-    np.dtype(name)
-    for name in (
-        *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-)
+_STORABLE = frozenset(map(np.dtype, DTYPES))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def _manifest(
         header,
         tables=tables,
         counts=dict(census.counts),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         notes=tuple(dict.fromkeys([*header.notes, *census.notes])),
         dropped=tuple(vars(leaf) for leaf in dropped),
         non_finite=census.non_finite_json(),

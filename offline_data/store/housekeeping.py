@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from offline_data.disk import disk_errors
-from offline_data.errors import OfflineDataError
+from offline_data.errors import ManifestError, OfflineDataError
 from offline_data.fetch.downloads import list_downloads
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import MANIFEST
@@ -132,13 +132,14 @@ def _states(paths: Iterable[Path]) -> Iterator[os.stat_result]:
 
 
 def _datasets(settings: Settings) -> Iterator[CacheItem]:
-    entries, damaged = survey(settings.root)
+    entries, unreadable = survey(settings.root)
     for entry in entries:
         yield CacheItem(
             "dataset", entry.path, 0, str(entry.id), refetchable(entry), _age(entry.path)
         )
-    for path in (path for path in damaged if (path / MANIFEST).exists()):
-        yield CacheItem("damaged", path, 0, "its manifest cannot be read", False, _age(path))
+    for path, error in unreadable.items():
+        if isinstance(error, ManifestError) and not path.is_symlink():
+            yield CacheItem("damaged", path, 0, "its manifest cannot be read", False, _age(path))
 
 
 def refetchable(entry: Entry) -> bool:

@@ -1,23 +1,42 @@
-"""Verify a dataset directory: the digests of what is on disk against the manifest."""
+"""Verify a dataset directory: its files against the digests, and what it says against its rows."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, join_key
+from offline_data.errors import AccessError, FormatError, IntegrityError
 from offline_data.progress import SILENT
-from offline_data.store.layout import MANIFEST
-from offline_data.store.manifest import read_manifest
+from offline_data.store.audit import equal_rows
+from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
+from offline_data.store.manifest import check_digest, read_manifest
+from offline_data.store.meta import meta_files
+from offline_data.store.ownership import foreign_files
+from offline_data.store.reader import DatasetReader, look_at
+from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from pathlib import Path
-    from typing import Any
+
+    from numpy.typing import NDArray
 
     from offline_data.progress import Progress, Task
 
 _BLOCK = 4 << 20
+"""Bytes that are read and hashed at once."""
+
+_ROWS = 1 << 18
+"""Rows that are compared at once."""
+
+_CANNOT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Reasons of the system's not to read a file that say nothing about the file."""
 
 
 @dataclass(frozen=True)
@@ -31,43 +50,139 @@ class Problem:
 
 
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
-    """Compare every file of a dataset directory with the manifest; empty means all is well.
+    """Compare a dataset directory with its manifest; empty means all is well.
 
-    Reads all bytes. Files the manifest does not list are named too.
+    Reads all bytes, and compares: the manifest with the digest in it, where it has one; every file
+    with its size and sha256; the episode table, flags, returns and counts with the rows of steps;
+    text codes with their vocabularies; what describes the files to tensordict with the schema.
+    Files that the manifest does not list are named too.
 
     Raises:
-        NotFoundError, ManifestError, NewerFormatError, AccessError: See `read_manifest`.
+        NotFoundError, ManifestError, NewerFormatError: See `read_manifest`.
+        AccessError: A file may not be read.
     """
     manifest = read_manifest(path)
-    problems = []
+    changed = check_digest(path, manifest)
+    problems = [Problem(MANIFEST, changed)] if changed else []
+    plain: set[str] = set()
     with progress.task("verify", manifest.bytes, "B") as task:
         for name, entry in manifest.digests.items():
-            problem = _problem(path / name, entry, task)
+            problem = look_at(path, name, entry["size"], plain)
+            problem = problem or _compare_digest(path / name, entry["sha256"], task)
             if problem:
                 problems.append(Problem(name, problem))
-    known = {*manifest.digests, MANIFEST}
-    problems += [Problem(name, "is not in the manifest") for name in _files(path) - known]
+    if not problems:
+        problems += _compare_contents(DatasetReader(path, manifest))
+    problems += [Problem(name, "is not in the manifest") for name in foreign_files(path)]
     return tuple(sorted(problems, key=lambda problem: problem.file))
 
 
-def _files(path: Path) -> set[str]:
-    return {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
-
-
-def _problem(file: Path, entry: Mapping[str, Any], task: Task) -> str | None:
+def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
     digest = hashlib.sha256()
     try:
-        size = file.stat().st_size
-        if size != entry["size"]:
-            return f"has {size} bytes, not {entry['size']}"
         with file.open("rb") as stream:
             while block := stream.read(_BLOCK):
                 digest.update(block)
                 task.advance(len(block))
-    except FileNotFoundError:
-        return "is missing"
     except OSError as error:
+        if error.errno in _CANNOT:
+            raise AccessError(f"{file} cannot be read: {error.strerror}") from error
         return f"cannot be read: {error.strerror}"
-    if digest.hexdigest() != entry["sha256"]:
-        return f"has sha256 {digest.hexdigest()[:12]}…, not {entry['sha256'][:12]}…"
+    if digest.hexdigest() != expected:
+        return f"has sha256 {digest.hexdigest()[:12]}…, not {expected[:12]}…"
     return None
+
+
+def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
+    """Compare what the files say with each other: a manifest can be wrong on purpose."""
+    tables = reader.manifest.tables
+    for name, table in tables.items():
+        for file, text in meta_files(name, table).items():
+            if file not in reader.manifest.digests:
+                yield Problem(file, "is not in the manifest")
+            elif _json_of(reader.path / file) != json.loads(text):
+                yield Problem(file, "does not describe the files as the manifest does")
+    for file, part in ((EPISODES, "starts"), (TEXT, "vocabularies")):
+        try:
+            getattr(reader, part)
+        except IntegrityError as error:
+            yield Problem(file, error.message)
+            return
+    steps = STEPS if STEPS in tables else TED
+    yield from _compare_steps(reader, steps)
+    for table, words in reader.vocabularies.items():
+        for leaf in tables[table].leaves if table in tables else ():
+            root = leaf.key[1:] if leaf.key[0] == "next" else leaf.key
+            known = words.get(leaf.key, words.get(root, []))
+            if leaf.text and not _codes_are_of(reader.leaf(table, leaf.key), len(known)):
+                yield Problem(TEXT, f"has {len(known)} words for {join_key(leaf.key)}, too few")
+
+
+def _json_of(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except FormatError:
+        return None
+
+
+def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
+    """Compare the episode table and the counts with the rows of steps, `_ROWS` at a time."""
+    columns = {key[0]: np.asarray(column) for key, column in reader.episodes.items()}
+    starts, lengths, rows = reader.starts, reader.lengths, reader.transitions
+    last = starts + lengths - 1
+    counts = dict.fromkeys(("terminated", "truncated"), 0)
+    wrong_episodes = wrong_done = 0
+    for begin in range(0, rows, _ROWS):
+        part = slice(begin, min(begin + _ROWS, rows))
+        numbers = np.arange(part.start, part.stop)
+        owner = np.searchsorted(starts, numbers, side="right") - 1
+        wrong_episodes += int((reader.step(EPISODE)[part] != owner).sum())
+        flags = [reader.step(key)[part] for key in (TERMINATED, TRUNCATED)]
+        for name, flag in zip(counts, flags, strict=True):
+            counts[name] += int(flag.sum())
+        if steps == TED:
+            wrong_done += int((reader.step(DONE)[part] != (flags[0] | flags[1])).sum())
+    if wrong_episodes:
+        yield Problem(steps, f"has {wrong_episodes} rows with the number of another episode")
+    if wrong_done:
+        yield Problem(steps, f"has {wrong_done} rows whose next/done is not terminated | truncated")
+    ended = {
+        name: reader.step(key)[last, 0]
+        for name, key in (("terminated", TERMINATED), ("truncated", TRUNCATED))
+    }
+    for name, flag in ended.items():
+        if not np.array_equal(columns[name], flag):
+            yield Problem(EPISODES, f"has flags {name!r} that the last steps do not have")
+    if not _returns_fit(reader, columns["return"]):
+        yield Problem(EPISODES, "has returns that are not the sums of the rewards")
+    final = columns["final_observation"]
+    counts["without_final_observation"] = int((~final).sum())
+    counts["valid_transitions"] = rows - int((~final & ~ended["terminated"]).sum())
+    for name, count in counts.items():
+        stated = reader.manifest.counts.get(name, count)
+        if stated != count:
+            yield Problem(MANIFEST, f"counts {stated} as {name}, and the rows have {count}")
+
+
+def _returns_fit(reader: DatasetReader, returns: NDArray[np.float64]) -> bool:
+    """Return True if returns are the rewards of their episodes added up, in whichever order."""
+    rewards, starts, lengths = reader.step(REWARD)[:, 0], reader.starts, reader.lengths
+    first = 0
+    while first < len(starts):
+        stop = max(first + 1, int(np.searchsorted(starts, starts[first] + _ROWS)))
+        begin, end = int(starts[first]), int(starts[stop - 1] + lengths[stop - 1])
+        values = rewards[begin:end].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = np.add.reduceat(values, starts[first:stop] - begin)
+            sizes = np.add.reduceat(np.abs(values), starts[first:stop] - begin)
+            stated = returns[first:stop]
+            near = np.abs(stated - sums) <= 1e-9 * sizes
+        if not (near | equal_rows(stated, sums) | ~np.isfinite(sizes)).all():
+            return False
+        first = stop
+    return True
+
+
+def _codes_are_of(codes: NDArray[Any], words: int) -> bool:
+    parts = (codes[begin : begin + _ROWS] for begin in range(0, len(codes), _ROWS))
+    return all(not part.size or -1 <= part.min() <= part.max() < words for part in parts)

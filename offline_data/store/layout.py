@@ -36,6 +36,13 @@ WORD = 8
 BIG_LEAF = 4096
 """A leaf of at least this many bytes a row gets a file of its own beside the packed rows."""
 
+DTYPES = {
+    "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4,
+    "uint64": 8, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
+    "complex64": 8, "complex128": 16,
+}  # fmt: skip
+"""Item types that a leaf can have, as numpy and torch name them, with their bytes."""
+
 TEXT_DTYPE = "int32"
 """Item type of codes of a text leaf; -1 stands for "the source has nothing here"."""
 
@@ -65,9 +72,7 @@ class LeafSpec:
     @property
     def nbytes(self) -> int:
         """Bytes of one row of this leaf."""
-        import numpy as np  # reading a manifest needs no numpy
-
-        return np.dtype(self.dtype).itemsize * prod(self.shape)
+        return DTYPES[self.dtype] * prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form the manifest stores."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
+import shlex
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offline_data.errors import AccessError, NotFoundError, OfflineDataError
+from offline_data.errors import (
+    AccessError,
+    InvalidIdError,
+    ManifestError,
+    NotFoundError,
+    OfflineDataError,
+)
 from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.ownership import delete_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -50,38 +59,91 @@ def list_datasets(root: Path) -> list[Entry]:
     return survey(root)[0]
 
 
-def survey(root: Path) -> tuple[list[Entry], list[Path]]:
-    """List every dataset under `root`, and the directories whose manifest cannot be read."""
-    entries, damaged = [], []
-    for folder in _dataset_folders(root):
+def survey(root: Path) -> tuple[list[Entry], dict[Path, OfflineDataError]]:
+    """List every dataset under `root`, and the folders that cannot be read, each with the reason.
+
+    Raises:
+        AccessError: The root exists and may not be read.
+    """
+    entries, unreadable = [], {}
+    for folder in _dataset_folders(root, unreadable):
         try:
             entries.append(entry_at(folder))
-        except OfflineDataError:
-            damaged.append(folder)
-    return sorted(entries, key=lambda entry: str(entry.id)), sorted(damaged)
+        except OfflineDataError as error:
+            if has_manifest(folder):  # else another process deletes it at this moment
+                unreadable[folder] = error
+    return sorted(entries, key=lambda entry: str(entry.id)), dict(sorted(unreadable.items()))
+
+
+def has_manifest(folder: Path) -> bool:
+    """Return True if `folder` has a manifest, of whatever kind; raises `AccessError`."""
+    try:
+        (folder / MANIFEST).lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: NUL in the name
+        return False
+    except OSError as error:
+        if error.errno in {errno.ENAMETOOLONG, errno.ELOOP}:
+            return False
+        raise AccessError(f"{folder} cannot be read: {error.strerror}") from error
+    return True
 
 
 def entry_at(folder: Path) -> Entry:
     """Read the entry of one dataset directory; raises what `read_manifest` raises."""
     manifest = read_manifest(folder)
-    return Entry(parse_id(manifest.id), folder, manifest)
+    try:
+        return Entry(parse_id(manifest.id), folder, manifest)
+    except InvalidIdError as error:
+        raise ManifestError(f"{folder / MANIFEST} has no id that can be used: {error}") from error
 
 
 def find(root: Path, dataset: DatasetId) -> Entry | None:
     """Find a dataset under `root`: at its revision, else the newest whole one, else None.
 
+    Revisions that cannot be read are passed over with a warning where there is another one.
+
     Raises:
-        ManifestError, NewerFormatError: It is there but cannot be read.
+        ManifestError, NewerFormatError, AccessError: It is there but cannot be read.
     """
     home = root / dataset.folder
     if dataset.revision:
         folder = home / dataset.revision
-        return entry_at(folder) if (folder / MANIFEST).exists() else None
-    if not home.is_dir():
-        return None
-    found = [entry_at(path.parent) for path in home.glob(f"*/{MANIFEST}")]
-    whole = [entry for entry in found if not entry.partial]
-    return max(whole, key=lambda entry: entry.manifest.created, default=None)
+        return entry_at(folder) if has_manifest(folder) else None
+    found, unreadable = revisions(home)
+    whole = newest([entry for entry in found if not entry.partial])
+    if whole is None and unreadable:
+        raise next(iter(unreadable.values()))
+    for folder, error in unreadable.items():
+        warnings.warn(f"{folder} is passed over: {error.message}", stacklevel=2)
+    return whole
+
+
+def revisions(home: Path, pattern: str = "*") -> tuple[list[Entry], dict[Path, OfflineDataError]]:
+    """Read the datasets right below a folder; returns those that cannot be read with the reason."""
+    found, unreadable = [], {}
+    for manifest in sorted(home.glob(f"{pattern}/{MANIFEST}")) if home.is_dir() else ():
+        try:
+            found.append(entry_at(manifest.parent))
+        except OfflineDataError as error:
+            if has_manifest(manifest.parent):  # else another process deletes it at this moment
+                unreadable[manifest.parent] = error
+    return found, unreadable
+
+
+def newest(entries: Iterable[Entry]) -> Entry | None:
+    """Return the dataset that was made last; None where there is none.
+
+    Manifests of older versions tell the second only; then the one that was written last is meant.
+    """
+
+    def order(entry: Entry) -> tuple[str, int]:
+        try:
+            written = (entry.path / MANIFEST).stat().st_mtime_ns
+        except OSError:  # another process deletes it at this moment
+            written = 0
+        return entry.manifest.created, written
+
+    return max(entries, key=order, default=None)
 
 
 def locate(text: str, settings: Settings) -> Entry:
@@ -93,7 +155,7 @@ def locate(text: str, settings: Settings) -> Entry:
     """
     from pathlib import Path
 
-    if looks_like_path(text) or (Path(text) / MANIFEST).exists():
+    if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(Path(text).expanduser())
     dataset = parse_id(text)
     entry = find(settings.root, dataset)
@@ -115,14 +177,15 @@ def how_to_get(dataset: DatasetId) -> str:
         'to make it: offline-data convert PATH mine'
     """
     if dataset.source == "local":
-        return f"to make it: offline-data convert PATH {dataset.name}"
-    return f"to get it: offline-data download {dataset}"
+        return f"to make it: offline-data convert PATH {shlex.quote(dataset.name)}"
+    return f"to get it: offline-data download {shlex.quote(str(dataset))}"
 
 
 def remove(entry: Entry) -> int:
-    """Delete one dataset directory; returns the bytes freed. The manifest goes first.
+    """Delete the files of one dataset; returns the bytes freed. The manifest goes first.
 
-    A process that has it open keeps its maps until it closes them (POSIX).
+    What the manifest does not list stays, and the folder with it: `foreign_files` names it.
+    A process that has the dataset open keeps its maps until it closes them (POSIX).
 
     Raises:
         NotFoundError: It is gone already.
@@ -135,8 +198,7 @@ def remove(entry: Entry) -> int:
             hint=f"delete {entry.path.resolve()} itself",
         )
     try:
-        (entry.path / MANIFEST).unlink()
-        shutil.rmtree(entry.path)
+        delete_files(entry.path)
     except OSError as error:
         where, why = error.filename or entry.path, error.strerror or error
         raise AccessError(f"{where} cannot be deleted: {why}") from error
@@ -156,25 +218,32 @@ def _remove_empty_parents(entry: Entry) -> None:
             return
 
 
-def _dataset_folders(root: Path) -> Iterator[Path]:
+def _dataset_folders(root: Path, unreadable: dict[Path, OfflineDataError]) -> Iterator[Path]:
+    """Yield the folders under `root` that have a manifest, links to such folders included."""
     from pathlib import Path
+
+    def note(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
+            return
+        told = AccessError(
+            f"{error.filename} cannot be read: {error.strerror}",
+            hint="choose another root: --root DIR or OFFLINE_DATA_HOME",
+        )
+        if Path(error.filename) == root:
+            raise told from error
+        unreadable[Path(error.filename)] = told
 
     if not root.exists():
         return
-    for folder, names, files in os.walk(root, onerror=_refuse):
-        if MANIFEST in files:
+    for folder, names, files in os.walk(root, onerror=note):
+        if MANIFEST in [*files, *names]:
             names.clear()
             yield Path(folder)
         names[:] = [name for name in names if not name.startswith(".")]
-
-
-def _refuse(error: OSError) -> None:
-    if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
-        return
-    raise AccessError(
-        f"{error.filename} cannot be read: {error.strerror}",
-        hint="choose another root: --root DIR or OFFLINE_DATA_HOME",
-    ) from error
+        for name in names:
+            path = Path(folder, name)
+            if path.is_symlink() and os.path.lexists(path / MANIFEST):
+                yield path
 
 
 def total_bytes(entries: Sequence[Entry]) -> int:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offline_data.episodes.fields import Dropped
-from offline_data.errors import AccessError, ManifestError, NewerFormatError, NotFoundError
-from offline_data.store.layout import FORMAT_VERSION, LAYOUTS, MANIFEST, LayoutName, TableSpec
+from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
+from offline_data.store.layout import FORMAT_VERSION, MANIFEST, LayoutName, TableSpec
+from offline_data.store.manifest_schema import check_manifest
+from offline_data.strict_json import parse_json, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from offline_data.episodes.fields import Key
+
+MAX_BYTES = 64 << 20
+"""Bytes of the largest manifest that is read: it has about 300 for each raw file."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,9 @@ class Manifest:
     two_copies: tuple[Key, ...] = ()
     """Root leaves that have another value after an action than before the next one, so that both
     are stored once per transition, in either layout."""
+    sha256: str | None = field(default=None, compare=False)
+    """Digest of the manifest's own file, as that file states it (see `digest_of`); None: it was
+    written by a version that did not have one, or is not written yet."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields this version does not know."""
 
@@ -84,7 +94,7 @@ class Manifest:
         return sum(int(entry["size"]) for entry in self.digests.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form on disk; `schema` holds the tables."""
+        """Return the form on disk but `sha256`; `schema` holds the tables."""
         known = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         schema = {name: table.to_json() for name, table in self.tables.items()}
         return {"format_version": FORMAT_VERSION, **known, "schema": schema, **self.extra}
@@ -98,16 +108,44 @@ class Manifest:
         known["two_copies"] = tuple(tuple(key) for key in known.get("two_copies", ()))
         tables = {name: TableSpec.from_json(table) for name, table in value["schema"].items()}
         extra = {k: v for k, v in value.items() if k not in {*_PLAIN_FIELDS, *_DERIVED}}
-        return cls(**known, tables=tables, extra=extra)
+        return cls(**known, tables=tables, sha256=value.get("sha256"), extra=extra)
 
 
-_DERIVED = ("format_version", "schema")
-_PLAIN_FIELDS = tuple(n for n in Manifest.__dataclass_fields__ if n not in {"tables", "extra"})
+_DERIVED = ("format_version", "schema", "sha256")
+_PLAIN_FIELDS = tuple(
+    n for n in Manifest.__dataclass_fields__ if n not in {"tables", "sha256", "extra"}
+)
+_ZEROS = "0" * 64
+_LAST_FIELD = re.compile(rb'": "([^"]{64})"\n}\n\Z')
 
 
 def dump_manifest(manifest: Manifest) -> str:
-    """Write a manifest as the text of its file, ending in a newline."""
-    return json.dumps(manifest.to_json(), indent=1, ensure_ascii=False, allow_nan=True) + "\n"
+    """Write a manifest as the text of its file, its own digest included, ending in a newline."""
+    value = {**manifest.to_json(), "sha256": _ZEROS}
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n"
+    before, _, behind = text.rpartition(_ZEROS)
+    return before + hashlib.sha256(text.encode()).hexdigest() + behind
+
+
+def check_digest(folder: Path, manifest: Manifest) -> str | None:
+    """Compare the file of a manifest with the digest in it.
+
+    That is the sha256 of the file with the digest's own 64 digits replaced by zeros. It is the
+    last field, and taken for one whatever its name is, for a bit of the name can flip, too.
+
+    Returns:
+        What is wrong, as half a sentence; None where nothing is, or where the file has no digest.
+    """
+    data = read_plain(folder / MANIFEST, MAX_BYTES)
+    last = _LAST_FIELD.search(data)
+    stated = last[1] if last else str(manifest.sha256).encode()
+    if last is None and manifest.sha256 is None:
+        return None
+    before, found, behind = data.rpartition(stated)
+    digest = hashlib.sha256(before + _ZEROS.encode() + behind).hexdigest()
+    if found and digest.encode() == stated:
+        return None
+    return f"was changed since it was written: its digest is {digest[:12]}…, not what it states"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -116,42 +154,43 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         NotFoundError: `folder` is not a dataset directory.
         NewerFormatError: It was written by a newer version of this package.
-        ManifestError: The file is damaged.
+        ManifestError: The file is damaged, or says what cannot be (see `manifest_schema`).
         AccessError: It may not be read by this user.
     """
-    text = _read_text(folder)
+    path = folder / MANIFEST
     try:
-        value = json.loads(text)
-        version = value["format_version"]
-        if isinstance(version, int) and version > FORMAT_VERSION:
-            raise _newer(folder, version, value)
-        manifest = Manifest.from_json(value)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(
-            f"{folder / MANIFEST} is damaged: {type(error).__name__}: {error}",
-            hint="convert the dataset again: offline-data download ID --force",
-        ) from error
-    if manifest.layout not in LAYOUTS:
-        raise ManifestError(f"{folder / MANIFEST} names layout {manifest.layout!r}: unknown")
-    return manifest
-
-
-def _read_text(folder: Path) -> str:
-    try:
-        return (folder / MANIFEST).read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+        data = read_plain(path, MAX_BYTES)
+    except NotFoundError:
         raise NotFoundError(
             f"{folder} is not a dataset directory: it has no {MANIFEST}",
             hint="`offline-data list` shows the datasets on this disk",
         ) from None
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{folder / MANIFEST} is damaged: {error}") from error
-    except OSError as error:
-        raise AccessError(f"{folder / MANIFEST} cannot be read: {error.strerror}") from error
+    except FormatError as error:
+        raise _damaged(error.message) from error
+    try:
+        value = parse_json(data, str(path))
+        version = value.get("format_version") if isinstance(value, dict) else None
+        if type(version) is int and version > FORMAT_VERSION:
+            raise _newer(folder, version, value)
+        check_manifest(value)
+    except FormatError as error:
+        raise _damaged(error.message) from error
+    except ValueError as error:
+        raise _damaged(f"{path} is damaged: {error}") from error
+    return Manifest.from_json(value)
+
+
+def _damaged(message: str) -> ManifestError:
+    return ManifestError(
+        message,
+        hint="convert the dataset again: offline-data download ID --force",
+    )
 
 
 def _newer(folder: Path, version: int, value: Mapping[str, Any]) -> NewerFormatError:
-    writer = value.get("converter", {}).get("version", "unknown")
+    converter = value.get("converter")
+    stated = converter.get("version") if isinstance(converter, dict) else None
+    writer = stated if re.fullmatch(r"[\w.+!-]{1,40}", str(stated)) else "unknown"
     return NewerFormatError(
         f"{folder} has format version {version}, written by offline-data {writer}; "
         f"this version reads up to {FORMAT_VERSION}",

@@ -18,6 +18,7 @@ from offline_data.store.housekeeping import (
     somebody_fetches,
 )
 from offline_data.store.library import entry_at, remove
+from offline_data.store.ownership import delete_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -143,7 +144,7 @@ def _remove(item: CacheItem, settings: Settings) -> Fate:
     if item.kind == "dataset":
         return _remove_dataset(item.path)
     if item.kind == "damaged":
-        _remove_tree(item.path)
+        delete_files(item.path)
         return "removed"
     if item.kind == "download":
         return _remove_raw(item.path, settings)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from offline_data.disk import disk_errors, sync_folder
 from offline_data.store.locks import lock_name
+from offline_data.store.ownership import foreign_files, own_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -29,7 +30,11 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
     with disk_errors(staging):
         for left in [path for path in staging.glob(f"{name}.*") if path.is_dir()]:
             for aside in (left, *left.glob("*")):
-                if aside.name.endswith(_REPLACED) and not destination.exists():
+                if not aside.name.endswith(_REPLACED):
+                    continue
+                if destination.exists():
+                    _discard(aside, destination)
+                else:
                     aside.rename(destination)
             shutil.rmtree(left, ignore_errors=True)
         path = staging / f"{name}.{secrets.token_hex(4)}"
@@ -40,10 +45,21 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
         shutil.rmtree(path, ignore_errors=True)
 
 
-def publish(finished: Path, destination: Path) -> None:
+def publish(
+    finished: Path, destination: Path, own: Callable[[Path], list[str]] = own_files
+) -> tuple[Path, ...]:
     """Move a finished dataset directory to its place; replaces what is there, never partly.
 
     Both must be on one filesystem. The replaced dataset goes only after the new one is in place.
+    Files in its directory that were not the dataset's are moved into the new one.
+
+    Args:
+        finished: The new directory.
+        destination: Its place.
+        own: Lists the files of a directory that go when it is replaced.
+
+    Returns:
+        Where those files are.
     """
     with disk_errors(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -57,4 +73,27 @@ def publish(finished: Path, destination: Path) -> None:
                 replaced.rename(destination)
             raise
         sync_folder(destination.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
+        return _discard(replaced, destination, own) if replaced.exists() else ()
+
+
+def _discard(
+    replaced: Path, destination: Path, own: Callable[[Path], list[str]] = own_files
+) -> tuple[Path, ...]:
+    """Delete a dataset that was replaced; what is not its own goes into the new one's directory.
+
+    A file whose name the new dataset has taken gets `.kept` behind it.
+    """
+    names, kept = own(replaced), []
+    try:
+        for name in foreign_files(replaced, names):
+            target = destination / name
+            while target.exists() or target.is_symlink():
+                target = target.with_name(f"{target.name}.kept")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (replaced / name).rename(target)
+            kept.append(target)
+    except OSError:  # out of the staging folder, which is deleted as a whole
+        replaced.rename(destination.with_name(f".{destination.name}{_REPLACED}"))
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+    return tuple(kept)

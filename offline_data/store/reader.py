@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import os
+import stat
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
-from offline_data.errors import AccessError, ManifestError
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.errors import (
+    AccessError,
+    FormatError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+)
 from offline_data.store.layout import (
     EPISODE,
     EPISODES,
@@ -22,14 +31,17 @@ from offline_data.store.layout import (
     TableSpec,
 )
 from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.strict_json import read_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
 _FLAGS = (("done",), ("terminated",), ("truncated",))
+MAX_TEXT_BYTES = 1 << 30
+"""Bytes of the largest `text.json` that is read; a conversion has held all of its words, too."""
+
 _OWN_EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 
 
@@ -95,13 +107,25 @@ class DatasetReader:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """`[E]` first step row of each episode, as a contiguous copy."""
-        return np.array(self.episodes[("start",)], dtype=np.int64)
+        """`[E]` first step row of each episode, as a contiguous copy; see `lengths`."""
+        return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """`[E]` transitions of each episode, as a contiguous copy."""
-        return np.array(self.episodes[("length",)], dtype=np.int64)
+        """`[E]` transitions of each episode, as a contiguous copy.
+
+        Raises:
+            ManifestError: The episodes do not lie end to end, or are not `N` transitions in all.
+        """
+        starts = np.array(self.episodes[("start",)], dtype=np.int64)
+        lengths = np.array(self.episodes[("length",)], dtype=np.int64)
+        count, ends = self.transitions, np.cumsum(lengths)
+        # A sum that overflows has been larger than the count before.
+        possible = lengths.min() >= 1 and max(lengths.max(), ends.max()) <= count
+        if not possible or ends[-1] != count or (starts != ends - lengths).any():
+            name = self.manifest.tables[EPISODES][("start",)].file
+            raise _damaged(self.path, name, "its episodes are not the rows of the dataset")
+        return lengths
 
     @cached_property
     def invalid_rows(self) -> NDArray[np.int64]:
@@ -114,16 +138,22 @@ class DatasetReader:
     @cached_property
     def vocabularies(self) -> Mapping[str, Mapping[Key, list[str]]]:
         """`{table: {key: words}}` of text leaves; a code is an index into its words."""
-        path = self.path / TEXT
-        if not any(leaf.text for table in self.manifest.tables.values() for leaf in table.leaves):
+        texts = {
+            (table, leaf.key)
+            for table, spec in self.manifest.tables.items()
+            for leaf in spec.leaves
+            if leaf.text
+        }
+        if not texts:
             return {}
         try:
-            entries = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            words = _vocabularies(read_json(self.path / TEXT, max_bytes=MAX_TEXT_BYTES))
+        except (NotFoundError, FormatError, ValueError) as error:
             raise _damaged(self.path, TEXT, str(error)) from error
-        words: dict[str, dict[Key, list[str]]] = {}
-        for entry in entries:
-            words.setdefault(entry["table"], {})[tuple(entry["key"])] = entry["words"]
+        for table, key in texts:
+            root = key[1:] if key[0] == "next" else key
+            if words.get(table, {}).keys().isdisjoint({key, root}):
+                raise _damaged(self.path, TEXT, f"it lacks {shown(join_key(key))} of {table}")
         return words
 
     def leaf(self, table: str, key: Key) -> NDArray[np.generic]:
@@ -148,8 +178,11 @@ class DatasetReader:
         """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`."""
         if TED in self.manifest.tables:
             return np.asarray(self.leaf(TED, next_of(key) if after else key)[rows])
-        episode = self.step(EPISODE)[rows].astype(np.int64)
-        return np.asarray(self.leaf(OBSERVATIONS, key)[rows + episode + int(after)])
+        found = rows + self.step(EPISODE)[rows].astype(np.int64) + int(after)
+        values = self.leaf(OBSERVATIONS, key)
+        if found.size and not 0 <= found.min() <= found.max() < len(values):
+            raise _damaged(self.path, OBSERVATIONS, "a step row names an episode that is not there")
+        return np.asarray(values[found])
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
         """Gather whole transitions as TED, root flags and `next/done` included; text as codes.
@@ -175,7 +208,7 @@ class DatasetReader:
         rows = np.arange(begin, begin + int(lengths.sum()))
         steps = {k: self._texts(k, self.step(k)[rows]) for k in self.step_leaves if k != EPISODE}
         observations = {
-            key: self._texts(key, self._observation_run(key, rows, lengths))
+            key: self._texts(key, self._observation_run(key, rows, lengths, first))
             for key in self.observation_leaves
         }
         extras = {
@@ -187,23 +220,25 @@ class DatasetReader:
         return EpisodeBatch(lengths.copy(), steps, observations, final, extras)
 
     def check_files(self) -> None:
-        """Raise `ManifestError` where a file is missing or has another size than was written."""
+        """Raise unless every file is there, of the size that was written, and in this folder.
+
+        Raises:
+            ManifestError: A file is missing, of another size, no plain file, or a link that leads
+                out of the dataset directory.
+            AccessError: A file may not be looked at.
+        """
+        plain: set[str] = set()
         for name, entry in self.manifest.digests.items():
-            try:
-                size = (self.path / name).stat().st_size
-            except FileNotFoundError:
-                raise _damaged(self.path, name, "it is missing") from None
-            except OSError as error:
-                raise AccessError(f"{self.path / name} cannot be read: {error.strerror}") from error
-            if size != entry["size"]:
-                raise _damaged(self.path, name, f"it has {size} bytes, not {entry['size']}")
+            problem = look_at(self.path, name, entry["size"], plain)
+            if problem:
+                raise _damaged(self.path, name, f"it {problem}")
 
     def _observation_run(
-        self, key: Key, rows: NDArray[np.int64], lengths: NDArray[np.int64]
+        self, key: Key, rows: NDArray[np.int64], lengths: NDArray[np.int64], first: int
     ) -> NDArray[Any]:
-        """Lay out `T + 1` observation rows per episode for consecutive episodes."""
+        """Lay out `T + 1` observation rows per episode for episodes from number `first` on."""
         if TED not in self.manifest.tables:
-            begin = int(rows[0]) + int(self.step(EPISODE)[rows[0]]) if len(rows) else 0
+            begin = int(rows[0]) + first if len(rows) else 0
             return np.array(self.leaf(OBSERVATIONS, key)[begin : begin + len(rows) + len(lengths)])
         ends = np.cumsum(lengths)
         root, after = self.leaf(TED, key)[rows], self.leaf(TED, next_of(key))[rows]
@@ -227,8 +262,10 @@ class DatasetReader:
         if file not in self._mapped:
             try:
                 self._mapped[file] = np.memmap(self.path / file, np.uint8, mode="r")
-            except (OSError, ValueError) as error:
+            except (FileNotFoundError, ValueError) as error:
                 raise _damaged(self.path, file, str(error)) from error
+            except OSError as error:
+                raise AccessError(f"{self.path / file} cannot be read: {error.strerror}") from error
         return self._mapped[file]
 
 
@@ -245,13 +282,72 @@ def open_reader(path: Path) -> DatasetReader:
     return reader
 
 
+def look_at(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
+    """Say what is wrong with a file of a dataset directory without reading it.
+
+    Args:
+        folder: The dataset directory.
+        name: Relative posix path, without `..`.
+        size: Bytes that were written.
+        plain: Folders in it that are known to be no links; those of `name` are added.
+
+    Returns:
+        Half a sentence ("is missing"), or None.
+
+    Raises:
+        AccessError: It may not be looked at.
+    """
+    path = f"{folder}/{name}"
+    try:
+        state = os.lstat(path)
+        parts = name.split("/")
+        above = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        linked = [one for one in above - plain if Path(folder, one).is_symlink()]
+        plain |= above.difference(linked)
+        if linked or stat.S_ISLNK(state.st_mode):
+            if folder.resolve() not in Path(path).resolve().parents:
+                return "is a link that leads out of the dataset directory"
+            state = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        if isinstance(error, RuntimeError) or error.errno in {errno.ELOOP, errno.ENAMETOOLONG}:
+            return f"cannot be found: {error}"
+        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(state.st_mode):
+        return "is not a plain file"
+    return None if state.st_size == size else f"has {state.st_size} bytes, not {size}"
+
+
+def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
+    """Return the words by table and key; raises `ValueError` where the file has another form."""
+    words: dict[str, dict[Key, list[str]]] = {}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        fields = entry if isinstance(entry, dict) else {}
+        table, key, known = (fields.get(name) for name in ("table", "key", "words"))
+        texts = [table, *key, *known] if isinstance(key, list) and isinstance(known, list) else []
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"it has {shown(entry)}, expected a table, a key and its words")
+        words.setdefault(table, {})[tuple(key)] = known
+    return words
+
+
 def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
     """Turn text codes of any shape into `str` objects; code -1 becomes None.
 
     Example:
         >>> decode(np.array([1, -1, 0]), ["go", "stop"]).tolist()
         ['stop', None, 'go']
+
+    Raises:
+        IntegrityError: A code that is not of these words.
     """
+    if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
+        raise IntegrityError(
+            f"Text codes run from {codes.min()} to {codes.max()}, and the vocabulary has "
+            f"{len(words)} words",
+            hint="offline-data verify names every damaged file of a dataset",
+        )
     table = np.array([*words, None], dtype=object)
     return np.asarray(table[codes], dtype=object)
 

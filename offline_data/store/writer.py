@@ -31,8 +31,19 @@ if TYPE_CHECKING:
     from offline_data.store.layout import TableSpec
     from offline_data.store.manifest import Manifest
 
-MARGIN = 64 << 20
-"""Bytes that are to be free beside those of the dataset, before writing begins."""
+_MARGIN = 64 << 20
+
+
+def with_margin(size: int) -> int:
+    """Return the bytes to be free before a dataset of `size` bytes of rows is written.
+
+    Beside the rows there are the episode table, vocabularies and the manifest.
+
+    Example:
+        >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
+        (1248576, 67108864)
+    """
+    return size + min(_MARGIN, (1 << 20) + size)
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,7 @@ class DatasetWriter:
         needed = sum(
             size for t in self._layout.tables.values() for size in t.with_rows(rows).files.values()
         )
-        require_bytes(self.folder, needed + MARGIN, self._header.id)
+        require_bytes(self.folder, with_margin(needed), self._header.id)
         return self._layout
 
     def _check(

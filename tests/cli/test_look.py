@@ -113,7 +113,7 @@ def test_an_id_that_would_leave_the_root(cli: Cli, toy: Path, verb: str) -> None
 def test_verify_what_is_whole(cli: Cli, toy: Path) -> None:
     ran = cli("verify", "local:toy")
     assert ran.code == 0
-    assert "local:toy@1 is what was written" in ran.out
+    assert "local:toy@1: OK, " in ran.out
     assert cli("verify", "local:toy", "--json").json["problems"] == []
 
 

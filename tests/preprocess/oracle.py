@@ -178,6 +178,7 @@ def digests(folder: Path) -> dict[str, str]:
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     manifest = json.loads(found.pop("manifest.json"))
     manifest.pop("created")
+    manifest.pop("sha256")
     found["manifest.json"] = json.dumps(manifest).encode()
     return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(found.items())}
 

@@ -26,7 +26,7 @@ def full(settings: Settings) -> Settings:
     """A root with one of everything, all of it recognisable by its size."""
     write_toy(settings.root / "local" / "toy" / "1", [toy_batch([3])])
     _write(settings.root / "local" / "broken" / "1" / MANIFEST, b"{")
-    _write(settings.root / "local" / "broken" / "1" / "rows", b"b" * 300)
+    _write(settings.root / "local" / "broken" / "1" / "steps" / "rows.memmap", b"b" * 300)
     for sha256, size in zip(SHAS.values(), (100, 200), strict=True):
         _write(settings.downloads / "sha256" / sha256[:2] / sha256, b"x" * size)
         url = f"http://host.example/{sha256[:2]}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.errors import AccessError, NotFoundError
+from offline_data.errors import AccessError, ManifestError, NotFoundError
 from offline_data.ids import parse_id
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import (
@@ -20,6 +23,7 @@ from offline_data.store.library import (
     survey,
 )
 from offline_data.store.manifest import dump_manifest, read_manifest
+from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -44,7 +48,7 @@ def test_list_finds_all_and_passes_over_damage(settings: Settings) -> None:
     (root / ".staging" / "half" / MANIFEST).write_text("{}")
     ids = ["local:x@1", "minari:a/b-v0@1", "minari:a/b-v0@2"]
     assert [str(entry.id) for entry in list_datasets(root)] == ids
-    assert survey(root)[1] == [root / "d4rl" / "broken" / "1"]
+    assert list(survey(root)[1]) == [root / "d4rl" / "broken" / "1"]
 
 
 def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) -> None:
@@ -103,3 +107,84 @@ def test_unknown_manifest_fields_are_kept(tmp_path: Path) -> None:
     manifest = replace(read_manifest(tmp_path / "d"), extra={"later": {"field": 1}})
     (tmp_path / "d" / MANIFEST).write_text(dump_manifest(manifest))
     assert read_manifest(tmp_path / "d") == manifest
+
+
+def test_only_the_datasets_own_files_are_removed(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "d", tmp_path / "outside"
+    write_toy(folder, [toy_batch([1])])
+    (folder / "notes.txt").write_text("mine")
+    (folder / "steps" / "more.memmap").write_text("mine")
+    outside.mkdir()
+    (outside / "rows.memmap").write_text("not here")
+    for file in (folder / "episodes").iterdir():
+        file.unlink()
+    (folder / "episodes").rmdir()
+    (folder / "episodes").symlink_to(outside)
+    remove(entry_at(folder))
+    left = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    assert left == ["episodes", "notes.txt", "steps", "steps/more.memmap"]
+    assert (outside / "rows.memmap").read_text() == "not here"
+
+
+def test_of_two_made_in_the_same_second_the_later_is_found(settings: Settings) -> None:
+    second = "2026-01-01T00:00:00+00:00"
+    put(settings.root, "local:a@zzz", second)
+    put(settings.root, "local:a@aaa", second)  # written last
+    found = find(settings.root, parse_id("local:a"))
+    assert found is not None
+    assert found.id.revision == "aaa"
+
+
+def test_the_time_of_making_is_exact(settings: Settings) -> None:
+    made = []
+    for revision in ("z", "a"):
+        folder = settings.root / "local" / "a" / revision
+        made.append(write_toy(folder, [toy_batch([1])], dataset=f"local:a@{revision}").created)
+    assert made[0] < made[1]
+    found = find(settings.root, parse_id("local:a"))
+    assert found is not None
+    assert found.id.revision == "a"
+
+
+def test_a_damaged_revision_does_not_hide_another(settings: Settings) -> None:
+    folder = put(settings.root, "local:a@1")
+    damaged = put(settings.root, "local:a@2")
+    (damaged / MANIFEST).write_text("{")
+    with pytest.warns(UserWarning, match="is passed over"):
+        found = find(settings.root, parse_id("local:a"))
+    assert found is not None
+    assert found.path == folder
+    (folder / MANIFEST).write_text("{")
+    with pytest.raises(ManifestError):
+        find(settings.root, parse_id("local:a"))
+
+
+def test_linked_datasets_are_listed(settings: Settings, tmp_path: Path) -> None:
+    write_toy(tmp_path / "elsewhere", [toy_batch([1])])
+    (settings.root / "local").mkdir(parents=True)
+    (settings.root / "local" / "toy").symlink_to(tmp_path / "elsewhere")
+    (settings.root / "local" / "circle").symlink_to(settings.root)
+    assert [str(entry.id) for entry in list_datasets(settings.root)] == ["local:toy@1"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_limits_of_the_system_are_not_called_damage(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    folder = put(settings.root, "local:a@1")
+    reader = open_reader(folder)
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(np, "memmap", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
+    for act in (
+        lambda: read_manifest(folder),
+        lambda: reader.step(("action",)),
+        lambda: find(settings.root, parse_id("local:a")),
+    ):
+        with pytest.raises(AccessError, match=os.strerror(number)):
+            act()
+    assert [type(e) for e in survey(settings.root)[1].values()] == [AccessError]

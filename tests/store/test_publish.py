@@ -15,10 +15,10 @@ from offline_data import disk
 from offline_data.errors import AccessError, NoSpaceError
 from offline_data.progress import SILENT
 from offline_data.store import sink
+from offline_data.store.integrity import verify
 from offline_data.store.library import entry_at
 from offline_data.store.locks import dataset_lock, is_locked, lock_name
 from offline_data.store.publish import publish, staging_folder
-from offline_data.store.writer import MARGIN
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -92,10 +92,46 @@ def test_publishing_replaces_whole_or_not_at_all(
 def test_a_small_disk_is_met_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda _: MARGIN + 10)
-    with pytest.raises(NoSpaceError, match=r"64\.0 MiB free"):
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 1 << 20)
+    with pytest.raises(NoSpaceError, match=r"1\.0 MiB free"):
         write_toy(tmp_path / "d", [toy_batch([20])])
     assert [p for p in (tmp_path / "d").rglob("*") if p.is_file() and p.stat().st_size] == []
+
+
+def test_a_small_dataset_needs_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 2 << 20)
+    write_toy(tmp_path / "d", [toy_batch([20])])
+
+
+def test_files_of_the_users_stay_where_a_dataset_is_replaced(tmp_path: Path) -> None:
+    home, staging = tmp_path / "root" / "d", tmp_path / "staging"
+    write_toy(home, [toy_batch([3])])
+    (home / "notes.txt").write_text("mine")
+    (home / "plots" / "empty").mkdir(parents=True)
+    (home / "plots" / "a.png").write_text("mine too")
+    (home / "ted").mkdir()
+    (home / "ted" / "action.memmap").write_text("and this")
+    write_toy(staging / "dataset", [toy_batch([5])], layout="ted")
+    kept = publish(staging / "dataset", home)
+    assert entry_at(home).manifest.counts["transitions"] == 5
+    names = ["notes.txt", "plots/a.png", "plots/empty", "ted/action.memmap.kept"]
+    assert [path.relative_to(home).as_posix() for path in kept] == names
+    assert (home / "notes.txt").read_text() == "mine"
+    assert (home / "ted/action.memmap.kept").read_text() == "and this"
+    assert list(staging.iterdir()) == []
+    assert [problem.file for problem in verify(home)] == names
+
+
+def test_files_of_the_users_survive_a_kill_while_a_dataset_is_replaced(tmp_path: Path) -> None:
+    home, staging = tmp_path / "root" / "d", tmp_path / "staging"
+    write_toy(home, [toy_batch([5])])
+    left = staging / f"{lock_name('local/d')}.dead" / "dataset-replaced"
+    write_toy(left, [toy_batch([3])])
+    (left / "notes.txt").write_text("mine")
+    with staging_folder(staging, "local/d", home):
+        assert (home / "notes.txt").read_text() == "mine"
+    assert not left.exists()
+    assert entry_at(home).manifest.counts["transitions"] == 5
 
 
 def test_a_disk_that_fills_up_is_one_clear_error(

@@ -1,0 +1,180 @@
+"""JSON from a stranger: read whole or refused with one sentence that names the file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import AccessError, FormatError, NotFoundError
+from offline_data.heads import describe_head
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_BYTES = 16 << 20
+"""Enough for the bounds of the largest image spaces; parsed, it takes up to 25 times as much."""
+
+MAX_DEPTH = 64
+"""Containers within containers."""
+
+MAX_COUNT = 2**63 - 1
+"""Largest count or size: that of int64."""
+
+_DIGITS = 400  # a longer integer is no float64 either, and takes quadratic time to parse
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -> Any:
+    """Read a file of JSON.
+
+    Args:
+        path: A plain file, or a link to one.
+        max_bytes: Size of the largest file to read.
+        finite: Whether to refuse `NaN`, `Infinity` and numbers beyond float64.
+
+    Raises:
+        NotFoundError: No such file.
+        AccessError: It may not be read by this user.
+        FormatError: It is no plain file, larger than `max_bytes`, or refused by `parse_json`.
+    """
+    return parse_json(read_plain(path, max_bytes), str(path), finite=finite)
+
+
+def read_plain(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a plain file; never waits for a FIFO, never reads a device.
+
+    Raises:
+        NotFoundError: No such file.
+        AccessError: It may not be read by this user.
+        FormatError: It is no plain file, or larger than `max_bytes`.
+    """
+    try:
+        # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise FormatError(f"{path} is not a plain file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(max_bytes + 1)
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"There is no file {path}") from None
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that nothing drives
+            raise FormatError(f"{path} is not a plain file") from None
+        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > max_bytes:
+        raise FormatError(f"{path} is larger than {max_bytes:,} bytes: too large for its kind")
+    return data
+
+
+def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
+    r"""Parse JSON, refusing what `json.loads` lets through and what it fails on.
+
+    Args:
+        data: UTF-8, with or without a byte-order mark, or text.
+        where: The file, or the field of it, for messages.
+        finite: Whether to refuse `NaN`, `Infinity` and numbers beyond float64.
+
+    Raises:
+        FormatError: Not UTF-8, not JSON, nested deeper than `MAX_DEPTH`, a key that occurs twice
+            in an object, half of a surrogate pair, an integer of more than 400 digits.
+
+    Example:
+        >>> parse_json(b'{"rows": [1, 2.5, null]}', "here")
+        {'rows': [1, 2.5, None]}
+        >>> parse_json('{"a": 1, "a": 2}', "here")
+        Traceback (most recent call last):
+        offline_data.errors.FormatError: here cannot be read as JSON: the key 'a' occurs twice
+    """
+    try:
+        raw = data if isinstance(data, bytes) else data.encode("utf-8")
+        value = json.loads(
+            raw.decode("utf-8-sig"),
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_finite if finite else float,
+            parse_constant=_finite if finite else float,
+        )
+        _check_depth(value)
+        if _SURROGATE.search(raw):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as error:
+        raise FormatError(f"{where} is not UTF-8 text: {error.reason}") from error  # type: ignore[attr-defined]
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{where} is not JSON ({error}): {describe_head(raw[:512])}", hint="fetch it again"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        text = _TOO_DEEP if isinstance(error, RecursionError) else str(error)
+        raise FormatError(f"{where} cannot be read as JSON: {text}") from error
+    return value
+
+
+def count_of(value: object, where: str) -> int:
+    """Return a value of JSON that has to be a count or a size: an integer from 0 to int64's last.
+
+    Raises:
+        FormatError: It is something else; `where` says which field of which file.
+    """
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        raise FormatError(f"{where} is {shown(value)}; expected an integer from 0 to 2**63 - 1")
+    return value
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """Return a value of JSON as a message can have it: printable ASCII, cut at `limit` letters.
+
+    Example:
+        >>> shown(["a"] * 3), shown("-" * 9, limit=5)
+        ("['a', 'a', 'a']", "'--…")
+    """
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
+        return f"an integer of {value.bit_length()} bits"
+    text = ascii(value[:limit] if isinstance(value, (str, list)) else value)
+    return text if len(text) <= limit else f"{text[: limit - 2]}…"
+
+
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH}"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {shown(twice)} occurs twice")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"an integer in it has {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise ValueError(f"{shown(text)} is not a finite number")
+    return value
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            part
+            for container in level
+            if isinstance(container, (list, dict))
+            for part in (container.values() if isinstance(container, dict) else container)
+            if isinstance(part, (list, dict))
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
