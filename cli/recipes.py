@@ -54,6 +54,10 @@ def _lines(step: Mapping[str, Any]) -> list[str]:
         lines.append(f"{name}: {', '.join(step['two_copies'])} stored twice, with its own `next`")
     if step.get("unsteady"):
         lines.append(f"{name}: {step['unsteady']}; values may depend on the order of calls")
+    if step.get("unknown"):
+        lines.append(
+            f"{name}: neither used again nor resumed, for it cannot be told apart: {step['unknown']}"
+        )
     if step.get("kept"):
         lines.append(f"{name}: {', '.join(step['kept'])} kept, it does not return them")
     return lines
@@ -62,13 +66,19 @@ def _lines(step: Mapping[str, Any]) -> list[str]:
 def _how(step: Mapping[str, Any]) -> str:
     if step.get("by") == "episode":
         return "episode by episode"
-    if step["run"] == "vmap":
-        return "torch.vmap"
+    if step["run"] == "vectorised":
+        return f"vectorised{_but_for(step)}"
     if step["run"] == "blocks":
         return f"blocks of {step['batched']} rows"
     if not step["vectorize"]:
         return "row by row, as asked for"
     return f"row by row, {step['why']}; --batched N hands it blocks"
+
+
+def _but_for(step: Mapping[str, Any]) -> str:
+    """Say how many rows were run one at a time after all."""
+    left = step.get("by_rows")
+    return f", but for {left['rows']:,} rows, run row by row: {left['why']}" if left else ""
 
 
 def step_list() -> Result:

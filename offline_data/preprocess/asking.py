@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError
+from offline_data.preprocess.reading import Chosen
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
     import torch
 
+    from offline_data.buffers.storage import Storage
     from offline_data.preprocess.executors.base import Executor
     from offline_data.progress import Progress
 
@@ -77,3 +79,24 @@ def shown(progress: Progress | None, *, pbar: bool) -> Progress:
     from offline_data.preprocess.bar import RichProgress
 
     return RichProgress()
+
+
+def view_of(storage: Storage) -> Chosen | None:
+    """Return the rows of a view, in its order; None for the storage of a whole dataset.
+
+    Rows that follow each other in an episode are one piece, also where it is a single row.
+
+    Raises:
+        UsageError: The view is empty.
+    """
+    from offline_data.buffers.views.storage import SubsetStorage
+
+    if not isinstance(storage, SubsetStorage):
+        return None
+    runs = storage.whole.runs()
+    pieces = storage.row_map.cut(runs)
+    if not len(pieces.first):
+        raise UsageError("The view is empty, so there is nothing to preprocess")
+    episodes = runs.of(pieces.first)
+    steps = pieces.first - runs.starts[episodes]
+    return Chosen(episodes.numpy(), pieces.lengths.numpy(), steps.numpy())

@@ -70,8 +70,7 @@ class Run:
 
     def header(self, plan: Plan) -> Manifest:
         """Return what the manifest says of the parent and the recipe."""
-        frames = self.options.num_frames
-        return header_of(self.target.id, plan, self.reader, self.fingerprint, frames)
+        return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
 
 def preprocess(
@@ -104,10 +103,10 @@ def preprocess(
     """
     begin = time.perf_counter()
     reader = open_reader(parent.path)
-    made_of = fingerprint(reader, recipe, options.num_frames)
+    made_of = fingerprint(reader, recipe, options.num_frames, options.view)
     run = Run(reader, recipe, target, made_of, options, settings, progress)
     refuse_itself(parent, target)
-    with dataset_lock(settings.staging, target.lock, progress):
+    with dataset_lock(settings.staging, target.lock, progress), _explained(recipe):
         existed = not options.force and is_there(target, made_of, options.layout)
         if not existed:
             replaced = older(target, settings.root, force=options.force)
@@ -221,6 +220,17 @@ def begun(run: Run) -> Prepared | None:
 
 
 @contextmanager
+def _explained(recipe: Recipe) -> Iterator[None]:
+    """Say why what is there is taken for another one, where that is because nobody can tell."""
+    try:
+        yield
+    except UsageError as error:
+        if recipe.unknown:
+            raise UsageError(f"{error.message}. {recipe.unknown}", hint=error.hint) from error
+        raise
+
+
+@contextmanager
 def _told(run: Run) -> Iterator[None]:
     """Say what is kept when something fails."""
     try:
@@ -235,6 +245,9 @@ def _told(run: Run) -> Iterator[None]:
 
 
 def _kept(run: Run) -> str:
+    if run.recipe.unknown:
+        run.work.clear()
+        return f"nothing is kept: {run.recipe.unknown}"
     if not run.work.plan.exists():
         return ""
     count = run.work.recorded()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,7 +109,18 @@ def finish(
         written,
     )
     with Sink(work.dataset) as sink:
-        return complete(sink, header, contents, words)
+        return complete(sink, _with_by_rows(header, done.records), contents, words)
+
+
+def _with_by_rows(header: Manifest, records: list[Record]) -> Manifest:
+    """Say of every function how many rows of it could not be vectorised, and why."""
+    options = header.converter["options"]
+    recipe = [dict(step) for step in options["recipe"]]
+    for number, blocks, rows, why in (one for r in records for one in r.counts["by_rows"]):
+        one = recipe[number].setdefault("by_rows", {"blocks": 0, "rows": 0, "why": why})
+        one["blocks"] += blocks
+        one["rows"] += rows
+    return replace(header, converter={**header.converter, "options": {**options, "recipe": recipe}})
 
 
 def _records(plan: Plan, work: Work) -> list[Record]:

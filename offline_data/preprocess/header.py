@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offline_data.ingest.building import package_version
+from offline_data.preprocess.plan import digest_of_rows
 from offline_data.preprocess.steps.base import Selection
 from offline_data.store.layout import EPISODE
 from offline_data.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from offline_data.ids import DatasetId
+    from offline_data.preprocess.options import Options
     from offline_data.preprocess.plan import Plan
+    from offline_data.preprocess.reading import Chosen
     from offline_data.preprocess.recipe import Recipe
     from offline_data.store.reader import DatasetReader
 
@@ -20,7 +23,7 @@ ADAPTER = "preprocess"
 
 
 def header_of(
-    target: DatasetId, plan: Plan, reader: DatasetReader, fingerprint: str, num_frames: int | None
+    target: DatasetId, plan: Plan, reader: DatasetReader, fingerprint: str, options: Options
 ) -> Manifest:
     """Return the manifest without tables, counts and digests.
 
@@ -33,7 +36,9 @@ def header_of(
         notes.append(f"Spaces of {' and '.join(changed)} are left out: these leaves have changed")
     if _tells_rewards(parent) and not all(isinstance(s, Selection) for s in plan.recipe.steps):
         notes.append(f"Reference scores and reward thresholds are those of {parent.id}")
-    if num_frames is not None:
+    if options.view is not None:
+        notes.append(_view_note(options.view, reader))
+    if options.num_frames is not None:
         notes.append(_cut(plan, reader))
     return Manifest(
         id=str(target),
@@ -49,8 +54,9 @@ def header_of(
             "adapter": ADAPTER,
             "options": {
                 "recipe": recipe_json(plan.recipe),
-                "num_frames": num_frames,
+                "num_frames": options.num_frames,
                 "fingerprint": fingerprint,
+                **({} if options.view is None else {"view": _view_json(options.view, reader)}),
             },
         },
         spaces={name: space for name, space in parent.spaces.items() if name not in changed},
@@ -93,9 +99,34 @@ def _changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
     return before != after
 
 
+def _view_json(view: Chosen, reader: DatasetReader) -> dict[str, Any]:
+    """Describe the view that was preprocessed; `cut`: pieces that are not whole episodes."""
+    whole = view.lengths == reader.lengths[view.episodes]
+    return {
+        "transitions": view.transitions,
+        "episodes": len(view.episodes),
+        "cut": int((~whole).sum()),
+        "sha256": digest_of_rows(view),
+    }
+
+
+def _view_note(view: Chosen, reader: DatasetReader) -> str:
+    said = _view_json(view, reader)
+    note = f"Made of a view of {reader.manifest.id}: {said['transitions']} of {reader.transitions} transitions"
+    if not said["cut"]:
+        return note
+    return (
+        f"{note}. {said['cut']} of its {said['episodes']} episodes are pieces, which are truncated "
+        "where they end before the parent's episode does"
+    )
+
+
 def _cut(plan: Plan, reader: DatasetReader) -> str:
-    last = int(plan.chosen.episodes[-1])
-    taken, of = int(plan.chosen.lengths[-1]), int(reader.lengths[last])
-    if taken == of:
+    chosen = plan.chosen
+    if not chosen.ends_early(reader)[-1]:
         return ""
-    return f"Episode {last} of {reader.manifest.id} is cut after {taken} of {of} steps: truncated there"
+    last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])
+    of = int(reader.lengths[last])
+    return (
+        f"Episode {last} of {reader.manifest.id} is cut after {stop} of {of} steps: truncated there"
+    )

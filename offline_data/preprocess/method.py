@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from offline_data.buffers.storage import DatasetStorage
+    from offline_data.buffers.storage import DatasetStorage, Storage
     from offline_data.preprocess.executors.base import Executor
-    from offline_data.preprocess.functions.views import On
+    from offline_data.preprocess.functions.ted import On
     from offline_data.preprocess.spec import Stage
     from offline_data.progress import Progress
     from offline_data.store.audit import AuditMode
@@ -29,6 +29,10 @@ class Preprocesses:
         def data_path(self) -> Path:
             """The dataset directory."""
 
+        @property
+        def storage(self) -> Storage:
+            """The rows of this buffer."""
+
     def preprocess(
         self,
         fn: Stage | Sequence[Stage],
@@ -40,7 +44,7 @@ class Preprocesses:
         batched: int | None = None,
         by: Literal["row", "episode"] = "row",
         on: On = "transitions",
-        vectorize: bool = True,
+        vectorize: Literal["auto"] | bool = "auto",
         num_frames: int | None = None,
         chunksize: int | None = None,
         num_chunks: int | None = None,
@@ -60,12 +64,27 @@ class Preprocesses:
         force: bool = False,
         root: str | os.PathLike[str] | None = None,
     ) -> DatasetStorage:
-        """Make a new dataset out of all transitions of this one, on disk.
+        """Make a new dataset out of all transitions of this dataset, or of this view, on disk.
 
-        `fn` gets one transition in TED, without batch size and with `index` and `episode`, and
-        returns one: leaves may be added, removed, reshaped and cast. What it returns for the first
+        `fn` gets one transition in TED, without batch size and with `index` and `episode` (those of
+        the dataset on disk, also in a view), and returns one: leaves may be added, removed, reshaped and cast. What it returns for the first
         row is what it must return for all. The result does not depend on workers, chunks or order.
-        Where `torch.vmap` can run `fn` and gives the same to the bit, blocks of rows are run so.
+
+        `fn` is pure, as functions are for `jax.jit`: what it returns depends on its row alone, and on
+        random numbers of the global generators, which are seeded for every row. Where `torch.vmap`
+        can run it, blocks of rows are run so, and the manifest says "vectorised": the same up to
+        floating-point rounding, so that a comparison on a knife's edge may fall to the other side.
+        A function that looks at values to decide what to do, draws random numbers, or does what
+        `vmap` refuses, is run row by row. Of every block some rows are compared with rows one at a
+        time (512 values of changed leaves; integers and bools exactly), and a block that differs is
+        run by rows. `vectorize=False` is row by row, exactly. Not found out, for nobody watches the
+        interpreter: functions that keep a state which the first calls do not show, ask for the time
+        or draw from a generator of their own, or read the text of a tensor.
+
+        What was made of the same data by the same functions is not made again, and a stopped run is
+        resumed for the same functions only. They are told apart by their code and all that they refer
+        to. Of what cannot be compared (an open file, a dataset of h5py, a generator) nothing is used
+        again: close over arrays or paths.
 
         Where `fn` treats observations before and after actions alike, the new dataset keeps each
         once; leaves that it tells apart are stored twice, and the manifest names them.
@@ -86,7 +105,7 @@ class Preprocesses:
                 None to leave it out.
             on: `"observations"`: `fn` gets every observation once, before an action or after an
                 episode's last one, without the rest of the transition: half the work.
-            vectorize: False: row by row in any case.
+            vectorize: `"auto"`: by `torch.vmap` where it can; False: row by row.
             num_frames: Only the first so many transitions.
             chunksize: Transitions of a task, about: what is lost at most when a process dies.
             num_chunks: Number of tasks, about.
@@ -134,7 +153,13 @@ class Preprocesses:
         """
         from offline_data.buffers.storage import DatasetStorage
         from offline_data.config import resolve_settings
-        from offline_data.preprocess.asking import check_torchrl, executor_named, seed_of, shown
+        from offline_data.preprocess.asking import (
+            check_torchrl,
+            executor_named,
+            seed_of,
+            shown,
+            view_of,
+        )
         from offline_data.preprocess.options import Options
         from offline_data.preprocess.order import Order, carry_out
         from offline_data.preprocess.spec import Calling
@@ -145,6 +170,7 @@ class Preprocesses:
         stages = fn if isinstance(fn, (list, tuple)) else [cast("Stage", fn)]
         options = Options(
             num_frames=num_frames,
+            view=view_of(self.storage),
             layout=layout,
             workers=num_workers or None,
             worker_threads=worker_threads,

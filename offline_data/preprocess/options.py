@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
     from offline_data.preprocess.executors.base import Executor
+    from offline_data.preprocess.reading import Chosen
     from offline_data.store.layout import LayoutName
 
 _LONG = 60
@@ -24,10 +25,12 @@ _LONG = 60
 
 @dataclass(frozen=True)
 class Options:
-    """How a recipe is carried out; none of it changes a value of the result."""
+    """How a recipe is carried out; but for `num_frames` and `view`, nothing of it changes the result."""
 
     num_frames: int | None = None
     """Only the first so many transitions; None: all."""
+    view: Chosen | None = None
+    """The rows of the parent that are to be read; None: all."""
     layout: LayoutName | None = None
     """Layout to write; None: the parent's."""
     workers: int | None = None

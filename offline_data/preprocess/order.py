@@ -71,7 +71,7 @@ class Order:
         """
         reader = open_reader(self.parent.absolute())
         recipe = recipe_of(self.stages, self.calling)
-        made_of = fingerprint(reader, recipe, self.options.num_frames)
+        made_of = fingerprint(reader, recipe, self.options.num_frames, self.options.view)
         target = target_of(self.name, self.dest, made_of[:REVISION_DIGITS], settings)
         return Run(reader, recipe, target, made_of, self.options, settings, progress)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import EpisodeBatch
     from offline_data.episodes.fields import Key
+
+
+class ByRows(NamedTuple):
+    """A block of rows that could not be vectorised, although the function can be."""
+
+    rows: int
+    why: str
+    step: int = 0
+    """Number of the step in the recipe."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Piece:
     """`[E]` number in its episode of each first transition; 0 where episodes are whole."""
     words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """Vocabularies of text leaves, by the key in the batch's steps or observations."""
+    by_rows: tuple[ByRows, ...] = ()
+    """What could not be vectorised on the way here."""
 
     @cached_property
     def row_numbers(self) -> NDArray[np.int64]:

@@ -182,17 +182,21 @@ def _seams(runs: list[tuple[int, int]]) -> NDArray[np.int64]:
     return np.array([0, *(stop for _, stop in runs)], np.int64)
 
 
-def fingerprint(reader: DatasetReader, recipe: Recipe, num_frames: int | None) -> str:
+def fingerprint(
+    reader: DatasetReader, recipe: Recipe, num_frames: int | None, view: Chosen | None = None
+) -> str:
     """Return 64 hexadecimal digits that tell what is made of what.
 
     Of the parent's id and the digests of its files, of what the recipe says of itself, and of
-    `num_frames`: not of workers, chunks or layout, for the result does not depend on them.
+    `num_frames` and `view`: not of workers, chunks or layout, for the result does not depend on them.
     """
     return _digest(
         {
             "parent": identity_of(reader),
             "recipe": recipe.describe(),
             "num_frames": None if num_frames is None else int(num_frames),
+            **({"code": recipe.code} if recipe.code else {}),
+            **({} if view is None else {"view": digest_of_rows(view)}),
         }
     )
 
@@ -201,6 +205,12 @@ def identity_of(reader: DatasetReader) -> str:
     """Return 64 hexadecimal digits that tell a dataset apart: of its id and of all its files."""
     files = {name: entry["sha256"] for name, entry in reader.manifest.digests.items()}
     return _digest({"id": reader.manifest.id, "digests": files})
+
+
+def digest_of_rows(chosen: Chosen) -> str:
+    """Return 64 hexadecimal digits that tell rows of a dataset from others."""
+    arrays = (chosen.episodes, chosen.steps, chosen.lengths)
+    return hashlib.sha256(b"".join(one.astype("<i8").tobytes() for one in arrays)).hexdigest()
 
 
 def _digest(value: dict[str, Any]) -> str:

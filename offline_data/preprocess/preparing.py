@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from offline_data.errors import FormatError
+from offline_data.errors import FormatError, UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.plan import (
     GROUP_ROWS,
@@ -25,6 +25,7 @@ from offline_data.preprocess.probing import probe, seconds_each
 from offline_data.preprocess.reading import OWN_COLUMNS, Chosen, every, read_piece
 from offline_data.preprocess.recipe import Recipe
 from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step
+from offline_data.preprocess.tasks import FIRST_ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def prepare(
         StepError: A step does not fit the data, or leaves no episode.
         Revised: A trial on some episodes shows that a step must be done otherwise.
     """
-    chosen = every(reader, options.num_frames)
+    chosen = every(reader, options.num_frames, options.view)
     ready = Recipe(())
     for step in recipe.steps:
         if isinstance(step, Selection):
@@ -147,17 +148,25 @@ def _selected(
     step = step.settled(recipe.apply(probe(reader, chosen, recipe)))
     mapped = not all(isinstance(before, Selection) for before in recipe.steps)
     changed = not recipe.keeps_rows or (mapped and step.by_values)
-    cut = options.num_frames is not None
+    cut = options.num_frames is not None or options.view is not None
     if step.needs_data or changed or cut:
         measures = measure(_trial(reader, recipe, chosen, options).plan, step)
         table = {k: np.concatenate([one[k] for one in measures]) for k in measures[0]}
+        rows = table.pop(FIRST_ROW)
     else:
-        table = _table(reader, chosen)
+        table, rows = _table(reader, chosen), chosen.rows(reader)
     stays = step.choose(table, episode_words(reader))
     if not stays.any():
         raise StepError(f"Step {step.name!r} leaves none of {len(stays)} episodes")
     if len(stays) != len(chosen.episodes):  # a function before it has left some out
-        stays = np.isin(chosen.episodes, table["number",][stays])
+        before = chosen.rows(reader)
+        if len(np.unique(before)) < len(before):
+            raise UsageError(
+                f"The view has rows more than once, and a function before step {step.name!r} left "
+                "episodes out: which of them is meant is not known",
+                hint="make a dataset by the function first, then take the step on that",
+            )
+        stays = np.isin(before, rows[stays])
     return chosen[stays]
 
 

@@ -32,7 +32,7 @@ def probe(reader: DatasetReader, chosen: Chosen, recipe: Recipe) -> Piece:
     if not recipe.keeps_rows:
         count = len(chosen.episodes)
         return read_piece(reader, chosen[np.isin(np.arange(count), _spread(count, _EPISODES))])
-    starts = reader.starts[chosen.episodes]
+    starts = chosen.rows(reader)
     ends = starts + chosen.lengths - 1
     random = np.random.default_rng(0)
     drawn = random.integers(0, chosen.transitions, _DRAWN)

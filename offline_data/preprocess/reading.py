@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from offline_data.preprocess.piece import Piece
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from numpy.typing import NDArray
 
     from offline_data.store.reader import DatasetReader
@@ -26,43 +23,78 @@ OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_ob
 
 @dataclass(frozen=True)
 class Chosen:
-    """Episodes of the parent that are to be read, and how much of each."""
+    """Episodes of the parent that are to be read, in order, and which steps of each.
+
+    A piece of an episode is read as an episode of its own. Where it ends before its episode does,
+    it ends truncated, and its last next observation is the parent's.
+    """
 
     episodes: NDArray[np.int64]
-    """`[C]` numbers in the parent."""
+    """`[C]` numbers in the parent; one that several pieces are of stands there for each."""
     lengths: NDArray[np.int64]
-    """`[C]` transitions to take from the beginning of each; less than it has where it is cut."""
+    """`[C]` transitions to take of each, at least 1."""
+    steps: NDArray[np.int64]
+    """`[C]` step of each at which that begins; 0 where its beginning is wanted."""
 
     def __getitem__(self, part: slice | NDArray[np.bool_]) -> Chosen:
         """Return some of them."""
-        return Chosen(self.episodes[part], self.lengths[part])
+        return Chosen(self.episodes[part], self.lengths[part], self.steps[part])
 
     @property
     def transitions(self) -> int:
         """Transitions in all."""
         return int(self.lengths.sum())
 
+    def rows(self, reader: DatasetReader) -> NDArray[np.int64]:
+        """Return the parent's row that each begins with, `[C]`."""
+        return np.asarray(reader.starts[self.episodes] + self.steps)
 
-def every(reader: DatasetReader, num_frames: int | None = None) -> Chosen:
-    """Choose all episodes, or the first `num_frames` transitions: the last episode may be cut."""
+    def ends_early(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        """Return `[C]` whether the parent's episode goes on after the last step taken."""
+        return np.asarray(self.steps + self.lengths < reader.lengths[self.episodes])
+
+
+def every(
+    reader: DatasetReader, num_frames: int | None = None, view: Chosen | None = None
+) -> Chosen:
+    """Choose all episodes, or those of a view; of these the first `num_frames` transitions."""
     lengths = reader.lengths
-    if num_frames is None or num_frames >= reader.transitions:
-        return Chosen(np.arange(len(lengths)), lengths)
-    stop = int(np.searchsorted(reader.starts, num_frames))
-    taken = np.minimum(lengths[:stop], num_frames - reader.starts[:stop])
-    return Chosen(np.arange(stop), taken)
+    zeros = np.zeros(len(lengths), np.int64)
+    chosen = view or Chosen(np.arange(len(lengths)), np.asarray(lengths), zeros)
+    if num_frames is None or num_frames >= chosen.transitions:
+        return chosen
+    before = np.cumsum(chosen.lengths) - chosen.lengths
+    kept = chosen[before < num_frames]
+    left = num_frames - before[before < num_frames]
+    return replace(kept, lengths=np.minimum(kept.lengths, left))
 
 
 def read_piece(reader: DatasetReader, chosen: Chosen) -> Piece:
-    """Read whole episodes (cut ones end truncated, their last next observation known).
+    """Read episodes, or pieces of them.
 
-    Consecutive episodes of layout `compact` are views of the files; anything else is copied.
+    What lies side by side in files of layout `compact` is views of the files; anything else is
+    copied.
     """
-    runs = list(_runs(reader, chosen))
-    batches = [_read_run(reader, run) for run in runs]
-    batch = batches[0] if len(batches) == 1 else _joined(batches)
-    starts = reader.starts[chosen.episodes]
-    return Piece(batch, chosen.episodes, starts, np.zeros_like(starts), _words(reader, batch))
+    begins, early = chosen.rows(reader), chosen.ends_early(reader)
+    follows = (np.diff(chosen.episodes) == 1) & (begins[1:] == begins[:-1] + chosen.lengths[:-1])
+    together = bool(follows.all())
+    rows = _index(begins, chosen.lengths, together=together)
+    steps: dict[Key, NDArray[Any]] = {
+        key: reader.step(key)[rows] for key in reader.step_leaves if key != EPISODE
+    }
+    if early.any():
+        last = np.cumsum(chosen.lengths)[early] - 1
+        truncated = np.array(steps[TRUNCATED])
+        truncated[last] |= ~steps[TERMINATED][last].astype(bool)
+        steps[TRUNCATED] = truncated
+    observations = {
+        key: _observations(reader, key, chosen, begins, together=together)
+        for key in reader.observation_leaves
+    }
+    final = np.asarray(reader.episodes[("final_observation",)])[chosen.episodes].astype(bool)
+    extras = {key: np.array(column[chosen.episodes]) for key, column in _extras(reader).items()}
+    batch = EpisodeBatch(chosen.lengths, steps, observations, final | early, extras)
+    return Piece(batch, chosen.episodes, begins, chosen.steps, _words(reader, batch))
 
 
 def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> Piece:
@@ -83,65 +115,25 @@ def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> Piece:
     return Piece(batch, episodes, rows, rows - reader.starts[episodes], _words(reader, batch))
 
 
-def _runs(reader: DatasetReader, chosen: Chosen) -> Iterator[Chosen]:
-    """Cut into runs of episodes that lie side by side, none but the last of a run cut."""
-    whole = chosen.lengths == reader.lengths[chosen.episodes]
-    follows = (np.diff(chosen.episodes) == 1) & whole[:-1]
-    seams = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(whole)]
-    for first, stop in itertools.pairwise(seams):
-        yield chosen[first:stop]
+def _index(
+    begins: NDArray[np.int64], counts: NDArray[np.int64], *, together: bool
+) -> slice | NDArray[np.int64]:
+    """Return `counts[0]` rows from `begins[0]` on, then those of the next, …: a slice if it can be."""
+    if together:
+        return slice(int(begins[0]), int(begins[0] + counts.sum()))
+    before = np.cumsum(counts) - counts
+    return np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
 
 
-def _read_run(reader: DatasetReader, run: Chosen) -> EpisodeBatch:
-    first, stop = int(run.episodes[0]), int(run.episodes[-1]) + 1
-    begin, count = int(reader.starts[first]), run.transitions
-    steps: dict[Key, NDArray[Any]] = {
-        key: reader.step(key)[begin : begin + count] for key in reader.step_leaves if key != EPISODE
-    }
-    observations = {
-        key: _observation_run(reader, key, run, begin, begin + first)
-        for key in reader.observation_leaves
-    }
-    final = np.array(reader.episodes[("final_observation",)][first:stop], dtype=bool)
-    extras = {key: np.array(column[first:stop]) for key, column in _extras(reader).items()}
-    batch = EpisodeBatch(run.lengths, steps, observations, final, extras)
-    cut = run.lengths[-1] < reader.lengths[stop - 1]
-    return _ended(batch) if cut else batch
-
-
-def _observation_run(
-    reader: DatasetReader, key: Key, run: Chosen, begin: int, before: int
+def _observations(
+    reader: DatasetReader, key: Key, chosen: Chosen, begins: NDArray[np.int64], *, together: bool
 ) -> NDArray[Any]:
-    count = run.transitions
     if TED not in reader.manifest.tables:
-        return np.asarray(
-            reader.leaf(OBSERVATIONS, key)[before : before + count + len(run.lengths)]
-        )
-    rows, ends = np.arange(begin, begin + count), np.cumsum(run.lengths)
-    after = reader.observations_at(key, rows[ends - 1], after=True)
-    return np.insert(reader.leaf(TED, key)[begin : begin + count], ends, after, axis=0)
-
-
-def _ended(batch: EpisodeBatch) -> EpisodeBatch:
-    """Mark the last transition as truncated, unless it is terminated: the episode is cut there."""
-    truncated = np.array(batch.steps[TRUNCATED])
-    truncated[-1] |= ~batch.steps[TERMINATED][-1].astype(bool)
-    final = batch.final_observation.copy()
-    final[-1] = True
-    return replace(batch, steps={**batch.steps, TRUNCATED: truncated}, final_observation=final)
-
-
-def _joined(batches: list[EpisodeBatch]) -> EpisodeBatch:
-    def join(columns: list[Mapping[Key, NDArray[Any]]]) -> dict[Key, NDArray[Any]]:
-        return {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
-
-    return EpisodeBatch(
-        np.concatenate([batch.lengths for batch in batches]),
-        join([batch.steps for batch in batches]),
-        join([batch.observations for batch in batches]),
-        np.concatenate([batch.final_observation for batch in batches]),
-        join([batch.episodes for batch in batches]),
-    )
+        index = _index(begins + chosen.episodes, chosen.lengths + 1, together=together)
+        return np.asarray(reader.leaf(OBSERVATIONS, key)[index])
+    before = reader.leaf(TED, key)[_index(begins, chosen.lengths, together=together)]
+    after = reader.observations_at(key, begins + chosen.lengths - 1, after=True)
+    return np.insert(before, np.cumsum(chosen.lengths), after, axis=0)
 
 
 def _extras(reader: DatasetReader) -> dict[Key, NDArray[np.generic]]:

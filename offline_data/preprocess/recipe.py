@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from offline_data.episodes.fields import join_key
 from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.steps.base import Revision, Step
 
 if TYPE_CHECKING:
@@ -45,10 +47,14 @@ class Recipe:
             Revised: A step must be done otherwise.
         """
         for number, step in enumerate(self.steps):
+            before = piece.by_rows
             try:
                 piece = step.apply(piece)
             except Revision as found:
                 raise Revised(number, found.step.state(), found.reason) from found
+            if piece.by_rows != before:
+                found_here = (one._replace(step=number) for one in piece.by_rows[len(before) :])
+                piece = replace(piece, by_rows=(*before, *found_here))
         _check_text(piece)
         return piece
 
@@ -68,6 +74,18 @@ class Recipe:
     def describe(self) -> list[dict[str, Any]]:
         """Return what was asked for, as JSON values."""
         return [step.describe() for step in self.steps]
+
+    @cached_property
+    def code(self) -> list[dict[str, Any]]:
+        """Classes of steps that are the user's own, as `describe_function` has them."""
+        own = (type(step) for step in self.steps if is_own(type(step).__module__))
+        return [describe_function(kind) for kind in own]
+
+    @property
+    def unknown(self) -> str:
+        """Why its result is neither used again nor resumed; empty: its functions can be told apart."""
+        found = (one for one in (*self.describe(), *self.code) if one.get("unknown"))
+        return next((unknown_note(one) for one in found), "")
 
     def states(self) -> list[dict[str, Any]]:
         """Return what the steps learnt, as JSON values."""

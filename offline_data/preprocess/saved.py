@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.work import Work
     from offline_data.store.reader import DatasetReader
 
-_ARRAYS = (("episodes",), ("lengths",), ("groups",), ("tasks",))
+_ARRAYS = (("episodes",), ("lengths",), ("steps",), ("groups",), ("tasks",))
 
 
 def save_plan(work: Work, plan: Plan, fingerprint: str, more: dict[str, Any] | None = None) -> None:
@@ -28,7 +28,8 @@ def save_plan(work: Work, plan: Plan, fingerprint: str, more: dict[str, Any] | N
         fingerprint: What tells it apart from other plans.
         more: What else is to be kept with it, as JSON values.
     """
-    arrays = (plan.chosen.episodes, plan.chosen.lengths, plan.groups, plan.tasks)
+    chosen = plan.chosen
+    arrays = (chosen.episodes, chosen.lengths, chosen.steps, plan.groups, plan.tasks)
     about = {
         "version": package_version(),
         "fingerprint": fingerprint,
@@ -63,8 +64,8 @@ def load_plan(work: Work, recipe: Recipe, reader: DatasetReader) -> Plan:
     if value["version"] != package_version():
         raise _unusable(work, f"offline-data {value['version']} made it, not {package_version()}")
     ready = recipe.with_states(value["states"])
-    episodes, lengths, groups, tasks = (arrays[key] for key in _ARRAYS)
-    chosen = Chosen(episodes, lengths)
+    *taken, groups, tasks = (arrays[key] for key in _ARRAYS)
+    chosen = Chosen(*taken)
     made = ready.apply(probe(reader, chosen, ready))
     return Plan(
         reader.path,

@@ -55,8 +55,15 @@ def plan_shared(
         ManifestError, NewerFormatError: The file is there and is no plan.
         NoSpaceError, AccessError: The disk of the file.
     """
+    if order.options.view is not None:
+        raise UsageError("A view cannot be planned for other programs", hint="preprocess it here")
     order, file = order.absolute(), file.expanduser().absolute()
     run = order.run(settings, progress)
+    if run.recipe.unknown:
+        raise UsageError(
+            f"{run.recipe.unknown}, and other programs cannot follow this plan",
+            hint="close over arrays or paths instead, and open files inside the function",
+        )
     shared = _unplanned(order, file, run)
     refuse_itself(entry_at(run.reader.path), run.target)
     with plan_lock(file, progress):

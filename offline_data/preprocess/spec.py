@@ -13,7 +13,7 @@ from offline_data.preprocess.steps.registry import parse_step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from offline_data.preprocess.functions.views import On
+    from offline_data.preprocess.functions.ted import On
 
 Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 """A step, the text of one (`cast:obs=float32`, `fn:FILE.py:NAME`), or a function."""
@@ -33,12 +33,15 @@ class Calling:
     """What a function gets: a row, or a whole episode."""
     on: On = "transitions"
     """What a row is."""
-    vectorize: bool = True
-    """Whether to run functions of rows by `torch.vmap` where that gives the same."""
+    vectorize: Literal["auto"] | bool = "auto"
+    """Whether to run functions of rows by `torch.vmap` where it can; True is the same as "auto"."""
     seed: int = 0
     """What random numbers depend on, beside the row."""
 
     def __post_init__(self) -> None:
+        if self.vectorize not in ("auto", True, False):
+            raise UsageError(f"vectorize is {self.vectorize!r}; expected 'auto' or False")
+        object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
         if self.by not in ("row", "episode"):
             raise UsageError(f"by is {self.by!r}; expected 'row' or 'episode'")
         if self.on not in ("transitions", "observations"):
@@ -94,11 +97,15 @@ def _named(reference: str, calling: Calling) -> Step:
 
 def function_step(fn: Callable[[Any], Any], calling: Calling) -> Step:
     """Return the step that calls `fn`."""
-    from offline_data.preprocess.functions.by_episode import EpisodeStep
-    from offline_data.preprocess.functions.function import FunctionStep
-    from offline_data.preprocess.functions.reference import describe_function
+    from offline_data.preprocess.functions.episodes import EpisodeStep
+    from offline_data.preprocess.functions.step import FunctionStep
 
-    about = describe_function(fn)
     if calling.by == "episode":
-        return EpisodeStep(fn, about, calling.seed)
-    return FunctionStep(fn, about, calling.on, calling.batched, calling.vectorize, calling.seed)
+        return EpisodeStep(fn, seed=calling.seed)
+    return FunctionStep(
+        fn,
+        on=calling.on,
+        batched=calling.batched,
+        vectorize=calling.vectorize,
+        seed=calling.seed,
+    )

@@ -17,6 +17,7 @@ from offline_data.preprocess.placed import PlacedFiles
 from offline_data.preprocess.plan import identity_of
 from offline_data.preprocess.reading import read_piece
 from offline_data.preprocess.recipe import Revised
+from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.work import Record
 from offline_data.store.audit import Audit
 from offline_data.store.census import Census
@@ -27,18 +28,21 @@ from offline_data.store.text import Vocabularies
 from offline_data.store.writer import episode_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from offline_data.episodes import EpisodeBatch, Key
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.piece import ByRows, Piece
     from offline_data.preprocess.plan import Plan
-    from offline_data.preprocess.steps.base import MeasuredStep, Selection
+    from offline_data.preprocess.steps.base import MeasuredStep
     from offline_data.preprocess.work import Work
     from offline_data.store.audit import AuditMode
     from offline_data.store.manifest import Manifest
+
+FIRST_ROW: Key = ("first row",)
+"""Column of what a selection measures: the parent's row that each episode begins with."""
 
 _AHEAD = 2
 """Groups that are made before the ones before them are written."""
@@ -63,11 +67,15 @@ class MeasureJob:
     """The step that measures."""
 
     def __call__(self, task: int) -> list[Any] | Revised:
-        """Return the measure of each group, in order."""
+        """Return the measure of each group, in order; a selection's with `FIRST_ROW`."""
         try:
-            return [self.step.measure(piece) for piece in _pieces(self.plan, task)]
+            return [self._measured(piece) for piece in _pieces(self.plan, task)]
         except Revised as found:
             return found
+
+    def _measured(self, piece: Piece) -> Any:
+        measure = self.step.measure(piece)
+        return {**measure, FIRST_ROW: piece.rows} if isinstance(self.step, Selection) else measure
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,7 @@ class _Writing:
         self._layout = layout_writer(plan.layout, plan.schema, self._files, Vocabularies())
         self._census, self._audit = Census(), Audit(job.audit)
         self._columns: list[dict[Key, NDArray[Any]]] = []
+        self._by_rows: list[ByRows] = []
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
         self._waiting: deque[Future[None]] = deque()
 
@@ -122,6 +131,7 @@ class _Writing:
 
     def put(self, piece: Piece) -> None:
         """Write the episodes of a piece behind those before."""
+        self._by_rows += piece.by_rows
         if not len(piece.episodes):
             return
         counts = self._census.counts
@@ -163,8 +173,22 @@ class _Writing:
             "counts": dict(self._census.counts),
             "non_finite": self._census.non_finite_json(),
             "audit": [self._audit.rows, self._audit.episodes],
+            "by_rows": merged(self._by_rows),
         }
         return Record(columns, counts, self._files.written)
+
+
+def merged(found: Iterable[ByRows]) -> list[list[Any]]:
+    """Return `[step, blocks, rows, why]` of each step of which some blocks were run by rows.
+
+    The reason is that of the first one.
+    """
+    by_step: dict[int, list[Any]] = {}
+    for rows, why, step in found:
+        one = by_step.setdefault(step, [step, 0, 0, why])
+        one[1] += 1
+        one[2] += rows
+    return list(by_step.values())
 
 
 def begins(plan: Plan, row: int, episode: int) -> dict[str, int]:

@@ -114,7 +114,7 @@ def test_a_function(cli: Cli, toy: Path, functions: Path) -> None:
     assert data["schema"] == cli("info", "local:twice", "--json").json["schema"]
     assert data["seconds"] > 0
     (step,) = data["recipe"]
-    assert (step["name"], step["run"]) == ("doubled", "vmap")
+    assert (step["name"], step["run"]) == ("doubled", "vectorised")
 
 
 def test_what_is_there_is_not_made_again(cli: Cli, toy: Path, functions: Path) -> None:
@@ -148,7 +148,7 @@ LOOKING = (
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("doubled", (), ["doubled: torch.vmap"]),
+        ("doubled", (), ["doubled: vectorised"]),
         (
             "looking",
             (),
@@ -161,7 +161,7 @@ LOOKING = (
             "apart",
             (),
             [
-                "apart: torch.vmap",
+                "apart: vectorised",
                 "apart: observation/state stored twice, with its own `next`",
             ],
         ),
@@ -169,7 +169,7 @@ LOOKING = (
             "alone",
             (),
             [
-                "alone: torch.vmap",
+                "alone: vectorised",
                 "alone: next/terminated, next/truncated, action kept, it does not return them",
             ],
         ),

@@ -76,9 +76,9 @@ def test_every_kind_of_leaf_in_both_layouts(
 @pytest.mark.parametrize(
     ("fn", "plain", "run", "twice"),
     [
-        (scaled, plain_scaled, "vmap", []),
+        (scaled, plain_scaled, "vectorised", []),
         (branching, plain_branching, "rows", []),
-        (root_only, plain_root_only, "vmap", ["observation/state"]),
+        (root_only, plain_root_only, "vectorised", ["observation/state"]),
         (reshaped, plain_reshaped, None, []),
     ],
 )
@@ -189,22 +189,37 @@ def test_sums_and_blocks_do_not_depend_on_chunks_or_on_time(
     assert made == [made[0]] * 4
 
 
-def test_a_late_revision_begins_again(
+def test_what_shows_late(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first rows that are different lie in the last group, where no probe looks."""
+    """The first rows that are different lie in the last group, where no probe looks.
+
+    What is to be stored twice shows only then: all is done again. What cannot be vectorised is done
+    by rows where it is.
+    """
     small_groups(monkeypatch, rows=4, width=60)
     lengths = [4] * 60
     parent = write_plain(tmp_path / "toy", lengths)
-    for name, fn, plain in [
-        ("root", late_root, plain_late_root),
-        ("random", late_random, plain_late_random),
+    for name, fn, plain, again in [
+        ("root", late_root, plain_late_root, 1),
+        ("random", late_random, plain_late_random, 0),
     ]:
         for executor in (None, Shuffled(shards=True)):
             notes, dest = Notes(), tmp_path / f"{name}-{executor is None}"
-            make(parent, [fn], dest, settings, executor=executor, progress=notes, chunksize=8)
+            found = make(
+                parent, [fn], dest, settings, executor=executor, progress=notes, chunksize=8
+            )
             check(dest, mapped(episodes_of(parent), plain))
-            assert len([note for note in notes.notes if "starting over" in note]) == 1, notes.notes
+            over = [note for note in notes.notes if "starting over" in note]
+            assert len(over) == again, notes.notes
+            (step,) = found.manifest.converter["options"]["recipe"]
+            by_rows = step.get("by_rows", {"rows": 0, "why": ""})
+            assert (0 < by_rows["rows"] < 240) == (not again)
+            assert (
+                again
+                or "has another value for many rows at once, first seen near row 22"
+                in by_rows["why"]
+            )
 
 
 def test_a_revision_in_a_first_pass(

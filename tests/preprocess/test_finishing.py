@@ -37,7 +37,7 @@ def done(reader: DatasetReader, tmp_path: Path, layout: LayoutName = "compact") 
     """Do all tasks, as shards."""
     options = Options(layout=layout, chunksize=1)
     plan = prepare(reader, recipe_of([HEADS]), options, lambda *_: [], in_place=False).plan
-    header = header_of(parse_id("local:new@1"), plan, reader, "", None)
+    header = header_of(parse_id("local:new@1"), plan, reader, "", Options())
     job = WriteJob(plan, Work(tmp_path / "work"), header, "all", durable=True)
     for task in range(plan.count):
         job(task)

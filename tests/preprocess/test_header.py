@@ -40,7 +40,7 @@ def reader(tmp_path: Path, request: pytest.FixtureRequest) -> DatasetReader:
 def header(reader: DatasetReader, stages: Sequence[str], frames: int | None = None) -> Manifest:
     options = Options(num_frames=frames, layout="compact")
     plan = prepare(reader, recipe_of(stages), options, measured, in_place=True).plan
-    return header_of(parse_id("local:new@abc"), plan, reader, "f" * 64, frames)
+    return header_of(parse_id("local:new@abc"), plan, reader, "f" * 64, Options(num_frames=frames))
 
 
 @pytest.mark.parametrize(

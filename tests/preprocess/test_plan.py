@@ -85,7 +85,9 @@ def test_where_tasks_begin(reader: DatasetReader) -> None:
     assert [plan.first_of(task) for task in range(3)] == [(0, 0), (4, 2), (53, 8)]
     assert [plan.rows_of(task) for task in range(3)] == [4, 49, 4]
     assert plan.part(1).episodes.tolist() == [2, 3, 4]
-    some = replace(plan, chosen=Chosen(np.array([4, 6, 7]), np.array([7, 5, 9])))
+    some = replace(
+        plan, chosen=Chosen(np.array([4, 6, 7]), np.array([7, 5, 9]), np.zeros(3, np.int64))
+    )
     some = replace(some, groups=np.array([0, 1, 3]), tasks=np.array([0, 1, 2]))
     assert [some.first_of(task) for task in range(2)] == [(0, 0), (7, 1)]
     assert [some.rows_of(task) for task in range(2)] == [7, 14]

@@ -39,7 +39,7 @@ def test_transitions(reader: DatasetReader) -> None:
 @pytest.mark.parametrize("frames", [1, 5, 9, 10, 30, 2000])
 def test_transitions_of_chosen_episodes_only(reader: DatasetReader, frames: int) -> None:
     assert probe(reader, every(reader, frames), CLIP).row_numbers.max() < frames
-    some = Chosen(np.array([2, 7, 198]), np.array([40, 1, 3]))
+    some = Chosen(np.array([2, 7, 198]), np.array([40, 1, 3]), np.zeros(3, np.int64))
     piece = probe(reader, some, CLIP)
     within = {(int(e), int(s)) for e, s in zip(piece.episodes, piece.steps, strict=True)}
     assert {(2, 0), (2, 39), (7, 0), (198, 2)} <= within

@@ -29,7 +29,7 @@ def reader(tmp_path: Path, layout: LayoutName) -> DatasetReader:
 
 def chosen(reader: DatasetReader, *numbers: int) -> Chosen:
     episodes = np.array(numbers, np.int64)
-    return Chosen(episodes, reader.lengths[episodes])
+    return Chosen(episodes, reader.lengths[episodes], np.zeros_like(episodes))
 
 
 def check_piece(piece: Piece, episodes: list[Episode]) -> None:

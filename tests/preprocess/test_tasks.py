@@ -46,7 +46,7 @@ def job_of(
     options = Options(layout=layout, chunksize=1)
     plan = prepare(reader, recipe_of([stage]), options, lambda *_: [], in_place=in_place).plan
     assert plan.count > 4
-    header = header_of(parse_id("local:new@1"), plan, reader, "", None)
+    header = header_of(parse_id("local:new@1"), plan, reader, "", Options())
     if plan.in_place:
         allocate(work.dataset, plan.sizes)
     return WriteJob(plan, work, header, "all", durable=not plan.in_place)

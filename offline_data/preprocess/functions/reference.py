@@ -1,8 +1,7 @@
-"""Functions of the user: found by name, and told apart by what they are made of."""
+"""Functions of the user found by name: `FILE.py:NAME` or `package.module:NAME`."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError
 from offline_data.ids import nearest
-from offline_data.preprocess.functions.digest import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,23 +56,6 @@ def load_function(text: str) -> Callable[[Any], Any]:
     if not callable(found):
         raise UsageError(f"{text} is no function: its type is {type(found).__name__}")
     return found  # type: ignore[no-any-return]
-
-
-def describe_function(fn: Callable[[Any], Any]) -> dict[str, str]:
-    """Return a function's name, and a digest of what it is made of; see `digest_of`.
-
-    Example:
-        >>> describe_function(lambda td: td)["name"]
-        '<lambda>'
-        >>> one, other = (describe_function(lambda td, k=k: td * k)["sha256"] for k in (2, 3))
-        >>> one == other
-        False
-    """
-    named = fn
-    while isinstance(named, functools.partial):
-        named = named.func
-    name = getattr(named, "__qualname__", None) or type(named).__qualname__
-    return {"name": name.rpartition("<locals>.")[2], "sha256": digest_of(fn)}
 
 
 class _Afresh(SourceFileLoader):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,8 @@ from offline_data.preprocess.errors import StepError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from offline_data.preprocess.functions.calling import Place
+Place: TypeAlias = Callable[[], str]
+"""Says which row, block or episode it is, when a message needs it."""
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 Schema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"

@@ -1,4 +1,6 @@
-"""Pieces as tables of TED rows and back; the observation after an action is kept once if it can be.
+"""Pieces as tables of TED rows, or of observations, and back; what a function may not change.
+
+The observation after an action is kept once if it can be:
 
 ```
 episode with T = 3     root           next                observations of the result
@@ -11,7 +13,8 @@ row 2                  s2             s3                  s2
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -30,7 +33,7 @@ from offline_data.preprocess.errors import StepError
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,8 +43,12 @@ if TYPE_CHECKING:
     Table = dict[Key, NDArray[Any]]
     """Columns `[n, …]` by key."""
 
+On: TypeAlias = Literal["transitions", "observations"]
+
 INDEX: Key = ("index",)
+
 FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
+
 GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
 """Leaves that every row has and that follow from its place: a function may not change them."""
 
@@ -52,6 +59,16 @@ class TwoCopies(Exception):  # noqa: N818 - a finding, not an error
     def __init__(self, keys: Collection[Key]) -> None:
         super().__init__(", ".join(map(join_key, keys)))
         self.keys = tuple(keys)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of the rows of a table."""
+
+    leaves: Table
+    """`[n, …]` columns; may share memory with the table, with each other, and with the function."""
+    untouched: frozenset[Key] = frozenset()
+    """Leaves that are columns of the table, under the same name, into which nobody wrote."""
 
 
 def to_ted(piece: Piece) -> Table:
@@ -184,3 +201,196 @@ def _one_copy(batch: EpisodeBatch, root: NDArray[Any], after: NDArray[Any]) -> N
     last = batch.last_rows
     out[batch.next_rows[last]] = after[last]
     return out
+
+
+class View(Protocol):
+    """Rows of a piece, as a function gets them, and the way back."""
+
+    def table(self, piece: Piece) -> Table:
+        """Return `[n, …]` columns, new and contiguous."""
+
+    def numbers(self, piece: Piece) -> NDArray[np.int64]:
+        """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
+
+    def place(self, piece: Piece, row: int) -> str:
+        """Say where a row comes from, for a message."""
+
+    def rebuilt(
+        self, piece: Piece, made: Made, two_copies: Collection[Key]
+    ) -> tuple[Piece, list[Key]]:
+        """Return the piece with what was made of its rows, and what had to be kept; see `from_ted`.
+
+        Raises:
+            TwoCopies: Leaves that are to be stored before and after every action.
+            StepError: What no dataset can have.
+        """
+
+
+class Transitions:
+    """Each row is one transition in TED."""
+
+    def table(self, piece: Piece) -> Table:
+        """Return all TED leaves; see `View`."""
+        return to_ted(piece)
+
+    def numbers(self, piece: Piece) -> NDArray[np.int64]:
+        """Return rows of the parent; see `View`."""
+        return piece.row_numbers
+
+    def place(self, piece: Piece, row: int) -> str:
+        """Say row, episode and step; see `View`."""
+        return piece.place(row)
+
+    def rebuilt(
+        self, piece: Piece, made: Made, two_copies: Collection[Key]
+    ) -> tuple[Piece, list[Key]]:
+        """Return the piece with these TED leaves; see `View`."""
+        changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
+        wrong = check_given({**given(piece), **piece.batch.steps}, changed)
+        if wrong is not None:
+            row = piece.place(wrong[1])
+            raise StepError(
+                f"The function changed {join_key(wrong[0])!r} at {row}, which follows from the "
+                "place of a row, or from next/terminated and next/truncated",
+                hint="leave it as it is; by='episode' may cut episodes and drop them",
+            )
+        refuse_codes(self.place, piece, changed)
+        return from_ted(piece, made.leaves, two_copies, made.untouched)
+
+
+class Observations:
+    """Each row is one observation: before an action, or after the last one of an episode."""
+
+    def table(self, piece: Piece) -> Table:
+        """Return the leaves that exist before and after actions, by root key; see `View`."""
+        return {k: np.array(v, order="C") for k, v in piece.batch.observations.items()}
+
+    def numbers(self, piece: Piece) -> NDArray[np.int64]:
+        """Return row plus episode of the parent: the number of the observation; see `View`."""
+        batch = piece.batch
+        numbers = np.empty(batch.transitions + len(batch.lengths), np.int64)
+        numbers[batch.root_rows] = piece.row_numbers + piece.episode_numbers
+        numbers[batch.next_rows[batch.last_rows]] = (
+            piece.row_numbers[batch.last_rows] + piece.episodes + 1
+        )
+        return numbers
+
+    def place(self, piece: Piece, row: int) -> str:
+        """Say which transition it is before, or after; see `View`."""
+        batch = piece.batch
+        before = np.flatnonzero(batch.root_rows == row)
+        if len(before):
+            return f"the observation before {piece.place(int(before[0]))}"
+        last = int(np.flatnonzero(batch.next_rows == row)[0])
+        return f"the observation after {piece.place(last)}"
+
+    def rebuilt(
+        self,
+        piece: Piece,
+        made: Made,
+        two_copies: Collection[Key],  # noqa: ARG002 - there is one copy, from the beginning
+    ) -> tuple[Piece, list[Key]]:
+        """Return the piece with these observation columns; see `View`."""
+        changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
+        refuse_codes(self.place, piece, changed)
+        check_tree(piece.batch.steps, made.leaves)
+        before = piece.batch.observations
+        observations = {key: changed.get(key, before.get(key)) for key in made.leaves}
+        try:
+            return piece.having(observations=observations), []  # type: ignore[arg-type]
+        except FormatError as error:
+            raise StepError(
+                f"What the function returned is no observation: {error.message}",
+                hint="rename the leaf in the function",
+            ) from error
+
+
+VIEWS: dict[On, View] = {"transitions": Transitions(), "observations": Observations()}
+"""What `on=` may be."""
+
+
+def check_given(before: Mapping[Key, NDArray[Any]], after: Table) -> tuple[Key, int] | None:
+    """Return the first leaf that a function may not change and the first row where it did.
+
+    `next/done` may be what it was, or what follows from the flags there are now.
+
+    Args:
+        before: Columns of the leaves that follow from a row's place, and the flags.
+        after: What the function returned.
+    """
+    for key in GIVEN:
+        if key in after and (at := _first_difference(before[key], after[key])) is not None:
+            return key, at
+    if DONE in after:
+        was = before[TERMINATED] | before[TRUNCATED]
+        ended = _flag(before, after, TERMINATED) | _flag(before, after, TRUNCATED)
+        if _first_difference(was, after[DONE]) is not None:
+            at = _first_difference(ended, after[DONE])
+            return None if at is None else (DONE, at)
+    return None
+
+
+def refuse_codes(place: Callable[[Piece, int], str], piece: Piece, leaves: Table) -> None:
+    """Raise `StepError` where a text leaf has codes now that stand for no text.
+
+    Args:
+        place: Says where a row of the piece comes from.
+        piece: Knows the words.
+        leaves: `[n, …]` columns by TED key.
+    """
+    wrong = _wrong_code(piece, leaves)
+    if wrong is not None:
+        key, row = wrong
+        raise StepError(
+            f"The function gave {join_key(key)!r} at {place(piece, row)} the code "
+            f"{leaves[key][row].tolist()}, which stands for no text: this leaf is text, by codes",
+            hint="store numbers under another name, or as another type than int32",
+        )
+
+
+def check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
+    """Raise `StepError` where two leaves have one name, or one is below another.
+
+    Example:
+        >>> check_tree([("action",)], [("observation", "x")])
+    """
+    keys = [*steps, *observations, *map(next_of, observations)]
+    known = set(keys)
+    if len(known) < len(keys):
+        clash = next(key for key in observations if key in steps or next_of(key) in steps)
+    else:
+        above = (key[:n] for key in keys for n in range(1, len(key)))
+        clash = next((key for key in above if key in known), ())
+    if clash:
+        raise StepError(
+            f"The function returned {join_key(clash)!r}, and there is another leaf of that name",
+            hint="rename the leaf in the function",
+        )
+
+
+def _wrong_code(piece: Piece, leaves: Table) -> tuple[Key, int] | None:
+    """Return the first text leaf whose codes have no words any more, and the first such row."""
+    known = words_of(piece)
+    for key, values in leaves.items():
+        words = known.get(key)
+        if words is None or values.dtype != np.int32:
+            continue
+        wrong = (values < -1) | (values >= len(words))  # -1 stands for no text
+        if (at := _first_row(wrong)) is not None:
+            return key, at
+    return None
+
+
+def _flag(before: Mapping[Key, NDArray[Any]], after: Table, key: Key) -> NDArray[Any]:
+    flag = after.get(key, before[key])
+    return np.asarray(flag if flag.shape == before[key].shape else before[key], dtype=bool)
+
+
+def _first_difference(before: NDArray[Any], after: NDArray[Any]) -> int | None:
+    return 0 if before.shape != after.shape else _first_row(before != after)
+
+
+def _first_row(where: NDArray[np.bool_]) -> int | None:
+    """Return the first row in which something is so."""
+    at = np.flatnonzero(where.any(axis=tuple(range(1, where.ndim))))
+    return int(at[0]) if len(at) else None

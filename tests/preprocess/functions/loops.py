@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.episodes import Key
-from offline_data.preprocess.functions.by_episode import EpisodeStep
+from offline_data.preprocess.functions.episodes import EpisodeStep
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.spec import Calling, function_step
 from offline_data.preprocess.steps.base import Revision

@@ -5,15 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offline_data.preprocess.functions import blocks
-from offline_data.preprocess.functions.blocks import (
-    Gathered,
-    Places,
-    block_rows,
-    checked_rows,
-    parts,
-)
-from offline_data.preprocess.functions.vectorized import Made
+from offline_data.preprocess.functions import vectorize
+from offline_data.preprocess.functions.step import Places
+from offline_data.preprocess.functions.ted import Made
+from offline_data.preprocess.functions.vectorize import Gathered, block_rows, checked_rows, parts
 from offline_data.testing.pieces import toy_piece
 
 A, B, C = ("a",), ("b",), ("c",)
@@ -60,7 +55,7 @@ def test_what_one_block_changed() -> None:
 
 
 def test_blocks_go_by_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", 1000)
+    monkeypatch.setattr(vectorize, "BLOCK", 1000)
     assert block_rows({A: np.zeros((7, 10)), B: np.zeros(7, np.int8)}) == 1000 // 81
     assert block_rows({A: np.zeros((7, 1000))}) == 1
     assert block_rows({A: np.zeros((7, 0))}) == 1000

@@ -7,7 +7,7 @@ import pytest
 
 from offline_data.errors import NotFoundError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.calling import called
+from offline_data.preprocess.functions.rows import called
 
 
 def failure(fn: Any) -> StepError:

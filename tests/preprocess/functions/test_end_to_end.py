@@ -20,7 +20,7 @@ from torchrl.envs.transforms import (
 
 import offline_data
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions import blocks
+from offline_data.preprocess.functions import vectorize
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = [30, 1, 25, 7]
@@ -72,7 +72,7 @@ def test_a_compose_of_torchrl(ds: Any) -> None:
     )
     found = made(ds, fn)
     told = how(found)
-    assert (told["name"], told["run"], told["unsteady"]) == ("Compose", "vmap", "")
+    assert (told["name"], told["run"], told["unsteady"]) == ("Compose", "vectorised", "")
     assert told["two_copies"] == []
     assert_same_as_loop(fn, ds, found)
 
@@ -99,7 +99,7 @@ def test_it_starts_over_where_a_late_row_asks_for_it(
     ds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leaves that are told apart in one row alone are stored twice in all of them."""
-    monkeypatch.setattr(blocks, "BLOCK", 1)
+    monkeypatch.setattr(vectorize, "BLOCK", 1)
 
     def fn(td: Any) -> Any:
         after = td["next", "observation", "state"]

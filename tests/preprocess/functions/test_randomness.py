@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.randomness import mixed, own_randomness, same, states
+from offline_data.preprocess.functions.rows import mixed, own_randomness, same, states
 from offline_data.testing.pieces import assert_same_piece, episodes_of, joined, toy_piece
 from tests.preprocess.functions.loops import Fn, ready, run, ted_rows
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from offline_data.errors import UsageError
-from offline_data.preprocess.functions.reference import describe_function, load_function
+from offline_data.preprocess.functions.reference import load_function
+from offline_data.preprocess.identity import describe_function
 from offline_data.processes.wire import dumps
 
 
@@ -301,6 +302,7 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
     path = write(tmp_path / "fns.py", "def f(x): return x\n")
     program = (
         "import sys; from offline_data.preprocess.functions.reference import *;"
+        "from offline_data.preprocess.identity import describe_function;"
         f"describe_function(load_function({f'{path}:f'!r})); print('torch' in sys.modules)"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

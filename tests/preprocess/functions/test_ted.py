@@ -7,12 +7,14 @@ import pytest
 
 from offline_data.errors import FormatError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.limits import check_given, check_tree, refuse_codes
 from offline_data.preprocess.functions.ted import (
     TwoCopies,
+    check_given,
+    check_tree,
     equal_rows,
     from_ted,
     given,
+    refuse_codes,
     to_ted,
     words_of,
 )

@@ -10,8 +10,7 @@ import torch
 
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.vectorized import Made
-from offline_data.preprocess.functions.views import VIEWS, Observations, Transitions
+from offline_data.preprocess.functions.ted import VIEWS, Made, Observations, Transitions
 from offline_data.preprocess.spec import Calling
 from offline_data.testing.pieces import (
     as_stored,
@@ -58,7 +57,7 @@ def test_what_is_made_of_observations(vectorize: bool) -> None:
         return td.exclude("observation")
 
     found, step = run(fn, PIECE, on="observations", vectorize=vectorize)
-    assert step.run == ("vmap" if vectorize else "rows")
+    assert step.run == ("vectorised" if vectorize else "rows")
     assert set(found.batch.observations) == {("obs",), ("info", "code")}
     assert found.batch.steps is PIECE.batch.steps
     for row, old in zip(ted_rows(found), ted_rows(PIECE), strict=True):
@@ -222,7 +221,7 @@ def test_untouched_columns_are_taken_over() -> None:
         return td.exclude("mission")
 
     found, step = run(fn, piece)
-    assert step.run == "vmap"
+    assert step.run == "vectorised"
     assert found.batch.observations[POSITION] is piece.batch.observations[POSITION]
     assert found.batch.steps[ACTION] is piece.batch.steps[ACTION]
     assert (found.batch.observations[VELOCITY] == PIECE.batch.observations[VELOCITY] + 1).all()

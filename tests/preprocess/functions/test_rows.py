@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions import per_row
-from offline_data.preprocess.functions.per_row import run_rows
+from offline_data.preprocess.functions import rows as by_rows
+from offline_data.preprocess.functions.rows import run_rows
 
 
 def table(rows: int) -> Any:
@@ -137,4 +137,4 @@ def test_few_tensors_are_kept() -> None:
     gc.collect()
     before = sum(type(one) is torch.Tensor for one in gc.get_objects())
     rows_of(fn, 400)
-    assert most - before < 12 * per_row._STRIP
+    assert most - before < 12 * by_rows._STRIP

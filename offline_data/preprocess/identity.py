@@ -1,0 +1,404 @@
+"""What tells one function of the user's from another: a digest of all it is made of.
+
+It is equal in every process, whatever the addresses, the order of sets and the seed of hashes there.
+What cannot be compared has no digest, and is never taken for the same.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import hashlib
+import random
+import secrets
+import sys
+import sysconfig
+import threading
+import weakref
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
+"""Types whose values are told apart by how they are written."""
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+"""Types of objects that hold no data."""
+
+_DESCRIPTORS = (
+    ClassMethodDescriptorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
+"""Types of attributes of classes that are written in C."""
+
+_SKIPPED = {
+    "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__",
+    "__doc__", "__firstlineno__", "__module__", "__slotnames__", "__static_attributes__",
+    "__weakref__", "_abc_impl",
+}  # fmt: skip
+"""Attributes of classes that say nothing of what they do, or that Python sets when it pleases."""
+
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages, wherever they are."""
+
+_COUNTED_BY_NAME = {"offline_data", "numpy", "tensordict", "torch", "torchrl"}
+"""Packages that count by name even where a function is theirs."""
+
+
+class UnknownIdentityError(Exception):
+    """Something cannot be told apart from others of its kind."""
+
+
+def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the name of a function, and what tells it apart.
+
+    `sha256` is the digest of what it is made of, see `digest_of`. Where there is none, `unknown`
+    says why, and `token` is drawn at random, so that no two descriptions are equal.
+
+    Example:
+        >>> describe_function(lambda td: td)["name"]
+        '<lambda>'
+        >>> one, other = (describe_function(lambda td, k=k: td * k)["sha256"] for k in (2, 3))
+        >>> one == other
+        False
+        >>> describe_function(lambda td, file=sys.__stdout__: td)["unknown"]
+        "its default for 'file' is a _io.TextIOWrapper"
+    """
+    named = fn
+    while isinstance(named, functools.partial):
+        named = named.func
+    name = getattr(named, "__qualname__", None) or type(named).__qualname__
+    about: dict[str, Any] = {"name": name.rpartition("<locals>.")[2]}
+    try:
+        return {**about, "sha256": digest_of(fn)}
+    except UnknownIdentityError as reason:
+        return {**about, "sha256": None, "unknown": str(reason), "token": secrets.token_hex(16)}
+
+
+def unknown_note(about: Mapping[str, Any]) -> str:
+    """Say that what has no digest is made anew every time; `about` is of `describe_function`."""
+    return (
+        f"What {about['name']} depends on cannot be told apart ({about['unknown']}), so what it made "
+        "is neither used again nor resumed; arrays and paths that it closes over can be told apart"
+    )
+
+
+def digest_of(value: object) -> str:
+    """Return 64 hexadecimal digits that are the same for values made of the same.
+
+    Of a function: bytecode, constants, defaults, closed-over values, attributes, and the functions,
+    classes and values that it names, as far as they are of the user's own modules (not installed
+    ones) or of the package of `value`; what is installed counts by name. Of an object: its class,
+    and what `pickle` would save. Not the same in all versions of Python, whose bytecode differs.
+
+    What a function looks up by other ways than names (`globals()["x"]`, files, the environment)
+    does not count.
+
+    Raises:
+        UnknownIdentityError: Something in it cannot be compared: an open file, a dataset of h5py, a
+            generator, whatever refuses to be pickled.
+
+    Example:
+        >>> digest_of({1: "a"}) == digest_of({1: "a"}), digest_of([0]) == digest_of([-0.0])
+        (True, False)
+    """
+    walk = _Walk(_package_of(value))
+    try:
+        walk.add(value)
+    except RecursionError:
+        raise UnknownIdentityError("it holds hundreds of objects inside each other") from None
+    return walk.hexdigest()
+
+
+def is_own(module: str | None, home: str = "") -> bool:
+    """Return True if a module is the user's own: not installed, or of the package `home`.
+
+    Example:
+        >>> is_own("__main__"), is_own("json"), is_own("json", "json")
+        (True, False, True)
+    """
+    top = (module or "").partition(".")[0]
+    if top == "__main__" or (home and top == home):
+        return True
+    return top not in _COUNTED_BY_NAME and not _is_installed(module or "")
+
+
+def _package_of(value: Any) -> str:
+    """Return the top package of a function, empty for anything else."""
+    value = value.__func__ if isinstance(value, MethodType) else value
+    if not isinstance(value, FunctionType):
+        return ""
+    top = (value.__module__ or "").partition(".")[0]
+    return "" if top in _COUNTED_BY_NAME else top
+
+
+def _names_of(code: CodeType) -> tuple[list[str], list[str]]:
+    """Return the global names that code uses, and all its names of attributes, both sorted."""
+    used: set[str] = set()
+    attributes: set[str] = set()
+    for one in _codes(code):
+        attributes.update(one.co_names)
+        used.update(
+            str(step.argval)
+            for step in dis.get_instructions(one)
+            if step.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))
+        )
+    return sorted(used), sorted(attributes)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+@lru_cache(maxsize=4096)
+def _is_installed(module: str) -> bool:
+    """Return True if a module is Python's or an installed package's; unknown ones are not."""
+    found = sys.modules.get(module)
+    if found is None:
+        return False
+    file = getattr(found, "__file__", None)
+    if file is None:
+        return module.partition(".")[0] in sys.stdlib_module_names
+    path = Path(file)
+    if not _INSTALLED.isdisjoint(path.parts):
+        return True
+    library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return any(path.is_relative_to(folder) for folder in library)
+
+
+class _Walk:
+    """Adds values to a digest, each once."""
+
+    def __init__(self, home: str, seen: dict[int, int] | None = None) -> None:
+        self._home = home
+        self._seen = dict(seen or {})
+        self._alive: list[object] = []  # so that no address is used twice
+        self._attributes: list[str] = []  # names that the function uses which is being added
+        self._modules: set[tuple[int, str]] = set()
+        torch = sys.modules.get("torch")
+        own = (random.getstate.__self__, np.random.get_state.__self__)  # type: ignore[attr-defined]
+        shared = own if torch is None else (*own, torch.default_generator)
+        self._shared = {id(one) for one in shared}  # generators of the whole process
+        self._sha = hashlib.sha256()
+
+    def hexdigest(self) -> str:
+        return self._sha.hexdigest()
+
+    def add(self, value: Any) -> None:
+        """Add a value; where it was added already, only that it was."""
+        if type(value) in _PLAIN:
+            self._say(f"plain {type(value).__name__}", repr(value))
+        elif id(value) in self._shared:
+            self._say("shared", type(value).__name__)
+        elif isinstance(value, ModuleType):
+            self._module(value)
+        elif id(value) in self._seen:
+            self._say("seen", str(self._seen[id(value)]))
+        else:
+            self._seen[id(value)] = len(self._seen)
+            self._alive.append(value)
+            self._how(value)(value)
+
+    def _how(self, value: Any) -> Callable[[Any], None]:
+        """Choose by type: exact for containers, whose subclasses may hold more than items."""
+        torch = sys.modules.get("torch")
+        lists: dict[type, Callable[[Any], None]] = {list: self._list, tuple: self._list}
+        dicts = {dict: self._dict, MappingProxyType: self._dict}
+        exact = {**lists, **dicts, set: self._set, frozenset: self._set}
+        if type(value) in exact:
+            return exact[type(value)]
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self._tensor
+        if torch is not None and isinstance(value, torch.Generator):
+            return lambda one: self._tensor(one.get_state())
+        return next((add for kind, add in self._kinds() if isinstance(value, kind)), self._object)
+
+    def _kinds(self) -> list[tuple[Any, Callable[[Any], None]]]:
+        return [
+            (FunctionType, self._function),
+            (MethodType, lambda value: self._each((value.__func__, value.__self__))),
+            (BuiltinFunctionType, self._builtin),
+            (CodeType, self._code),
+            (type, self._class),
+            (np.ndarray, self._array),
+            (_DESCRIPTORS, lambda value: self._say("descriptor", value.__qualname__)),
+            (_LOCKS, lambda value: self._say("lock", type(value).__name__)),
+            (weakref.ReferenceType, lambda value: self.add(value())),
+            (property, lambda value: self._each((value.fget, value.fset, value.fdel))),
+            (staticmethod, lambda value: self.add(value.__func__)),
+            (classmethod, lambda value: self.add(value.__func__)),
+            (partial, lambda value: self._each((value.func, value.args, value.keywords))),
+            (cached_property, lambda value: self.add(value.func)),
+        ]
+
+    def _say(self, kind: str, text: str | bytes | memoryview) -> None:
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        self._sha.update(f"{kind} {len(data)} ".encode())
+        self._sha.update(data)
+
+    def _each(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self.add(value)
+
+    def _list(self, values: Any) -> None:
+        self._say(type(values).__name__, str(len(values)))
+        self._each(values)
+
+    def _dict(self, values: Any) -> None:
+        self._say("dict", str(len(values)))
+        for key, value in values.items():
+            self._each((key, value))
+
+    def _set(self, values: Any) -> None:
+        self._say(type(values).__name__, "".join(sorted(self._alone(one) for one in values)))
+
+    def _alone(self, value: Any) -> str:
+        walk = _Walk(self._home, self._seen)
+        walk.add(value)
+        return walk.hexdigest()
+
+    def _array(self, values: np.ndarray[Any, Any]) -> None:
+        self._say("array", f"{values.dtype} {values.shape}")
+        if values.dtype.hasobject:
+            self._each(values.ravel().tolist())
+        else:
+            flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            self._say("bytes", flat.data)
+
+    def _tensor(self, value: Any) -> None:
+        self._say("tensor", f"{value.dtype} {tuple(value.shape)} {value.requires_grad}")
+        try:
+            plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            flat = plain.reshape(-1).view(sys.modules["torch"].uint8)
+            self._say("bytes", flat.numpy().data)
+        except (RuntimeError, TypeError, NotImplementedError):
+            where = f"a tensor of layout {value.layout} on device {value.device}"
+            raise UnknownIdentityError(where) from None
+
+    def _builtin(self, function: Any) -> None:
+        self._say("builtin", f"{function.__module__} {function.__qualname__}")
+        if not isinstance(function.__self__, ModuleType):
+            self.add(function.__self__)
+        elif is_own(function.__module__, self._home):
+            raise UnknownIdentityError(f"a compiled function of {function.__module__}")
+
+    def _function(self, fn: FunctionType) -> None:
+        if not is_own(fn.__module__, self._home):
+            self._say("function", f"{fn.__module__} {fn.__qualname__}")
+            self._held(fn)
+            return
+        self.add(fn.__code__)
+        names, attributes = _names_of(fn.__code__)
+        before, self._attributes = self._attributes, attributes
+        self._held(fn)
+        for name in names:
+            self._say("global", name)
+            value = fn.__globals__.get(name, getattr(builtins, name, None))
+            self._named(f"{name!r}", value)
+        self._attributes = before
+
+    def _held(self, fn: FunctionType) -> None:
+        """Add defaults, attributes and the values that a function closes over."""
+        positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+        defaults = fn.__defaults__ or ()
+        given = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+        for name, value in {**given, **(fn.__kwdefaults__ or {})}.items():
+            self._say("default", name)
+            self._named(f"its default for {name!r}", value)
+        self.add(vars(fn))
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                self._say("cell", "empty")
+            else:
+                self._named(f"{name!r}", value)
+
+    def _named(self, name: str, value: Any) -> None:
+        try:
+            self.add(value)
+        except UnknownIdentityError as reason:
+            told = str(reason)
+            if not told.startswith("a "):  # it is named already
+                raise
+            held = "is" if told == _kind(value) else "holds"
+            raise UnknownIdentityError(f"{name} {held} {told}") from None
+
+    def _module(self, module: ModuleType) -> None:
+        """Add a module by name; of the user's own, also what the function uses of it."""
+        self._say("module", module.__name__)
+        if not is_own(module.__name__, self._home):
+            return
+        for name in self._attributes:
+            if name in vars(module) and (id(module), name) not in self._modules:
+                self._modules.add((id(module), name))
+                self._say("attribute", name)
+                self._named(f"'{module.__name__}.{name}'", vars(module)[name])
+
+    def _code(self, code: CodeType) -> None:
+        self._say("code", code.co_code)
+        self._say("handlers", getattr(code, "co_exceptiontable", b""))
+        self._each((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
+        self._each((code.co_flags, code.co_names, code.co_varnames, code.co_consts))
+        self._each((code.co_freevars, code.co_cellvars))
+
+    def _class(self, kind: type) -> None:
+        if not is_own(kind.__module__, self._home):
+            self._say("class", f"{kind.__module__} {kind.__qualname__}")
+            return
+        self._say("class", kind.__qualname__)
+        self._each(kind.__bases__)
+        for name, value in sorted(vars(kind).items()):
+            if name not in _SKIPPED:
+                self._say("attribute", name)
+                self.add(value)
+
+    def _object(self, value: Any) -> None:
+        """Add what pickling would save of an object, and the function that it stands for."""
+        self.add(type(value))
+        try:
+            wrapped = getattr(value, "__wrapped__", None)
+            reduced = value.__reduce_ex__(4)
+        except Exception:  # noqa: BLE001 - what an object's own method raises
+            raise UnknownIdentityError(_kind(value)) from None
+        self.add(wrapped)
+        if isinstance(reduced, str):
+            self._say("name", reduced)
+            return
+        make, arguments, *rest = reduced
+        trusted = type(value).__module__.partition(".")[0] in _COUNTED_BY_NAME
+        if getattr(make, "__name__", "").startswith("__pyx_unpickle") and not trusted:
+            # Cython's default: whatever C numbers it holds, also handles and addresses (h5py's ids).
+            raise UnknownIdentityError(_kind(value))
+        self._each((make, arguments))
+        for part in rest:
+            self.add(list(part) if hasattr(part, "__next__") else part)
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}"
