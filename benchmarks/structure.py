@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from typing_extensions import Self
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("offline_data", "cli")
 
@@ -106,7 +108,7 @@ class Trace:
             name = f"{code.co_qualname}" if hasattr(code, "co_qualname") else code.co_name
             self.calls[code.co_filename, name] += 1
 
-    def __enter__(self) -> Trace:
+    def __enter__(self) -> Self:
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         return self

@@ -14,6 +14,7 @@ import numpy as np
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import open_hdf5
+from offline_data.readers.hdf5_storage import check_size
 from offline_data.readers.images import decode_jpeg, decode_jpegs
 from offline_data.sources.minari.leaves import (
     NOTE_NO_SEED,
@@ -139,7 +140,7 @@ class Hdf5Episode:
         dataset = hdf5_tree.open_dataset(self._group, leaf.place)
         if dataset is None:
             return None
-        return Hdf5Leaf(dataset, leaf, self.where, hdf5_tree.check_size(dataset))
+        return Hdf5Leaf(dataset, leaf, self.where, check_size(dataset))
 
     def facts(self) -> EpisodeFacts:
         """Read the attributes of the group."""
