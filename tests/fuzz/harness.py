@@ -83,8 +83,7 @@ class Kind:
     check: Callable[[Path, Plan, list[int | None]], str | None]
     """Compare what was made with an independent reading, given the exit codes; None: right."""
     run: Callable[[Path, int, tuple[str, ...]], int] | None = None
-    """Run command number N of a case and return its exit code; the command line's `main` where
-    not given."""
+    """Run command number N of a case and return its exit code; `run_command` where not given."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def run_case(kind: Kind, seed: int, folder: Path) -> Verdict:
     before = _tree(folder / "case")
     ends: list[Ended] = []
     for number, command in enumerate(plan.commands):
-        call = partial(kind.run or _run, folder, number, command)
+        call = partial(kind.run or run_command, folder, number, command)
         ends.append(in_child(call, folder / f"run{number}"))
         allowed = plan.codes[number] if number < len(plan.codes) else EXIT_CODES
         if problem := _broken(ends[-1], allowed):
@@ -182,9 +181,13 @@ def _be_child(function: Callable[[], Any], folder: Path) -> None:
         os._exit(code)
 
 
-def _run(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
+def run_command(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Run one command line in this process."""
+    from offline_data.ingest import parsing
     from offline_data_cli.main import main
+    from tests.fuzz.forked import ForkedChild
 
+    parsing.Child = ForkedChild  # type: ignore[attr-defined]
     return main(list(line))
 
 

@@ -23,7 +23,7 @@ from offline_data.testing.minari_toy import STORAGES, write_minari
 from offline_data.testing.minari_values import box, discrete, toy_episode
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.disk import Stored, read_dataset
-from tests.fuzz.harness import PASSWORD, SECRET, Kind, Plan, plan_of
+from tests.fuzz.harness import PASSWORD, SECRET, Kind, Plan, plan_of, run_command
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 
@@ -341,7 +341,6 @@ def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command beside a server that is hostile to the first one."""
     from offline_data.fetch.limits import FetchLimits
     from offline_data.testing.servers import Fault, FileServer
-    from offline_data_cli.main import main
 
     FetchLimits.__init__.__defaults__ = _QUICK
     plan = plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
@@ -354,7 +353,7 @@ def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
         address = server.url.replace("http://", f"http://user:{PASSWORD}@")
         os.environ["OFFLINE_DATA_MIRRORS"] = f"{_HOST}={address}"
         with _loopback_only():
-            return main(list(line))
+            return run_command(folder, number, line)
 
 
 @contextmanager
