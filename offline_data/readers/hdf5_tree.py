@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MOST_NODES = 10_000
-"""Groups and leaves below one group; an episode has about ten."""
+"""Groups and leaves of one episode or flat file; most have about ten."""
 
 DEEPEST = 32
 """Groups within groups."""
@@ -238,7 +238,7 @@ def integer_attribute(group: Any, name: str) -> int:
     if attribute.get_space().get_simple_extent_npoints() != 1 or (
         attribute.get_type().get_class() != _low().h5t.INTEGER
     ):
-        raise TypeError(f"{name!r} is {attribute.dtype} of shape {list(attribute.shape)}")
+        raise TypeError(f"{name!r} is {attribute.dtype} of shape {attribute.shape}")
     value = np.empty(attribute.shape, np.int64)
     attribute.read(value)
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
