@@ -161,7 +161,7 @@ def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
 
     if depth == 0:
         raise _refused(dataset, f"is a virtual dataset over more than {_DEPTH} others")
-    names = {}
+    names: dict[str, None] = {}
     for number in range(plan.get_virtual_count()):
         target, name = plan.get_virtual_filename(number), plan.get_virtual_dsetname(number)
         if target != "." or "%" in name:

@@ -234,17 +234,17 @@ def integer_attribute(group: Any, name: str) -> int:
         TypeError: It is not a single integer.
     """
     attribute = _low().h5a.open(group, name.encode())
+    kind = attribute.get_type()
     # HDF5 writes as many values as the attribute has, wherever they go.
-    if attribute.get_space().get_simple_extent_npoints() != 1 or (
-        attribute.get_type().get_class() != _low().h5t.INTEGER
-    ):
+    one = attribute.get_storage_size() == kind.get_size()
+    if not one or kind.get_class() != _low().h5t.INTEGER:
         raise TypeError(f"{name!r} is {attribute.dtype} of shape {attribute.shape}")
-    value = np.empty(attribute.shape, np.int64)
+    value = np.empty((), np.int64)
     attribute.read(value)
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
-        value = np.empty(attribute.shape, np.uint64)
+        value = np.empty((), np.uint64)
         attribute.read(value)
-    return int(value.item())
+    return int(value)
 
 
 def read_scalar(dataset: Any) -> Any:
@@ -270,6 +270,17 @@ def read_into(dataset: Any, out: NDArray[Any]) -> None:
         dataset.read(every, every, out, mtype=_memory_type(out.dtype))
     else:
         out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
+
+
+def read_numbers(dataset: Any) -> NDArray[Any]:
+    """Read a whole low-level dataset of numbers, in this machine's byte order.
+
+    Raises:
+        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
+    """
+    values = np.zeros(check_size(dataset), dataset.dtype.newbyteorder("="))
+    read_into(dataset, values)
+    return values
 
 
 def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:

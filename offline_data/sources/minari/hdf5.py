@@ -194,6 +194,5 @@ class Hdf5Leaf:
         if found.form == "text":
             values = hdf5_tree.read_text(self.dataset, self.where)
         else:
-            values = np.zeros(hdf5_tree.check_size(self.dataset), found.dtype)
-            hdf5_tree.read_into(self.dataset, values)
+            values = hdf5_tree.read_numbers(self.dataset)
         fill(out, values, self.where)
