@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import FormatError, OfflineDataError
+from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.heads import check_magic
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 
     Raises:
         NotFoundError: No such file.
-        AccessError: It may not be read by this user.
+        AccessError: It may not be read by this user, or too many files are open.
         FormatError: It is not HDF5, or is damaged; also where reading inside the block fails.
     """
     check_magic(path, MAGIC, "an HDF5 file")
@@ -35,6 +36,11 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     except OfflineDataError:
         raise
     except (OSError, RuntimeError) as error:
+        if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:
+            raise AccessError(
+                f"{path} cannot be opened: this process has too many open files",
+                hint="allow it more: ulimit -n",
+            ) from error
         raise FormatError(
             f"{path} is damaged or cut short: {_first_line(error)}",
             hint="fetch or copy the file again; `h5dump -H FILE` shows what is left of it",

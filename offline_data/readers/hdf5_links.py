@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5_storage import guarded, place_of
-from offline_data.readers.hdf5_tree import DEEPEST, members
+from offline_data.readers.hdf5_tree import DEEPEST, MOST_NODES, members
 
 if TYPE_CHECKING:
     import numpy as np
-
-MOST_OBJECTS = 100_000
-"""Datasets and links that are found in one file."""
 
 
 def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
@@ -29,8 +26,8 @@ def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
         target of every link that was not followed, by its name.
 
     Raises:
-        FormatError: A name is not UTF-8, or there are more than `MOST_OBJECTS`, or `DEEPEST` groups
-            within each other.
+        FormatError: A name is not UTF-8, or there are more than `MOST_NODES` of them, or `DEEPEST`
+            groups within each other.
         OSError: Something is there, but damaged.
     """
     import h5py
@@ -62,8 +59,8 @@ def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
             elif isinstance(child, h5g.GroupID) and child not in seen:
                 seen.add(child)
                 below.append((path, child))
-            if len(found) + len(links) + len(waiting) + len(below) > MOST_OBJECTS:
-                raise FormatError(f"{place_of(root)} has more than {MOST_OBJECTS:,} datasets")
+            if len(found) + len(links) + len(waiting) + len(below) > MOST_NODES:
+                raise FormatError(f"{place_of(root)} has more than {MOST_NODES:,} datasets")
         waiting += reversed(below)
     return found, links
 

@@ -12,6 +12,7 @@ compress a chunk to less than a chunk. The rules, for every dataset of which val
 from __future__ import annotations
 
 import math
+import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,8 @@ def _check(dataset: Any, plan: Any, depth: int) -> None:
     elif layout == h5d.VIRTUAL:
         _check_sources(dataset, plan, depth)
     elif plan.get_external_count():
-        raise _refused(dataset, f"has its values in another file, {plan.get_external(0)[0]!r}")
+        name = os.fsdecode(plan.get_external(0)[0])
+        raise _refused(dataset, f"has its values in another file, {name!r}")
 
 
 def _check_chunks(dataset: Any, plan: Any) -> None:
@@ -159,7 +161,7 @@ def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
 
     if depth == 0:
         raise _refused(dataset, f"is a virtual dataset over more than {_DEPTH} others")
-    names = {}
+    names: dict[str, None] = {}
     for number in range(plan.get_virtual_count()):
         target, name = plan.get_virtual_filename(number), plan.get_virtual_dsetname(number)
         if target != "." or "%" in name:

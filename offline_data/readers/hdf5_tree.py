@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MOST_NODES = 10_000
-"""Groups and leaves below one group; an episode has about ten."""
+"""Groups and leaves of one episode or flat file; most have about ten."""
 
 DEEPEST = 32
 """Groups within groups."""
@@ -237,18 +237,17 @@ def integer_attribute(group: Any, name: str) -> int:
     h5t, attribute = _low().h5t, _low().h5a.open(group, name.encode())
     kind = attribute.get_type()
     # HDF5 writes as many values as the attribute has, wherever they go.
-    if attribute.get_space().get_simple_extent_npoints() != 1 or not isinstance(
-        kind, (h5t.TypeIntegerID, h5t.TypeFloatID)
-    ):
-        raise TypeError(f"{name!r} is {attribute.dtype} of shape {list(attribute.shape)}")
-    if isinstance(kind, h5t.TypeFloatID):
+    one = attribute.get_storage_size() == kind.get_size()
+    if not one or kind.get_class() not in {h5t.INTEGER, h5t.FLOAT}:
+        raise TypeError(f"{name!r} is {attribute.dtype} of shape {attribute.shape}")
+    if kind.get_class() == h5t.FLOAT:
         return _whole(attribute)
-    value = np.empty(attribute.shape, np.int64)
+    value = np.empty((), np.int64)
     attribute.read(value)
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
-        value = np.empty(attribute.shape, np.uint64)
+        value = np.empty((), np.uint64)
         attribute.read(value)
-    return int(value.item())
+    return int(value)
 
 
 def read_scalar(dataset: Any) -> Any:
@@ -261,9 +260,9 @@ def read_scalar(dataset: Any) -> Any:
 
 
 def _whole(attribute: Any) -> int:
-    value = np.empty(attribute.shape, np.float64)
+    value = np.empty((), np.float64)
     attribute.read(value)
-    number = float(value.item())
+    number = float(value)
     if not number.is_integer():
         raise ValueError(f"{number!r} is no integer")
     return int(number)
@@ -283,6 +282,17 @@ def read_into(dataset: Any, out: NDArray[Any]) -> None:
         dataset.read(every, every, out, mtype=_memory_type(out.dtype))
     else:
         out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
+
+
+def read_numbers(dataset: Any) -> NDArray[Any]:
+    """Read a whole low-level dataset of numbers, in this machine's byte order.
+
+    Raises:
+        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
+    """
+    values = np.zeros(check_size(dataset), dataset.dtype.newbyteorder("="))
+    read_into(dataset, values)
+    return values
 
 
 def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:

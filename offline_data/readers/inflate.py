@@ -168,20 +168,21 @@ class Pipeline:
         """
         used = [one for number, one in enumerate(self.filters) if not skipped >> number & 1]
         codes = [code for code, _ in used]
-        data: bytes | None = raw
+        data = raw
         for number in range(len(used) - 1, -1, -1):
             code, parameters = used[number]
             expected = self.nbytes + 4 * codes[:number].count(_FLETCHER32)
             if code == _DEFLATE:
-                data = self.zlib.inflate(data, expected)
+                undone = self.zlib.inflate(data, expected)
             elif code == _LZF:
-                data = _undo_lzf(data, expected)
+                undone = _undo_lzf(data, expected)
             elif code == _SHUFFLE:
-                data = _undo_shuffle(data, parameters)
+                undone = _undo_shuffle(data, parameters)
             else:
-                data = _undo_fletcher32(data)
-            if data is None:
+                undone = _undo_fletcher32(data)
+            if undone is None:
                 return None
+            data = undone
         return data if len(data) == self.nbytes else None
 
 
@@ -216,7 +217,8 @@ def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
     if size <= 1 or count <= 1:
         return data
     planes = np.frombuffer(data, np.uint8, count * size).reshape(size, count)
-    return planes.T.tobytes() + data[count * size :]
+    whole: bytes = planes.T.tobytes()
+    return whole + data[count * size :]
 
 
 def _undo_fletcher32(data: bytes) -> bytes | None:
@@ -302,7 +304,8 @@ class _Tiles:
         first = max(offset[0], self.start)
         stop = min(offset[0] + self.shape[0], self.stop)
         rest = tuple(map(_along, offset[1:], self.shape[1:]))
-        target = self.out[(slice(first - self.start, stop - self.start), *rest)]
+        place = (slice(first - self.start, stop - self.start), *rest)
+        target = self.out[place]
         if data is None:
             target[...] = self._fill_value()
             return

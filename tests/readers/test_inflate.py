@@ -198,10 +198,6 @@ def test_a_damaged_chunk_is_refused_by_file_dataset_and_rows(
     assert_refused(tampered(tmp_path / "x.hdf5", DAMAGES[damage], compression="gzip"))
 
 
-def shuffled(data: bytes) -> bytes:
-    return np.frombuffer(data, np.uint8).reshape(-1, 8).T.tobytes()
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_chunk_below_another_filter(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "x.hdf5"

@@ -238,6 +238,5 @@ class Hdf5Leaf:
         if found.form == "text":
             values = hdf5_tree.read_text(self.dataset, self.where)
         else:
-            values = np.zeros(self.shape, found.dtype)
-            hdf5_tree.read_into(self.dataset, values)
+            values = hdf5_tree.read_numbers(self.dataset)
         fill(out, values, self.where)
