@@ -10,6 +10,7 @@ from offline_data.ids import parse_id
 from offline_data.ingest.building import Job, build, destination_of
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.raw import local_files
+from offline_data.paths import is_file, is_folder
 from offline_data.progress import SILENT
 from offline_data.sources.registry import get_source, source_accepting
 from offline_data.store.layout import MANIFEST
@@ -52,7 +53,7 @@ def convert(
     """
     begin = time.perf_counter()
     dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
-    if not path.exists():
+    if not (is_file(path) or is_folder(path)):
         raise NotFoundError(f"There is no file or folder {path}")
     adapter = get_source(source) if source else source_accepting(path)
     release = adapter.release_of(path, dataset.name)
