@@ -104,8 +104,8 @@ def make_plan(
     of = {name: tuple(leaf for leaf in leaves if leaf.place[0] == name) for name in SECTIONS}
     groups: dict[tuple[str, ...], frozenset[str]] = {}
     for episode in episodes:
-        for group, names in episode.groups.items():
-            groups[group] = groups.get(group, frozenset()) | names
+        for group, found in episode.groups.items():
+            groups[group] = groups.get(group, frozenset()) | found
     return Plan(
         reward=_one(of["rewards"], "rewards", first),
         steps=(*of["actions"], *(_one(of[name], name, first) for name in _FLAGS)),

@@ -192,7 +192,7 @@ def test_unknown_spaces_declare_nothing(tmp_path: Path, convert: Ran) -> None:
         assert convert(with_field(folder, "observation_space", space))[0] == 0
 
 
-EPISODE = {
+EPISODE: dict[str, list[Any]] = {
     "total_steps": [-1, 10**30, 2.0, "3", [3], {}, True],
     "id": ["x", [0], {}, 10**40, 0.5, None, True],
     "seed": ["x", [0], {}, True],
@@ -236,7 +236,7 @@ def odd_files(folder: Path, name: str) -> Iterator[str]:
         else:
             (folder.parent / "elsewhere").write_bytes(kept)
             away = folder.parent / "elsewhere"
-            targets = {"device": "/dev/zero", "away": away, "ring": path, "nowhere": "/nowhere"}
+            targets: dict[str, Any] = {"device": "/dev/zero", "away": away, "ring": path, "nowhere": "/nowhere"}
             path.symlink_to(targets[kind])
         yield kind
         path.rmdir() if kind == "folder" else path.unlink()
