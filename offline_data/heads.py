@@ -57,8 +57,10 @@ def read_plain(path: Path, count: int) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"There is no file {path}") from None
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device that nothing drives
+        if error.errno in {errno.ENXIO, errno.ELOOP}:  # a socket, a link to itself
             raise FormatError(f"{path} is not a plain file") from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise NotFoundError(f"There is no file {path}: its name is too long") from None
         raise AccessError(f"{path} cannot be read: {error.strerror}") from error
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 from offline_data.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 1024
 """Bytes that every file system takes; a path has to stand below a root of some length."""
@@ -51,3 +57,16 @@ def check_relative(path: str, what: str = "A raw file") -> str:
             hint="the source's list is damaged or hostile; nothing was written",
         )
     return path
+
+
+def is_file(path: Path) -> bool:
+    """Return True for a plain file, or a link to one; unlike pathlib's, never raises `OSError`.
+
+    That one raises where a name is too long or a folder above may not be entered.
+    """
+    return os.path.isfile(path)  # noqa: PTH113 -- see above
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a folder, or a link to one; see `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112 -- see `is_file`

@@ -101,11 +101,17 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "ring").symlink_to("ring")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
-        for name in ("fifo", "folder", "device", "socket"):
+        for name in ("fifo", "folder", "device", "socket", "ring"):
             with pytest.raises(FormatError, match=f"{tmp_path / name} is not a plain file"):
                 read_json(tmp_path / name)
-        for name in ("ring", "x" * 300):
-            with pytest.raises(AccessError, match="cannot be read"):
-                read_json(tmp_path / name)
-    with pytest.raises(NotFoundError, match="There is no file"):
-        read_json(tmp_path / "none")
+    for name in ("none", "none/below", "x" * 300):
+        with pytest.raises(NotFoundError, match="There is no file"):
+            read_json(tmp_path / name)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "a.json").chmod(0)
+    with pytest.raises(AccessError, match="cannot be read"):
+        read_json(tmp_path / "a.json")

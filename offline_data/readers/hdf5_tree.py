@@ -243,7 +243,7 @@ def integer_attribute(group: Any, name: str) -> int:
     if kind.get_class() == h5t.FLOAT:
         return _whole(attribute)
     value = np.empty((), np.int64)
-    attribute.read(value)
+    attribute.read(value, mtype=_memory_type(value.dtype))
     if value == _LARGEST:  # HDF5 clips a larger uint64 to this
         value = np.empty((), np.uint64)
         attribute.read(value)

@@ -16,6 +16,7 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,6 @@ from offline_data.strict_json import count_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -103,9 +103,9 @@ class ArrowStorage:
 
     def _check_inside(self, file: Path) -> None:
         """Refuse a link to another folder: a dataset does not choose which other files are read."""
-        if (file.is_symlink() or file.parent.is_symlink()) and not file.resolve().is_relative_to(
-            self.folder.resolve()
-        ):
+        if not (file.is_symlink() or file.parent.is_symlink()):
+            return
+        if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(self.folder)):
             raise FormatError(
                 f"{file} is a link to another folder", hint="copy the files themselves: cp -rL"
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.paths import is_file, is_folder
 from offline_data.sources.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -38,19 +39,19 @@ def find_data(path: Path) -> DataFolder | None:
 
     Returns None where nothing there looks like Minari. Reads no file.
     """
-    if path.is_file():
+    if is_file(path):
         return DataFolder(path.parent, path) if path.name == MAIN_FILE else None
     for folder in (path / "data", path):
         main_file = folder / MAIN_FILE
-        if main_file.is_file() or _has_episode_folders(folder):
+        if is_file(main_file) or _has_episode_folders(folder):
             return DataFolder(folder, main_file)
     return None
 
 
 def _has_episode_folders(folder: Path) -> bool:
-    if not (folder / METADATA).is_file():
+    if not is_file(folder / METADATA):
         return False
-    return folder.name == "data" or (folder / "0").is_dir()
+    return folder.name == "data" or is_folder(folder / "0")
 
 
 def need_data(path: Path) -> DataFolder:
@@ -63,9 +64,9 @@ def need_data(path: Path) -> DataFolder:
     found = find_data(path)
     if found is not None:
         return found
-    if path.is_file() and path.suffix in {".hdf5", ".h5"}:
+    if is_file(path) and path.suffix in {".hdf5", ".h5"}:
         return DataFolder(path.parent, path)
-    if not path.exists():
+    if not (is_file(path) or is_folder(path)):
         raise NotFoundError(f"There is no Minari dataset at {path}: nothing is there")
     raise FormatError(
         f"{path} is not a Minari dataset: expected data/{METADATA} or data/{MAIN_FILE} in it",
@@ -87,7 +88,7 @@ def revision_of(path: Path) -> str:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    return (p for p in path.rglob("*") if p.is_file()) if path.is_dir() else iter((path,))
+    return (p for p in path.rglob("*") if is_file(p)) if is_folder(path) else iter((path,))
 
 
 def datasets_below(root: Path) -> Iterator[tuple[str, DataFolder]]:
@@ -103,11 +104,11 @@ def datasets_below(root: Path) -> Iterator[tuple[str, DataFolder]]:
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     try:
-        children = sorted(child for child in folder.iterdir() if child.is_dir())
+        children = sorted(child for child in folder.iterdir() if is_folder(child))
     except OSError:
         return
     for child in children:
-        if (child / "data").is_dir():
+        if is_folder(child / "data"):
             yield child
         elif depth and not child.name.startswith(".") and not _leads_back(child):
             yield from _walk(child, depth - 1)

@@ -106,8 +106,9 @@ def _as_it_is(body: bytes, _: str) -> bytes:
 def _names(answer: object, field: str | None, url: str) -> list[str]:
     """Return the names in a list that the hub sent, each in a field of an object if so named."""
     items = answer if isinstance(answer, list) else [None]
-    names = [item.get(field) if field and isinstance(item, dict) else item for item in items]
-    if not all(isinstance(name, str) and name.isprintable() for name in names):
+    found = [item.get(field) if field and isinstance(item, dict) else item for item in items]
+    names = [name for name in found if isinstance(name, str) and name.isprintable()]
+    if len(names) < len(items):
         raise FormatError(f"{url} is not a list of names: {shown(answer)}")
     return names
 

@@ -87,7 +87,8 @@ def read_metadata(data: DataFolder) -> Metadata:
     in_file = not os.path.lexists(data.metadata)
     where = str(data.main_file if in_file else data.metadata)
     values = _root_attributes(data.main_file) if in_file else read_object(data.metadata)
-    data_format = values.get("data_format", "hdf5")
+    stated = values.get("data_format")
+    data_format = "hdf5" if stated is None else stated
     if not isinstance(data_format, str) or data_format not in FORMATS:
         raise FormatError(
             f"{where} says data_format is {shown(data_format)}; "

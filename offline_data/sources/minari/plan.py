@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,14 +98,14 @@ def make_plan(
     first = episodes[0]
     for section, names in declared.items():
         _check_declared(first, section, names)
-    candidates = list(_candidates(episodes))
+    candidates = _without_twins(_candidates(episodes))
     kept = [candidate for candidate in candidates if not candidate.reason]
     leaves = [candidate.planned() for candidate in kept]
     of = {name: tuple(leaf for leaf in leaves if leaf.place[0] == name) for name in SECTIONS}
     groups: dict[tuple[str, ...], frozenset[str]] = {}
     for episode in episodes:
-        for group, names in episode.groups.items():
-            groups[group] = groups.get(group, frozenset()) | names
+        for group, found in episode.groups.items():
+            groups[group] = groups.get(group, frozenset()) | found
     return Plan(
         reward=_one(of["rewards"], "rewards", first),
         steps=(*of["actions"], *(_one(of[name], name, first) for name in _FLAGS)),
@@ -125,6 +125,8 @@ class _Candidate:
     leaf: FoundLeaf
     steps: int
     in_first: bool
+    twin: str = ""
+    """Another leaf whose key is the same, or is a part of this one's; empty where there is none."""
 
     @property
     def per_action(self) -> bool:
@@ -151,6 +153,8 @@ class _Candidate:
             return "It is not part of Minari's format."
         if leaf.reason:
             return leaf.reason
+        if self.twin:
+            return f"Its name is taken by {self.twin}."
         if not self.in_first and leaf.section != "infos":
             return "Only some episodes have it, and not the first."
         if leaf.section == "infos" and leaf.rows not in {self.steps, self.steps + 1}:
@@ -178,6 +182,23 @@ def _candidates(episodes: Sequence[Described]) -> Iterator[_Candidate]:
             if leaf.place not in seen:
                 seen.add(leaf.place)
                 yield _Candidate(leaf, steps, number == 0)
+
+
+def _without_twins(candidates: Iterable[_Candidate]) -> list[_Candidate]:
+    """Mark leaves whose key another one has, or has as a group of leaves."""
+    taken: dict[Key, str] = {}
+    found = []
+    for candidate in candidates:
+        if not candidate.reason:
+            key, name = candidate.key, "/".join(candidate.leaf.place)
+            above = (taken.get(key[:end]) for end in range(1, len(key) + 1))
+            twin = next(filter(None, above), taken.get((*key, "/")))
+            if twin:
+                candidate = replace(candidate, twin=twin)
+            else:
+                taken.update({key: name, **{(*key[:end], "/"): name for end in range(1, len(key))}})
+        found.append(candidate)
+    return found
 
 
 def _check_declared(first: Described, section: str, names: Iterable[tuple[str, ...]]) -> None:

@@ -65,10 +65,9 @@ def space_leaves(
         return {}
     try:
         return dict(_leaves(space, ()))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise FormatError(
-            f"{where} is not a space that can be read: {type(error).__name__} {error}"
-        ) from error
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, FormatError) as error:
+        what = "" if isinstance(error, FormatError) else f"{type(error).__name__} "
+        raise FormatError(f"{where} is not a space that can be read: {what}{error}") from error
 
 
 def _leaves(

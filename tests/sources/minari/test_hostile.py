@@ -1,0 +1,394 @@
+"""Minari folders from a stranger: right data or one clear error, never a hang, never a surprise."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from offline_data.testing.minari_toy import write_minari
+from offline_data.testing.minari_values import box, toy_episode
+from offline_data_cli.main import main
+
+Ran = Callable[..., tuple[int, str]]
+MEMORY = 3 << 30
+
+
+@pytest.fixture(autouse=True)
+def _bounded() -> Iterator[None]:
+    """Half a minute and some more memory for each test."""
+
+    def late(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(30)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ran:
+    """Convert by the command; nothing may be half-made, and no error unexpected."""
+
+    roots = (tmp_path / f"root{number}" for number in range(1000))
+
+    def run(folder: Path) -> tuple[int, str]:
+        capsys.readouterr()
+        root = next(roots)
+        code = main(["--root", str(root), "convert", str(folder), "it", "--from", "minari"])
+        said = capsys.readouterr().err
+        assert "unexpected" not in said
+        assert "Traceback" not in said
+        assert code == 0 or not list(root.rglob("manifest.json"))
+        return code, said
+
+    return run
+
+
+def deep(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def nested_space(depth: int) -> str:
+    return '{"type": "Tuple", "subspaces": [' * depth + json.dumps(box(3)) + "]}" * depth
+
+
+WORDS: dict[str, Any] = {
+    "null": None,
+    "list": [1],
+    "object": {"a": 1},
+    "text": "nonsense",
+    "number": 3.5,
+    "true": True,
+    "surrogate": "\ud800",
+    "long": "x" * 100_000,
+}
+FIELDS = [
+    "total_steps",
+    "total_episodes",
+    "data_format",
+    "observation_space",
+    "action_space",
+    "env_spec",
+    "eval_env_spec",
+    "flatten_observation",
+    "combined_datasets",
+    "author",
+    "minari_version",
+]
+
+
+def with_field(folder: Path, field: str, value: Any) -> Path:
+    path = folder / "data" / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    return folder
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "parquet"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_fields_of_any_type(tmp_path: Path, convert: Ran, storage: str, field: str) -> None:
+    for word, value in WORDS.items():
+        folder = write_minari(tmp_path / f"{word}-v0", [toy_episode(0, 3)], storage)
+        code, said = convert(with_field(folder, field, value))
+        if field == "data_format" and value is None and storage == "parquet":
+            assert code == 3  # without that field it is HDF5, which is not there
+            continue
+        strict = field in {"total_steps", "total_episodes", "data_format"} and value is not None
+        strict = strict or (field.endswith("_space") and value is not None)
+        assert code == (5 if strict or word == "surrogate" else 0), (word, said)
+        if code:
+            assert "metadata.json" in said
+            assert len(said) < 2000
+
+
+@pytest.mark.parametrize("total", [-1, 10**30, 2**63, float("nan"), float("inf"), 3.5, "3", [3]])
+@pytest.mark.parametrize("field", ["total_steps", "total_episodes", "total_timesteps"])
+def test_totals_that_are_no_counts(tmp_path: Path, convert: Ran, field: str, total: Any) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)], metadata={"total_steps": None})
+    code, said = convert(with_field(folder, field, total))
+    assert code == 5
+    assert f"{field} of {folder}" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        deep(100_000),
+        '{"a":' * 100_000,
+        '{"total_steps": 3, "total_steps": 3}',
+        '{"author": "\\ud800"}',
+        '{"n": ' + "9" * 100_000 + "}",
+        "\x00" * 100,
+        '{"a": 1' + " " * (17 << 20) + "}",
+    ],
+    ids=range(7),
+)
+def test_metadata_that_are_no_json(tmp_path: Path, convert: Ran, text: str) -> None:
+    for name, storage in (("h-v0", "hdf5"), ("a-v0", "arrow")):
+        folder = write_minari(tmp_path / name, [toy_episode(0, 3)], storage)
+        (folder / "data" / "metadata.json").write_text(text)
+        code, said = convert(folder)
+        assert code == 5
+        assert "metadata.json" in said
+    folder = write_minari(tmp_path / "e-v0", [toy_episode(0, 3)], "arrow")
+    (folder / "data" / "0" / "metadata.json").write_text(text)
+    code, said = convert(folder)
+    assert code == 5
+    assert "data/0/metadata.json" in said
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        nested_space(1000),
+        deep(100_000),
+        '{"type": ["Box"]}',
+        '{"type": "Box", "shape": 3}',
+        '{"type": "Box", "shape": [3.5], "dtype": "float32"}',
+        '{"type": "Box", "shape": [-3], "dtype": "float32"}',
+        '{"type": "Box", "shape": [1' + "0" * 30 + '], "dtype": "float32"}',
+        '{"type": "Box", "shape": ["3"], "dtype": "float32"}',
+        '{"type": "Box", "shape": [3], "dtype": 32}',
+        '{"type": "MultiDiscrete"}',
+        '{"type": "MultiDiscrete", "nvec": [[]]}',
+        '{"type": "MultiBinary", "n": -1}',
+        '{"type": "MultiBinary", "n": "3"}',
+        '{"type": "Dict"}',
+        '{"type": "Dict", "subspaces": 3}',
+        '{"type": "Dict", "subspaces": {"a": null}}',
+        '{"type": "Tuple", "subspaces": [3]}',
+        '{"type": "Tuple", "subspaces": {"a": 3}}',
+        '{"type": "Dict", "subspaces": {"a": 1, "a": 1}}',
+    ],
+    ids=range(19),
+)
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+def test_spaces_that_are_none(tmp_path: Path, convert: Ran, storage: str, space: str) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)], storage)
+    code, said = convert(with_field(folder, "observation_space", space))
+    assert code == 5
+    assert "metadata.json" in said or "data/0" in said
+
+
+def test_unknown_spaces_declare_nothing(tmp_path: Path, convert: Ran) -> None:
+    for number, space in enumerate(['{"type": "Graph"}', '{"type": "Box2", "shape": [9]}']):
+        folder = write_minari(tmp_path / f"t{number}-v0", [toy_episode(0, 3)], "arrow")
+        assert convert(with_field(folder, "observation_space", space))[0] == 0
+
+
+EPISODE: dict[str, list[Any]] = {
+    "total_steps": [-1, 10**30, 2.0, "3", [3], {}, True],
+    "id": ["x", [0], {}, 10**40, 0.5, None, True],
+    "seed": ["x", [0], {}, True],
+    "options": [deep, "x", 3, {"a": "\ud800"}, {"a": float("nan")}],
+    "mood": ["x", [0], None, 10**40],
+}
+
+
+@pytest.mark.parametrize("field", EPISODE)
+def test_metadata_of_an_episode(tmp_path: Path, convert: Ran, field: str) -> None:
+    for number, value in enumerate(EPISODE[field]):
+        folder = write_minari(
+            tmp_path / f"t{number}-v0", [toy_episode(n, 2) for n in range(2)], "arrow"
+        )
+        path = folder / "data" / "1" / "metadata.json"
+        text = json.dumps({**json.loads(path.read_text()), field: None if value is deep else value})
+        path.write_text(text.replace("null", deep(70)) if value is deep else text)
+        code, said = convert(folder)
+        kept = field in {"id", "mood", "options"} and number not in (
+            {0, 3} if field == "options" else ()
+        )
+        assert code == (0 if kept else 5), (value, said)
+        assert not code or "data/1" in said
+    for text in ("[1]", "3", '"x"', "null"):
+        path.write_text(text)
+        code, said = convert(folder)
+        assert code == 5
+        assert "data/1/metadata.json" in said
+
+
+def odd_files(folder: Path, name: str) -> Iterator[str]:
+    """Put things that are no plain files where `name` is, one after the other."""
+    path = folder / name
+    kept = path.read_bytes()
+    for kind in ("fifo", "device", "folder", "away", "ring", "nowhere"):
+        path.unlink()
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            (folder.parent / "elsewhere").write_bytes(kept)
+            away = folder.parent / "elsewhere"
+            targets: dict[str, Any] = {"device": "/dev/zero", "away": away, "ring": path, "nowhere": "/nowhere"}
+            path.symlink_to(targets[kind])
+        yield kind
+        path.rmdir() if kind == "folder" else path.unlink()
+        path.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ("storage", "name"),
+    [
+        ("hdf5", "data/metadata.json"),
+        ("hdf5", "data/main_data.hdf5"),
+        ("arrow", "data/metadata.json"),
+        ("arrow", "data/1/metadata.json"),
+        ("arrow", "data/1/part-0.arrow"),
+        ("parquet", "data/1/part-0.parquet"),
+    ],
+)
+def test_what_is_no_plain_file(tmp_path: Path, convert: Ran, storage: str, name: str) -> None:
+    episodes = [toy_episode(n, 2) for n in range(2)]
+    folder = write_minari(tmp_path / "t-v0", episodes, storage)
+    for kind in odd_files(folder, name):
+        code, said = convert(folder)
+        if kind == "away" and "data/1" not in name:  # a user may keep the one large file elsewhere
+            assert code == 0
+            continue
+        assert code in {3, 5}, (kind, said)
+        assert "data" in said
+
+
+def test_an_episode_that_is_a_link_to_another_folder(tmp_path: Path, convert: Ran) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(n, 2) for n in range(2)], "arrow")
+    other = write_minari(tmp_path / "o-v0", [toy_episode(n, 2) for n in range(2)], "arrow")
+    (folder / "data" / "1").rename(folder / "old")
+    (folder / "data" / "1").symlink_to(other / "data" / "1")
+    code, said = convert(folder)
+    assert code == 5
+    assert "is a link to another folder" in said
+
+
+def test_a_linked_dataset_is_read(tmp_path: Path, convert: Ran) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(n, 2) for n in range(2)], "arrow")
+    (tmp_path / "link-v0").symlink_to(folder)
+    assert convert(tmp_path / "link-v0")[0] == 0
+
+
+def table_of(folder: Path) -> Any:
+    return pq.read_table(folder / "data" / "0" / "part-0.parquet")
+
+
+@pytest.mark.parametrize("kind", ["run", "text"])
+def test_parquet_that_unpacks_without_end(tmp_path: Path, convert: Ran, kind: str) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)], "parquet")
+    part = folder / "data" / "0" / "part-0.parquet"
+    rows = 200_000 if kind == "text" else 2_000_000
+    word = pa.array(
+        ["x" * 100_000] if kind == "text" else [[0.5] * 64],
+        None if kind == "text" else pa.list_(pa.float64(), 64),
+    )
+    with pq.ParquetWriter(part, pa.schema({"rewards": word.type}), compression="zstd") as file:
+        block = word.take(pa.array(np.zeros(1000, int)))
+        for _ in range(rows // 1000):
+            file.write_table(pa.table({"rewards": block}))
+    code, said = convert(folder)
+    assert code == 5
+    assert "unpacks to" in said
+    assert "data/0/part-0.parquet" in said
+
+
+@pytest.mark.parametrize("column", [pa.nulls(1), pa.array([{}], pa.struct([]))])
+def test_rows_without_bytes(tmp_path: Path, convert: Ran, column: Any) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)], "arrow")
+    part = folder / "data" / "0" / "part-0.arrow"
+    endless = pa.Array.from_buffers(column.type, 10**12, [None])
+    batch = pa.RecordBatch.from_arrays([endless], names=["rewards"])
+    options = pa.ipc.IpcWriteOptions(allow_64bit=True)
+    with pa.ipc.new_file(part, batch.schema, options=options) as file:
+        file.write_batch(batch)
+    code, said = convert(folder)
+    assert code == 5
+    assert "part-0.arrow" in said
+
+
+@pytest.mark.parametrize("storage", ["arrow", "parquet"])
+def test_flipped_bytes(tmp_path: Path, convert: Ran, storage: str) -> None:
+    episodes = [toy_episode(0, 9, info={"s": {"type": "Text"}, "m": box(2, 3)})]
+    folder = write_minari(tmp_path / "t-v0", episodes, storage)
+    part = next(folder.rglob("part-0.*"))
+    sound, random = part.read_bytes(), np.random.default_rng(0)
+    for _ in range(60):
+        data = bytearray(sound)
+        for at in random.integers(0, len(data), 3):
+            data[at] = random.integers(0, 256)
+        part.write_bytes(data)
+        code, said = convert(folder)
+        assert code in {0, 5}
+        assert code != 5 or "data" in said
+
+
+def test_attributes_of_the_file(tmp_path: Path, convert: Ran) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)])
+    (folder / "data" / "metadata.json").unlink()
+    path = folder / "data" / "main_data.hdf5"
+    values: list[Any] = [
+        b"\xff\xfe",
+        np.arange(10**4),
+        np.array([(1, 2.0)], "i4,f4"),
+        h5py.Empty("f8"),
+        h5py.Reference(),
+        np.array(["a", "b"], h5py.string_dtype()),
+        1 + 2j,
+        float("nan"),
+    ]
+    for name in (
+        "author",
+        "total_steps",
+        "observation_space",
+        "data_format",
+        "env_spec",
+        "flatten_action",
+    ):
+        for value in values:
+            with h5py.File(path, "a") as file:
+                file.attrs[name] = value
+            code, said = convert(folder)
+            assert code in {0, 5}, (name, value, said)
+            assert code != 5 or "main_data.hdf5" in said
+            with h5py.File(path, "a") as file:
+                del file.attrs[name]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" + "é" * 200, "x" * 5000])
+def test_names_longer_than_a_file_systems(tmp_path: Path, convert: Ran, name: str) -> None:
+    assert convert(tmp_path / name)[0] in {2, 3, 5}
+    root = tmp_path / "root"
+    os.environ["MINARI_DATASETS_PATH"] = str(tmp_path)
+    try:
+        assert main(["--root", str(root), "--offline", "download", f"minari:{name}"]) in {2, 3, 6}
+    finally:
+        del os.environ["MINARI_DATASETS_PATH"]
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+def test_leaves_with_long_names(tmp_path: Path, convert: Ran, storage: str) -> None:
+    info = {"n" * 300: box(2), "ok": box()}
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3, info=info)], storage)
+    assert convert(folder)[0] == 0
+
+
+@pytest.mark.parametrize("storage", ["arrow"])
+def test_two_leaves_of_one_name(tmp_path: Path, convert: Ran, storage: str) -> None:
+    info = {"a/b": box(), "a": {"type": "Dict", "subspaces": {"b": box(2)}}}
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3, info=info)], storage)
+    code, said = convert(folder)
+    assert code == 0
+    assert "dropped infos/a" in said
