@@ -323,7 +323,7 @@ def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
     """Return the words by table and key; raises `ValueError` where the file has another form."""
     words: dict[str, dict[Key, list[str]]] = {}
     for entry in entries if isinstance(entries, list) else [entries]:
-        fields = entry if isinstance(entry, dict) else {}
+        fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
         table, key, known = (fields.get(name) for name in ("table", "key", "words"))
         texts = [table, *key, *known] if isinstance(key, list) and isinstance(known, list) else []
         if not texts or not all(isinstance(text, str) for text in texts):

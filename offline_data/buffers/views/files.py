@@ -177,10 +177,10 @@ def read_view(path: Path) -> SavedView:
                 f"{path} is a view of format {about['format_version']}; this version of "
                 f"offline-data reads up to {VIEW_VERSION}"
             )
-        told = [about[name] for name in ("dataset", "path", "identity")]
-        if not all(isinstance(text, str) for text in told):
+        dataset, place, identity = (about[name] for name in ("dataset", "path", "identity"))
+        if not all(isinstance(text, str) for text in (dataset, place, identity)):
             raise ValueError("it does not say of which dataset it is")
-        return SavedView(*told, _checked(arrays))
+        return SavedView(dataset, place, identity, _checked(arrays))
     except FileNotFoundError:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
