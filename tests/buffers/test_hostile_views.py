@@ -54,7 +54,6 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "deep": _deep,
     "huge header": _huge_header,
     "fifo": os.mkfifo,
-    "folder": Path.mkdir,
     "device": lambda path: path.symlink_to("/dev/zero"),
     "text": lambda path: path.write_text("a view"),
     "empty": Path.touch,

@@ -165,7 +165,7 @@ def read_view(path: Path) -> SavedView:
         IntegrityError: It is no view, or damaged.
     """
     try:
-        if path.exists() and not path.is_file():
+        if path.exists() and not (path.is_file() or path.is_dir()):
             raise IntegrityError(f"{path} is no view: it is not a plain file")
         with path.open("rb") as file:
             _refuse_compressed(file)
