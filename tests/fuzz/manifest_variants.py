@@ -150,7 +150,7 @@ def _json_node(rng: np.random.Generator) -> tuple[str, Mutate]:
         value = _load(folder)
         paths = list(_nodes(value))
         path = paths[int(at * len(paths))]
-        holder = value
+        holder: Any = value
         for key in path[:-1]:
             holder = holder[key]
         if how == "set":
