@@ -48,7 +48,8 @@ def first_transitions(
     begin, stop = _range(reader, episode)
     rows = np.arange(begin, min(stop, begin + count))
     columns = reader.transitions_at(rows)
-    numbers = columns.pop(EPISODE).astype(np.int64)
+    del columns[EPISODE]
+    numbers = np.searchsorted(reader.starts, rows, side="right") - 1
     texts = {join_key(key): _text(reader, key, column) for key, column in columns.items()}
     return tuple(
         Transition(

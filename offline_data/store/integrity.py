@@ -96,8 +96,8 @@ def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
 def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
     """Compare what the files say with each other: a manifest can be wrong on purpose."""
     tables = reader.manifest.tables
-    for name, table in tables.items():
-        for file, text in meta_files(name, table).items():
+    for name, spec in tables.items():
+        for file, text in meta_files(name, spec).items():
             if file not in reader.manifest.digests:
                 yield Problem(file, "is not in the manifest")
             elif _json_of(reader.path / file) != json.loads(text):
@@ -141,7 +141,8 @@ def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
         for name, flag in zip(counts, flags, strict=True):
             counts[name] += int(flag.sum())
         if steps == TED:
-            wrong_done += int((reader.step(DONE)[part] != (flags[0] | flags[1])).sum())
+            done = np.logical_or(*flags)
+            wrong_done += int((reader.step(DONE)[part] != done).sum())
     if wrong_episodes:
         yield Problem(steps, f"has {wrong_episodes} rows with the number of another episode")
     if wrong_done:

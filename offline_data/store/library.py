@@ -65,7 +65,8 @@ def survey(root: Path) -> tuple[list[Entry], dict[Path, OfflineDataError]]:
     Raises:
         AccessError: The root exists and may not be read.
     """
-    entries, unreadable = [], {}
+    entries: list[Entry] = []
+    unreadable: dict[Path, OfflineDataError] = {}
     for folder in _dataset_folders(root, unreadable):
         try:
             entries.append(entry_at(folder))

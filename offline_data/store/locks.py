@@ -41,7 +41,9 @@ def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[Non
         staging.mkdir(parents=True, exist_ok=True)
         lock = FileLock(staging / f"{lock_name(folder)}.lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(
+                blocking=False
+            )  # a timeout would be for ever on a clock that runs backwards
         except Timeout:
             progress.note(f"another process is writing {folder}; waiting for it")
             lock.acquire()
@@ -63,8 +65,10 @@ def is_locked(staging: Path, name: str) -> bool:
     path = staging / f"{name}.lock"
     if not path.exists():
         return False
+    lock = FileLock(path)
     try:
-        with FileLock(path, timeout=0):
-            return False
+        lock.acquire(blocking=False)
     except Timeout:
         return True
+    lock.release()
+    return False

@@ -323,13 +323,16 @@ def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
     """Return the words by table and key; raises `ValueError` where the file has another form."""
     words: dict[str, dict[Key, list[str]]] = {}
     for entry in entries if isinstance(entries, list) else [entries]:
-        fields = entry if isinstance(entry, dict) else {}
-        table, key, known = (fields.get(name) for name in ("table", "key", "words"))
-        texts = [table, *key, *known] if isinstance(key, list) and isinstance(known, list) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
+        fields: Any = entry if isinstance(entry, dict) else {}
+        table, key, known = fields.get("table"), fields.get("key"), fields.get("words")
+        if not (isinstance(table, str) and _are_texts(key) and _are_texts(known)):
             raise ValueError(f"it has {shown(entry)}, expected a table, a key and its words")
         words.setdefault(table, {})[tuple(key)] = known
     return words
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:

@@ -129,3 +129,19 @@ def test_ids_as_long_as_nobody_has_them(cli: Cli) -> None:
         ran = cli("info", text)
         assert ran.code in {2, 3}, ran.err
         assert "unexpected" not in ran.err
+
+
+@pytest.mark.parametrize("number", [-(2**63), 7, 2**40])
+def test_steps_that_name_another_episode(cli: Cli, toy: Path, number: int) -> None:
+    leaf = next(
+        leaf
+        for leaf in json.loads((toy / "manifest.json").read_text())["schema"]["steps"]["leaves"]
+        if leaf["key"] == ["episode"]
+    )
+    rows = bytearray((toy / leaf["file"]).read_bytes())
+    rows[leaf["offset"] : leaf["offset"] + 8] = number.to_bytes(8, "little", signed=True)
+    (toy / leaf["file"]).write_bytes(rows)
+    for verb in ("head", "sample", "verify"):
+        ran = cli(verb, "local:toy", *(["--batch", "500"] if verb == "sample" else []))
+        assert ran.code == 5, ran.err
+        assert "unexpected" not in ran.err

@@ -95,7 +95,9 @@ def _restate(folder: Path) -> None:
     _store(folder, value)
 
 
-def _nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _nodes(
+    value: dict[str, Any] | list[Any], path: tuple[Any, ...] = ()
+) -> Iterator[tuple[Any, ...]]:
     """Yield the path of every value below this one."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, below in items:
@@ -148,7 +150,7 @@ def _json_node(rng: np.random.Generator) -> tuple[str, Mutate]:
         value = _load(folder)
         paths = list(_nodes(value))
         path = paths[int(at * len(paths))]
-        holder = value
+        holder: Any = value
         for key in path[:-1]:
             holder = holder[key]
         if how == "set":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from offline_data import disk
 from offline_data.errors import AccessError, NoSpaceError
@@ -193,3 +195,20 @@ def test_a_killed_holder_frees_its_lock(tmp_path: Path) -> None:
     process.communicate()
     with dataset_lock(tmp_path, "local/a", SILENT):
         pass
+
+
+def test_a_clock_that_runs_backwards_does_not_keep_a_lock_from_being_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = itertools.count()
+    for name in ("time", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: 1e9 - 10.0 * next(steps))
+    with FileLock(tmp_path / "held.lock"):
+        finished: list[bool] = []
+        asker = threading.Thread(
+            target=lambda: finished.append(is_locked(tmp_path, "held")), daemon=True
+        )
+        asker.start()
+        asker.join(10)
+        assert finished == [True]
+    write_toy(tmp_path / "d", [toy_batch([2])])

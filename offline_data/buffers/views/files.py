@@ -16,10 +16,11 @@ import hashlib
 import io
 import json
 import re
+import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from offline_data.errors import (
 )
 from offline_data.ids import looks_like_path
 from offline_data.store.layout import EPISODES
+from offline_data.strict_json import parse_json
 
 if TYPE_CHECKING:
     import os
@@ -51,6 +53,19 @@ SUFFIX = ".npz"
 
 _ABOUT = "about"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
+_DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,  # a header that announces more than there is
+    struct.error,
+    zipfile.BadZipFile,
+)
+"""What numpy and `zipfile` raise for a file that is something else, or damaged."""
 _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 
@@ -150,21 +165,36 @@ def read_view(path: Path) -> SavedView:
         IntegrityError: It is no view, or damaged.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-        about = json.loads(arrays.pop(_ABOUT).tobytes())
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise IntegrityError(f"{path} is no view: it is not a plain file")
+        with path.open("rb") as file:
+            _refuse_compressed(file)
+            with np.load(file, allow_pickle=False) as content:
+                arrays = {name: content[name] for name in content.files}
+        about = parse_json(arrays.pop(_ABOUT).tobytes(), str(path))
         if about["format_version"] > VIEW_VERSION:
             raise NewerFormatError(
                 f"{path} is a view of format {about['format_version']}; this version of "
                 f"offline-data reads up to {VIEW_VERSION}"
             )
-        return SavedView(about["dataset"], about["path"], about["identity"], _checked(arrays))
+        dataset, place, identity = (about[name] for name in ("dataset", "path", "identity"))
+        if not all(isinstance(text, str) for text in (dataset, place, identity)):
+            raise ValueError("it does not say of which dataset it is")
+        return SavedView(dataset, place, identity, _checked(arrays))
     except FileNotFoundError:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise IntegrityError(f"{path} is no view, or damaged: {error}") from error
+
+
+def _refuse_compressed(file: BinaryIO) -> None:
+    """Raise `ValueError` where arrays take more room in memory than in the file."""
+    with zipfile.ZipFile(file) as content:
+        if any(one.compress_type != zipfile.ZIP_STORED for one in content.infolist()):
+            raise ValueError("its arrays are compressed, which those of a view are not")
+    file.seek(0)
 
 
 def _checked(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
