@@ -40,6 +40,11 @@ def guard_streams() -> None:
     sys.stderr = sys.__stderr__ = _Stderr.over(sys.stderr, 2)
 
 
+def flush_stdout() -> None:
+    """Write what is buffered, so that a failure is one of the command and not of its end."""
+    sys.stdout.flush()
+
+
 def stdout_is_lost() -> bool:
     """Return True if writing to stdout has failed: what is written since goes nowhere."""
     return 1 in _lost
