@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from offline_data.errors import (
+    AccessError,
     AuthError,
     IntegrityError,
     NetworkError,
@@ -29,6 +30,7 @@ PROGRAM = "offline-data"
 
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, 2),
+    (AccessError, 2),
     (NotFoundError, 3),
     (AuthError, 4),
     (IntegrityError, 5),

@@ -33,7 +33,7 @@ CODES = {
     errors.NetworkError: 6,
     errors.OfflineError: 6,
     errors.NoSpaceError: 7,
-    errors.AccessError: 1,
+    errors.AccessError: 2,
     errors.MissingDependencyError: 1,
     errors.ImmutableError: 1,
 }
