@@ -102,7 +102,10 @@ def main(arguments: Sequence[str]) -> int:
         except ReaderGone:
             raise
         except BaseException as error:  # noqa: BLE001 - the one place where every error ends
-            return _fail(error, arguments)
+            try:
+                return _fail(error, arguments)
+            except OfflineDataError as lost:  # the error itself could not be written
+                return _fail(lost, arguments)
     except ReaderGone:
         return 0
 
@@ -113,11 +116,12 @@ def _invoke(arguments: list[str]) -> "Outcome | int":
 
     from offline_data_cli.app import app
     from offline_data_cli.call import Outcome
+    from offline_data_cli.streams import flush_stdout
 
     command = typer.main.get_command(app)
     try:
         outcome = command.main(arguments, prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
+        flush_stdout()
     except SystemExit as end:
         outcome = end.code
     if isinstance(outcome, BaseException):

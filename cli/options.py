@@ -1,5 +1,6 @@
 """Options: the global ones that every verb takes, and those that several verbs share."""
 
+import re
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -104,9 +105,9 @@ def parse_episodes(text: str | None) -> tuple[int | None, int | None] | None:
         return None
     first, colon, stop = text.partition(":")
     sides = [side.strip() for side in (first, stop)]
-    if not colon or not all(side.isdecimal() for side in sides if side):
+    if not colon or not all(re.fullmatch("[0-9]{1,18}", side) for side in sides if side):
         raise UsageError(
-            f"--episodes is {text!r}; expected A:B", hint="--episodes 0:10 takes the first ten"
+            f"--episodes is {text[:40]!r}; expected A:B", hint="--episodes 0:10 takes the first ten"
         )
     begin, end = (int(side) if side else None for side in sides)
     return begin, end

@@ -213,7 +213,7 @@ def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int
     """Share the width of a terminal among columns, of which each has its longest cell's length.
 
     The first column, which says what a row is about, is as wide as its longest cell, or folded
-    where the terminal is narrower. Of the others, those that are to be kept come first; one that
+    where the terminal is narrower than that. Of the others, those that are to be kept come first; one that
     does not fit is left out: 0. Texts get what they need last, evenly.
     """
     widths = [0] * len(columns)
@@ -222,7 +222,10 @@ def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int
     for place in order:
         column, longest = columns[place]
         least = min(longest, max(_NARROW, len(column.title)))
-        needed = min(longest, width) if place == 0 else least if column.kind == "text" else longest
+        if place == 0:
+            needed = longest if longest <= width else width // 2
+        else:
+            needed = least if column.kind == "text" else longest
         if needed + _GAP <= left:
             widths[place] = needed
             left -= needed + _GAP

@@ -35,9 +35,19 @@ def guard_streams() -> None:
             os.fstat(number)
         except OSError:
             _lead_nowhere(number)
-    sys.stdin = sys.__stdin__ = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _Stdout.over(sys.stdout, 1)
-    sys.stderr = sys.__stderr__ = _Stderr.over(sys.stderr, 2)
+    streams = {
+        "stdin": sys.stdin or open(0, encoding="utf-8", closefd=False),  # noqa: SIM115
+        "stdout": _Stdout.over(sys.stdout, 1),
+        "stderr": _Stderr.over(sys.stderr, 2),
+    }
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def flush_stdout() -> None:
+    """Write what is buffered, so that a failure is one of the command and not of its end."""
+    sys.stdout.flush()
 
 
 def stdout_is_lost() -> bool:

@@ -161,7 +161,14 @@ def _removed(removal: "Removal", kept: Kept, data: dict[str, Any]) -> Result:
         *([records] if any(item.kind == "download" for item in removal.removed) else []),
     )
     line = f"deleted {_counted(removal.removed)}, {human_bytes(removal.freed)}"
-    return Result(told, (line,), _paths(removal.removed), notes, failures=removal.failures)
+    return Result(
+        told,
+        (line,),
+        _paths(removal.removed),
+        notes,
+        code=1 if removal.failures else 0,  # partly done, whatever the reason
+        failures=removal.failures,
+    )
 
 
 def losses(names: list[str]) -> str:

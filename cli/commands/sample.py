@@ -21,16 +21,22 @@ _COLUMNS = (
     Column("MAX", "number"),
 )
 
+_MOST = 1 << 24
+"""Transitions of one batch that is only looked at."""
+
 
 def sample(
     call: Call,
     dataset: Dataset,
     batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, help="Transitions in the batch.")
+        int,
+        typer.Option("--batch", metavar="N", min=1, max=_MOST, help="Transitions in the batch."),
     ] = 256,
     slices: Annotated[
         int | None,
-        typer.Option("--slices", metavar="L", min=1, help="Slices of L steps of an episode each."),
+        typer.Option(
+            "--slices", metavar="L", min=1, max=_MOST, help="Slices of L steps of an episode each."
+        ),
     ] = None,
 ) -> Result:
     """Sample a random batch and show what is in it."""

@@ -8,6 +8,7 @@ import pytest
 
 from offline_data.errors import (
     AuthError,
+    FormatError,
     IntegrityError,
     NetworkError,
     NotFoundError,
@@ -48,7 +49,8 @@ def test_a_listing_of_a_bucket_page_by_page(online: Settings, quick: FetchLimits
         ([Fault(Answer(b"", 404))], NotFoundError),
         ([Fault(Answer(b"", 403))], AuthError),
         ([Fault(Answer(b"", 500))] * 9, NetworkError),
-        ([Fault(Answer(b"<html>log in"))], IntegrityError),
+        ([Fault(Answer(b"<html>log in"))], FormatError),
+        ([Fault(Answer(b" " * (17 << 20)))], IntegrityError),
     ],
 )
 def test_faults_are_survived_or_named(

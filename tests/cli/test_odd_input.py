@@ -1,0 +1,78 @@
+"""Arguments and variables that cannot be meant: a documented exit code and a sentence."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Cli
+
+BIG, HUGE, BYTES = "9" * 30, "9" * 5000, os.fsdecode(b"\xff")
+
+ARGUMENTS: dict[str, tuple[tuple[str, ...], set[int]]] = {
+    "head -1": (("head", "local:toy", "-n", "-1"), {2}),
+    "head big": (("head", "local:toy", "-n", BIG), {0}),
+    "head huge": (("head", "local:toy", "-n", HUGE), {2}),
+    "head episode": (("head", "local:toy", "--episode", BIG), {2, 3}),
+    "sample big": (("sample", "local:toy", "--batch", BIG), {2}),
+    "sample slices": (("sample", "local:toy", "--slices", BIG), {2}),
+    "episodes huge": (("download", "d4rl:pen-human-v1", "--episodes", f"{HUGE}:"), {2}),
+    "episodes, other digits": (("download", "d4rl:pen-human-v1", "--episodes", "1:\u0663"), {2}),
+    "audit nan": (("download", "d4rl:pen-human-v1", "--audit", "nan"), {2}),
+    "audit bytes": (("download", "d4rl:pen-human-v1", "--audit", BYTES), {2}),
+    "older than huge": (("cache", "prune", "--older-than", HUGE, "-y"), {2}),
+    "id of bytes": (("info", f"local:{BYTES}"), {2, 3}),
+    "empty id": (("info", ""), {2, 3}),
+    "prefix of bytes": (("list", "--prefix", BYTES), {0}),
+    "search bytes": (("search", BYTES), {0}),
+    "search nothing": (("search", ""), {0}),
+    "no verb": (("",), {2}),
+    "verb of bytes": ((BYTES,), {2}),
+    "root without a user": (("list", "--root", "~nosuchuser/x"), {2}),
+    "root of a long name": (("list", "--root", f"/srv/{'a' * 300}"), {2}),
+    "root of half a letter": (("list", "--root", "/srv/\ud800"), {2}),
+    "cache rm bytes": (("cache", "rm", BYTES, "-y"), {3}),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_odd_arguments(case: str, cli: Cli, toy: Path) -> None:
+    arguments, codes = ARGUMENTS[case]
+    ran = cli(*arguments, "--offline")
+    assert ran.code in codes, ran.err
+    assert "unexpected" not in ran.err
+    assert "Traceback" not in ran.err
+
+
+VARIABLES = {
+    "OFFLINE_DATA_WORKERS": ("x", HUGE, "\u0663", "-1", "1.5"),
+    "OFFLINE_DATA_OFFLINE": ("maybe", BYTES),
+    "OFFLINE_DATA_HOME": ("~nosuchuser", "a" * 300, "/dev/null"),
+    "OFFLINE_DATA_MIRRORS": (
+        "x",
+        "=",
+        ";=;",
+        "http://[a/=http://b/",
+        "http://a/=http://[b/",
+        BYTES,
+    ),
+    "OFFLINE_DATA_CONFIG": ("/", "/dev/zero", "/no/such", "~nosuchuser", BYTES, "a" * 300),
+    "MINARI_DATASETS_PATH": ("~nosuchuser", "a" * 300),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in VARIABLES.items() for v in vs])
+def test_odd_variables(
+    name: str, value: str, cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    ran = cli("list")
+    assert ran.code == 2, ran.err
+    assert ran.err.startswith("error: ")
+    assert "unexpected" not in ran.err
+    assert max(map(len, ran.err.splitlines())) < 600
