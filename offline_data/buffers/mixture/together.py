@@ -75,7 +75,7 @@ def gather_together(
             return None
         readaheads.append(readahead)
         slots, gathers[number] = steps.slots, gather
-        rows.append(own if steps is storage else storage.row_map.at(own))
+        rows.append(storage.row_map.at(own) if isinstance(storage, SubsetStorage) else own)
         drawn.append(stored)
     if slots is None:
         return None

@@ -123,7 +123,7 @@ def test_counts_are_the_views(view: DatasetView, many: BaseDatasetExperienceRepl
 
 def test_counts_of_flags_inside_episodes(tmp_path: Path) -> None:
     toy = toy_batch([5, 4])
-    toy.steps["next", "terminated"][2] = True  # type: ignore[index]
+    toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
     assert ds.subset(slice(1, 4)).manifest.counts["terminated"] == 1
@@ -167,9 +167,9 @@ def test_samplers(view: DatasetView, name: str) -> None:
 
 
 def test_priorities_are_of_the_views_rows(many: BaseDatasetExperienceReplay) -> None:
-    for make in (lambda: many.episodes_at([30, 2]), lambda: many.subset([9, 5, 3, 9])):
+    for some in (many.episodes_at([30, 2]), many.subset([9, 5, 3, 9])):
         sampler = PrioritizedSampler(100, alpha=1.0, beta=1.0, eps=0.0, seed=0)
-        view = make().subset(slice(None), sampler=sampler)
+        view = some.subset(slice(None), sampler=sampler)
         batch = view.sample(200)
         view.update_priority(batch["index"], (batch["index"] == 2).float())
         again = view.sample(50)
@@ -223,10 +223,10 @@ def test_what_is_derived_over_views(toy: Path, name: str) -> None:
         got = view[:]
         assert got["index"].tolist() == list(range(len(view)))
         assert got["dataset_index"].tolist() == rows
-        flags = [truth["next", flag].numpy() for flag in ("terminated", "truncated")]
+        ended, cut = (truth["next", flag].numpy() for flag in ("terminated", "truncated"))
         reward, state = truth["next", "reward"].numpy(), truth[STATE].numpy()
         if name == "n":
-            want = oracle.n_step(reward, *flags, bounds, known, n=3, gamma=0.5)
+            want = oracle.n_step(reward, ended, cut, bounds, known, n=3, gamma=0.5)
             assert got["steps_to_next_obs"].tolist() == want.steps.tolist()
             np.testing.assert_allclose(got["next", "reward"][:, 0], want.reward, rtol=1e-12)
             after = truth["next", "observation", "state"].numpy()[want.end]

@@ -118,7 +118,7 @@ def test_a_view_of_a_view_is_a_view_of_the_dataset(many: BaseDatasetExperienceRe
     assert everything(third) == rows_of(9, 25, 6)[1:-1]
     assert everything(third.episodes_at([-1, 0])) == rows_of(6)[:-1] + rows_of(9)[1:]
     assert everything(third.subset([2, 0])) == [third.rows[2], third.rows[0]]
-    assert third.storage.whole is many.storage  # type: ignore[attr-defined]
+    assert third.storage.whole is many.storage
 
 
 @pytest.mark.parametrize("valid_only", [True, False])
