@@ -195,6 +195,20 @@ def test_ensembles(many: BaseDatasetExperienceReplay) -> None:
     assert torch.equal(views[1][mixed[1]["index", "index"]]["action"], mixed[1]["action"])
 
 
+def test_priorities_by_an_ensembles_index(many: BaseDatasetExperienceReplay) -> None:
+    members = [
+        many.episodes_at(which, sampler=PrioritizedSampler(100, 1.0, 1.0, eps=0.0, seed=0))
+        for which in ([30, 2], [17, 5])
+    ]
+    ensemble = ReplayBufferEnsemble(*members, batch_size=100, sample_from_all=True)
+    index = ensemble.sample()["index"]
+    ensemble.update_priority(index, (index["index"] == index["buffer_ids"] + 1).float())
+    again = ensemble.sample()
+    for number, view in enumerate(members):
+        assert set(again[number]["index", "index"].tolist()) == {number + 1}
+        assert set(again[number]["dataset_index"].tolist()) == {int(view.rows[number + 1])}
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_only_some_leaves(tmp_path: Path, layout: LayoutName) -> None:
     write_toy(tmp_path / "toy", [toy_batch(LENGTHS, unknown_final=UNKNOWN)], layout=layout)
