@@ -17,6 +17,7 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,11 @@ SUFFIX = ".npz"
 
 _ABOUT = "about"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
+_DAMAGED = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(ArithmeticError, MemoryError, RecursionError, NotImplementedError, RuntimeError, SyntaxError),
+)
+"""What numpy, zipfile and json raise for a file that is none of `write_view`'s."""
 _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 
@@ -150,9 +156,16 @@ def read_view(path: Path) -> SavedView:
         IntegrityError: It is no view, or damaged.
     """
     try:
+        if path.exists() and not path.is_file():  # to open a FIFO would wait for ever
+            raise ValueError("it is not a file")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            size = path.stat().st_size
+            if any(one.file_size > size for one in content.zip.infolist()):
+                raise ValueError("its arrays are larger than the file")
             arrays = {name: content[name] for name in content.files}
         about = json.loads(arrays.pop(_ABOUT).tobytes())
+        if not all(isinstance(about[name], str) for name in ("dataset", "path", "identity")):
+            raise ValueError("what it says of its dataset is no text")
         if about["format_version"] > VIEW_VERSION:
             raise NewerFormatError(
                 f"{path} is a view of format {about['format_version']}; this version of "
@@ -163,7 +176,7 @@ def read_view(path: Path) -> SavedView:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise IntegrityError(f"{path} is no view, or damaged: {error}") from error
 
 
