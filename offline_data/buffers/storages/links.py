@@ -118,12 +118,12 @@ class Links:
 
     def clear(self) -> None:
         """Forget all rows."""
+        self._place: Tensor | None = None
         self._after = torch.zeros(0, dtype=torch.bool)
         self._ends = torch.zeros(0, dtype=torch.bool)
         self._trajectory = torch.zeros(0, dtype=torch.int64)
         self._numbered = False
         self._last = -1
-        self._place: Tensor | None = None
         self._runs: Runs | None = None
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:

@@ -103,6 +103,22 @@ def test_whole_episodes_are_slices_of_the_view(many: BaseDatasetExperienceReplay
         assert set(view[start : start + length]["episode"].tolist()) == {number}
 
 
+def test_whole_episodes_as_rows(toy: Path) -> None:
+    view = BaseDatasetExperienceReplay(toy, split_trajs=True).episodes_at([11, 2, 30])
+    for batch in (view[:], view.subset([1, 0, 2]).subset([1, 0, 2])[:]):
+        assert batch["index"].tolist() == [[row] * max(LENGTHS) for row in range(3)]
+        for leaf, numbers in (("traj_ids", [0, 1, 2]), ("episode", [0, 1, 2])):
+            assert batch[leaf][:, 0].tolist() == numbers
+        assert batch["dataset_episode"][:, 0].tolist() == [11, 2, 30]
+        assert batch["dataset_index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
+        padding = ~batch["mask"]
+        assert not any(batch[leaf][padding].any() for leaf in ("dataset_index", "episode"))
+    sizes = [LENGTHS[e] for e in (11, 2, 30)]
+    assert view.episodes.start.tolist() == [0, sizes[0], sizes[0] + sizes[1]]
+    assert view.manifest.counts["transitions"] == sum(sizes)
+    assert view.valid_rows.tolist() == [0, 1, 2]
+
+
 def test_counts_are_the_views(view: DatasetView, many: BaseDatasetExperienceReplay) -> None:
     rows = view.rows.tolist()
     last = {rows_of(e)[-1]: e for e in range(len(LENGTHS))}
