@@ -14,6 +14,8 @@ from offline_data.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch import Tensor
+
     from offline_data.buffers.buffer import ReplayBuffer
 
 
@@ -141,7 +143,8 @@ class WorkerEpochs:
     """
 
     def __init__(self) -> None:
-        self._words = torch.zeros(1 + _WORKERS, dtype=torch.int64).share_memory_()
+        words: Any = torch.zeros(1 + _WORKERS, dtype=torch.int64)
+        self._words: Tensor = words.share_memory_()
         self._words[0] = -1
 
     @property
@@ -163,7 +166,7 @@ class WorkerEpochs:
             seed: That of all workers of the iteration.
         """
         own, tag = worker % _WORKERS, seed & 0xFFFFFFFF
-        words = self._words[1:].tolist()
+        words: list[int] = self._words[1:].tolist()
         numbers = {word & _NUMBER for word in words if word and word >> 31 == tag}
         if words[own] and words[own] >> 31 == tag:  # it goes on: the seed is that of its process
             number = (words[own] & _NUMBER) + 1

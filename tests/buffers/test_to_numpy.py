@@ -77,16 +77,16 @@ def test_views(ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], 
 def test_arrays_are_copies(tmp_path: Path, layout: LayoutName, style: Style) -> None:
     write_toy(tmp_path / "toy", [toy_batch([5, 4, 3])], layout=layout)
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
-    for make in (lambda: ds, lambda: ds.episodes_at([1]), lambda: ds.subset([3, 1, 2])):
-        before = make().to_numpy(style)
+    for buffer in (ds, ds.episodes_at([1]), ds.subset([3, 1, 2])):
+        before = buffer.to_numpy(style)
         for array in before.values():
             assert array.flags.writeable
             assert array.flags.owndata
             assert array.flags.c_contiguous
-        written = make().to_numpy(style)
+        written = buffer.to_numpy(style)
         for array in written.values():
             torch.from_numpy(array).zero_()
-        for name, array in make().to_numpy(style).items():
+        for name, array in buffer.to_numpy(style).items():
             np.testing.assert_array_equal(array, before[name])
 
 
@@ -199,7 +199,7 @@ def test_transitions_have_their_own_next_observation(tmp_path: Path) -> None:
 
 def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
     toy = toy_batch([5, 4])
-    toy.steps["next", "terminated"][2] = True  # type: ignore[index]
+    toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
     with pytest.raises(UsageError, match="1 rows inside of episodes, row 2 the first"):

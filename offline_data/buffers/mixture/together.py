@@ -75,7 +75,7 @@ def gather_together(
             return None
         readaheads.append(readahead)
         slots, gathers[number] = steps.slots, gather
-        rows.append(own if steps is storage else storage.row_map.at(own))
+        rows.append(storage.row_map.at(own) if isinstance(storage, SubsetStorage) else own)
         drawn.append(stored)
     if slots is None:
         return None
@@ -113,10 +113,11 @@ def _in_views(
         stored = leaves[slots[EPISODE]]
         episodes, begin = stored.clone(), 0
         for storage, rows in drawn:
-            part = slice(begin, begin + len(rows))
-            where = part if places is None else places[part]
+            end = begin + len(rows)
             if isinstance(storage, SubsetStorage):
-                episodes[where] = storage.episode_rows(stored[where])
-            begin += len(rows)
+                where = torch.arange(begin, end) if places is None else places[begin:end]
+                own = storage.episode_rows(stored.index_select(0, where))
+                episodes.index_copy_(0, where, own)
+            begin = end
         leaves[slots[EPISODE]] = episodes
     return slots

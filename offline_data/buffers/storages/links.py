@@ -137,12 +137,12 @@ class Links:
 
     def clear(self) -> None:
         """Forget all rows."""
+        self._place: Tensor | None = None
         self._after = torch.zeros(0, dtype=torch.bool)
         self._ends = torch.zeros(0, dtype=torch.bool)
         self._trajectory = torch.zeros(0, dtype=torch.int64)
         self._numbered = False
         self._last = -1
-        self._place: Tensor | None = None
         self._runs: dict[Boundaries | None, Runs] = {}
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:

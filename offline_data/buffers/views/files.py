@@ -18,6 +18,7 @@ import json
 import re
 import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -53,19 +54,20 @@ SUFFIX = ".npz"
 
 _ABOUT = "about"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
-_DAMAGE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    RuntimeError,
-    OverflowError,
-    MemoryError,  # a header that announces more than there is
-    struct.error,
-    zipfile.BadZipFile,
+_DAMAGED = (
+    *(
+        struct.error,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ),
+    *(ArithmeticError, MemoryError, RecursionError, NotImplementedError, RuntimeError, SyntaxError),
 )
-"""What numpy and `zipfile` raise for a file that is something else, or damaged."""
+"""What numpy, zipfile and json raise for a file that is none of `write_view`'s."""
 _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 
@@ -165,8 +167,8 @@ def read_view(path: Path) -> SavedView:
         IntegrityError: It is no view, or damaged.
     """
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise IntegrityError(f"{path} is no view: it is not a plain file")
+        if path.exists() and not path.is_file():  # to open a FIFO would wait for ever
+            raise ValueError("it is not a file")
         with path.open("rb") as file:
             _refuse_compressed(file)
             with np.load(file, allow_pickle=False) as content:
@@ -185,7 +187,7 @@ def read_view(path: Path) -> SavedView:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _DAMAGE as error:
+    except _DAMAGED as error:
         raise IntegrityError(f"{path} is no view, or damaged: {error}") from error
 
 

@@ -147,7 +147,7 @@ class SubsetStorage:
 
     def episode_rows(self, episodes: Tensor) -> Tensor:
         """Turn numbers of episodes of the dataset, any integers, into rows of the view's table."""
-        return self._episode_rows[episodes.long()]
+        return self._episode_rows.take(episodes.long())
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`; see `Storage`; raises `IndexError`."""

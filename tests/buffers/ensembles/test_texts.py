@@ -15,6 +15,7 @@ from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MISSION = ("observation", "mission")
@@ -35,7 +36,12 @@ def folders(tmp_path: Path) -> list[Path]:
 def test_codes_of_different_vocabularies_are_refused(folders: list[Path]) -> None:
     ensemble = ReplayBufferEnsemble(*map(BaseDatasetExperienceReplay, folders), batch_size=6)
     said = "'observation/mission' has codes of different vocabularies in members 0 and 1"
-    for take in (ensemble.sample, lambda: ensemble[:, 0], lambda: ensemble[:2].sample(6)):
+    takes: list[Callable[[], Any]] = [
+        ensemble.sample,
+        lambda: ensemble[:, 0],
+        lambda: ensemble[:2].sample(6),
+    ]
+    for take in takes:
         with pytest.raises(UsageError, match=said) as error:
             take()
         assert "keys=" in str(error.value.hint)

@@ -56,17 +56,15 @@ def test_a_random_sample(ds: BaseDatasetExperienceReplay, kind: Any) -> None:
     drawn = [ds.sample(32), ds.sample(17), ds[[3, 4, 5, 7, 8, 9]]]
     for batch in drawn:
         plain.extend(batch)
-    whole = torch.cat([batch.exclude("index") for batch in drawn])
+    whole: Any = torch.cat([batch.exclude("index") for batch in drawn])
     rows = [row for batch in drawn for row in batch["index"].tolist()]
     bounds = cut(rows, whole["episode"].tolist())
     assert bounds_in(plain) == bounds
     got = derived[:]
-    reward, flags = (
-        whole["next", "reward"].numpy(),
-        [whole["next", name].numpy() for name in ("terminated", "truncated")],
-    )
+    reward = whole["next", "reward"].numpy()
+    terminated, truncated = (whole["next", name].numpy() for name in ("terminated", "truncated"))
     known = [True] * len(bounds)
-    want = oracle.n_step(reward, *flags, bounds, known, n=3, gamma=0.5)
+    want = oracle.n_step(reward, terminated, truncated, bounds, known, n=3, gamma=0.5)
     assert got["steps_to_next_obs"].tolist() == want.steps.tolist()
     np.testing.assert_allclose(got["next", "reward"][:, 0], want.reward, rtol=1e-12)
     frames = oracle.frame_stack(whole[STATE].numpy(), bounds, k=2)
@@ -134,7 +132,7 @@ def test_rows_that_are_no_batch_follow_as_they_are_written(
     buffer.extend(ds[18:20].exclude("index"))
     assert bounds_in(buffer) == [(0, 6), (6, 8), (8, 10)]
     rows = TensorDict(
-        {"index": torch.rand(3), "next": {"done": torch.zeros(3, 1, dtype=bool)}}, [3]
+        {"index": torch.rand(3), "next": {"done": torch.zeros(3, 1, dtype=torch.bool)}}, [3]
     )
     own = TensorDictReplayBuffer(storage=kind(40))
     own.extend(rows)

@@ -103,6 +103,22 @@ def test_whole_episodes_are_slices_of_the_view(many: BaseDatasetExperienceReplay
         assert set(view[start : start + length]["episode"].tolist()) == {number}
 
 
+def test_whole_episodes_as_rows(toy: Path) -> None:
+    view = BaseDatasetExperienceReplay(toy, split_trajs=True).episodes_at([11, 2, 30])
+    for batch in (view[:], view.subset([1, 0, 2]).subset([1, 0, 2])[:]):
+        assert batch["index"].tolist() == [[row] * max(LENGTHS) for row in range(3)]
+        for leaf, numbers in (("traj_ids", [0, 1, 2]), ("episode", [0, 1, 2])):
+            assert batch[leaf][:, 0].tolist() == numbers
+        assert batch["dataset_episode"][:, 0].tolist() == [11, 2, 30]
+        assert batch["dataset_index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
+        padding = ~batch["mask"]
+        assert not any(batch[leaf][padding].any() for leaf in ("dataset_index", "episode"))
+    sizes = [LENGTHS[e] for e in (11, 2, 30)]
+    assert view.episodes.start.tolist() == [0, sizes[0], sizes[0] + sizes[1]]
+    assert view.manifest.counts["transitions"] == sum(sizes)
+    assert view.valid_rows.tolist() == [0, 1, 2]
+
+
 def test_counts_are_the_views(view: DatasetView, many: BaseDatasetExperienceReplay) -> None:
     rows = view.rows.tolist()
     last = {rows_of(e)[-1]: e for e in range(len(LENGTHS))}
@@ -123,7 +139,7 @@ def test_counts_are_the_views(view: DatasetView, many: BaseDatasetExperienceRepl
 
 def test_counts_of_flags_inside_episodes(tmp_path: Path) -> None:
     toy = toy_batch([5, 4])
-    toy.steps["next", "terminated"][2] = True  # type: ignore[index]
+    toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
     assert ds.subset(slice(1, 4)).manifest.counts["terminated"] == 1
@@ -167,9 +183,9 @@ def test_samplers(view: DatasetView, name: str) -> None:
 
 
 def test_priorities_are_of_the_views_rows(many: BaseDatasetExperienceReplay) -> None:
-    for make in (lambda: many.episodes_at([30, 2]), lambda: many.subset([9, 5, 3, 9])):
+    for some in (many.episodes_at([30, 2]), many.subset([9, 5, 3, 9])):
         sampler = PrioritizedSampler(100, alpha=1.0, beta=1.0, eps=0.0, seed=0)
-        view = make().subset(slice(None), sampler=sampler)
+        view = some.subset(slice(None), sampler=sampler)
         batch = view.sample(200)
         view.update_priority(batch["index"], (batch["index"] == 2).float())
         again = view.sample(50)
@@ -193,6 +209,20 @@ def test_ensembles(many: BaseDatasetExperienceReplay) -> None:
     assert type(mixed).__name__ == "TensorDict"
     assert torch.equal(many[mixed[0]["index", "index"]]["action"], mixed[0]["action"])
     assert torch.equal(views[1][mixed[1]["index", "index"]]["action"], mixed[1]["action"])
+
+
+def test_priorities_by_an_ensembles_index(many: BaseDatasetExperienceReplay) -> None:
+    members = [
+        many.episodes_at(which, sampler=PrioritizedSampler(100, 1.0, 1.0, eps=0.0, seed=0))
+        for which in ([30, 2], [17, 5])
+    ]
+    ensemble = ReplayBufferEnsemble(*members, batch_size=100, sample_from_all=True)
+    index = ensemble.sample()["index"]
+    ensemble.update_priority(index, (index["index"] == index["buffer_ids"] + 1).float())
+    again = ensemble.sample()
+    for number, view in enumerate(members):
+        assert set(again[number]["index", "index"].tolist()) == {number + 1}
+        assert set(again[number]["dataset_index"].tolist()) == {int(view.rows[number + 1])}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -223,10 +253,10 @@ def test_what_is_derived_over_views(toy: Path, name: str) -> None:
         got = view[:]
         assert got["index"].tolist() == list(range(len(view)))
         assert got["dataset_index"].tolist() == rows
-        flags = [truth["next", flag].numpy() for flag in ("terminated", "truncated")]
+        ended, cut = (truth["next", flag].numpy() for flag in ("terminated", "truncated"))
         reward, state = truth["next", "reward"].numpy(), truth[STATE].numpy()
         if name == "n":
-            want = oracle.n_step(reward, *flags, bounds, known, n=3, gamma=0.5)
+            want = oracle.n_step(reward, ended, cut, bounds, known, n=3, gamma=0.5)
             assert got["steps_to_next_obs"].tolist() == want.steps.tolist()
             np.testing.assert_allclose(got["next", "reward"][:, 0], want.reward, rtol=1e-12)
             after = truth["next", "observation", "state"].numpy()[want.end]
