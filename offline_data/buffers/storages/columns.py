@@ -31,11 +31,10 @@ def count_of(data: Any) -> int:
     """
     ndim = getattr(data, "batch_dims", getattr(data, "ndim", 1))
     found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
+    named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)
     if isinstance(data, tuple) and any(type(row) is torch.Tensor for row in data):
         found = "a tuple of tensors, which may be rows or the leaves of rows"
-    elif isinstance(data, TensorDictBase) and ndim:
-        return len(data)
-    elif ndim and hasattr(data, "__getitem__") and not isinstance(data, Mapping | str | bytes):
+    elif ndim and hasattr(data, "__getitem__") and not named:
         return len(data)
     raise UsageError(
         f"Several rows are written at once, and found {found}; expected a TensorDict [B], a tensor "
