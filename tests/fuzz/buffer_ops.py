@@ -137,7 +137,7 @@ class BufferOps:
             self.chance.sample(range(len(self.rows)), self.chance.randint(1, len(self.rows)))
         )
         new = [self.fresh() for _ in wanted]
-        index = self.chance.choice([wanted, torch.tensor(wanted), np.array(wanted)])
+        index: Any = self.chance.choice([wanted, torch.tensor(wanted), np.array(wanted)])
         self.buffer[index] = tensors(new)
         for row, one in zip(wanted, new, strict=True):
             self.rows[row] = {**one, "written": self.rows[row]["written"]}
