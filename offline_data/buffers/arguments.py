@@ -87,7 +87,9 @@ def either(one: Part | None, maker: Callable[[], Part] | None, name: str) -> Par
 
 
 def positive(value: int, name: str) -> int:
-    """Return `value` if it is at least 1."""
+    """Return `value` if it is a whole number and at least 1."""
+    if not hasattr(value, "__index__") or isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r}; expected a whole number")
     if value < 1:
         raise UsageError(f"{name} is {value}; expected at least 1")
     return value

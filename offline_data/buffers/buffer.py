@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tensordict import TensorDictBase
 
 from offline_data.buffers.arguments import (
     as_sampler,
@@ -166,7 +167,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """Write one row, with its priority if it has one; see `ReplayBuffer.add`."""
         row = super().add(data)
         if isinstance(row, int) and self._prioritized:
-            self._take_priority(data.unsqueeze(0), torch.tensor([row]))
+            self._take_priority([data], torch.tensor([row]))
         return row
 
     def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
@@ -210,8 +211,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return type(self._sampler).update_priority is not Sampler.update_priority
 
     def _take_priority(self, data: Any, rows: Tensor) -> None:
+        if not self._prioritized:
+            return
+        if isinstance(data, list | tuple):
+            has = [isinstance(row, TensorDictBase) and self.priority_key in row for row in data]
+            data = torch.stack([*data]) if data and all(has) else None
         found = data.get(self.priority_key, None) if hasattr(data, "batch_dims") else None
-        if found is None or not self._prioritized:
+        if found is None:
             return
         mask = next((one for key in _MASKS if (one := data.get(key, None)) is not None), None)
         reduction = getattr(self._sampler, "reduction", None)

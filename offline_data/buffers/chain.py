@@ -137,7 +137,7 @@ def _put_back(batch: TensorDictBase, labels: Mapping[str, Tensor]) -> None:
     if locked:
         batch.unlock_()
     for name, leaf in labels.items():
-        batch.set(name, spread(leaf, batch.batch_size).to(batch.device or leaf.device))
+        batch.set(name, spread(leaf, batch.batch_size))
     if locked:
         batch.lock_()
 
@@ -153,9 +153,12 @@ def _moved(found: Any, index: Any) -> bool:
     return torch.equal(found.reshape(-1).sort().values, index.reshape(-1).sort().values)
 
 
-def spread(leaf: Tensor, size: torch.Size) -> Tensor:
-    """Repeat a leaf `[B]` for all of a batch of `size`, `[B, T, …]`, in memory of its own."""
-    if leaf.ndim >= len(size):
+def spread(leaf: Any, size: torch.Size) -> Any:
+    """Repeat a leaf `[B]` for all of a batch of `size`, `[B, T, …]`, in memory of its own.
+
+    One that is no tensor is returned as it is.
+    """
+    if not isinstance(leaf, torch.Tensor) or leaf.ndim >= len(size):
         return leaf
     return leaf.reshape(leaf.shape + (1,) * (len(size) - leaf.ndim)).expand(size).contiguous()
 

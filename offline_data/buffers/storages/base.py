@@ -50,7 +50,7 @@ class GrowingStorage(ABC):
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
-        self._process = os.getpid()
+        self._process: int | None = os.getpid()
         self._count = 0
         self._links = Links()
         self._all = RowSet(0, np.zeros(0, np.int64))
@@ -120,6 +120,8 @@ class GrowingStorage(ABC):
             raise _not_here("Values set here would not be seen by the process that has the storage")
         single = _is_int(index)
         rows = rows_of(index, len(self)).reshape(-1)
+        if len(set(rows.tolist())) < len(rows):
+            raise UsageError("A row is set twice: which of its values counts cannot be said")
         if len(rows):
             self._links.changed(rows, self._write(rows, data, single=single))
 

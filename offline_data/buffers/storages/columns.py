@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -19,6 +21,39 @@ if TYPE_CHECKING:
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 """Tensors by key; a tensor that is no TensorDict has the key `()`."""
+
+
+def count_of(data: Any) -> int:
+    """Return how many rows were given to be written.
+
+    Raises:
+        UsageError: Something that is no sequence of rows: one row, a dict, text.
+    """
+    ndim = getattr(data, "batch_dims", getattr(data, "ndim", 1))
+    found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
+    named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)
+    if isinstance(data, tuple) and any(type(row) is torch.Tensor for row in data):
+        found = "a tuple of tensors, which may be rows or the leaves of rows"
+    elif ndim and hasattr(data, "__getitem__") and not named:
+        return len(data)
+    raise UsageError(
+        f"Several rows are written at once, and found {found}; expected a TensorDict [B], a tensor "
+        "or a list of rows",
+        hint="TensorDict(data, batch_size=[B]) makes rows of a dict of tensors; add(row) writes one",
+    )
+
+
+def stacked(rows: list[Any]) -> Any:
+    """Stack TensorDicts, tensorclasses or tensors; raises `UsageError` where they cannot be."""
+    try:
+        return torch.stack(rows)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        kinds = ", ".join(sorted({type(row).__name__ for row in rows}))
+        raise UsageError(
+            f"A list of {kinds} cannot be stacked to rows: {error}",
+            hint="rows are TensorDicts with the same leaves, or tensors of one shape; a ListStorage "
+            "takes anything",
+        ) from error
 
 
 def leaves_of(data: Any, *, index: bool = False) -> Leaves:
@@ -43,8 +78,14 @@ def leaves_of(data: Any, *, index: bool = False) -> Leaves:
         )
     items = data.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf)
     leaves = {key if isinstance(key, tuple) else (key,): leaf for key, leaf in items}
+    if not leaves:
+        raise UsageError("The rows have no leaves", hint="a row has at least one tensor")
     if not index:
+        if any(key[:1] == INDEX for key in leaves):
+            check_index(data.get("index"), data)
         leaves.pop(INDEX, None)
+        if not leaves:
+            raise UsageError("The rows have no leaf but index, which is not stored: it is made")
     for key, leaf in leaves.items():
         if not isinstance(leaf, torch.Tensor):
             raise UsageError(
@@ -52,6 +93,40 @@ def leaves_of(data: Any, *, index: bool = False) -> Leaves:
                 hint="keep text as integer codes, or use a ListStorage, which takes anything",
             )
     return leaves
+
+
+def check_index(index: Any, data: TensorDictBase) -> None:
+    """Say that a leaf `index` is not stored: batches have the row of the buffer there.
+
+    Batches of datasets, which have `episode` beside it, and nothing where it would be lost, are
+    written without a word.
+
+    Args:
+        index: The leaf, or None.
+        data: What has it.
+
+    Raises:
+        UsageError: It cannot be the rows of a batch: another dtype or shape.
+    """
+    if index is None:
+        return
+    hint = "data.rename_key_('index', 'my_index') keeps it; data.exclude('index') leaves it out"
+    if not isinstance(index, torch.Tensor):
+        kind = type(index).__name__
+    else:
+        kind = "" if index.dtype is torch.int64 else f"{index.dtype}"
+        kind = kind or ("" if index.shape == data.batch_size else f"{list(index.shape)}")
+    if kind:
+        raise UsageError(
+            f"The leaf index is {kind}; in batches it is the row of the buffer, torch.int64 "
+            f"{list(data.batch_size)}, and a leaf of your own needs another name",
+            hint=hint,
+        )
+    if data.get("episode", None) is None:
+        warnings.warn(
+            "The leaf index is not stored: in batches it is the row of this buffer; " + hint,
+            stacklevel=2,
+        )
 
 
 class Columns:
@@ -73,7 +148,8 @@ class Columns:
 
         Raises:
             UsageError: A leaf that is missing, one that is not here, another shape, or a dtype
-                that torch does not cast to the one here (`torch.can_cast`).
+                that torch does not cast to the one here (`torch.can_cast`); integers that would
+                become others by it.
         """
         if leaves.keys() != self.leaves.keys():
             raise _other_leaves(leaves, self.leaves)
@@ -128,8 +204,17 @@ def _check(key: Key, leaf: Tensor, column: Tensor, count: int) -> None:
             f"{name} has the shape {list(leaf.shape)}; expected {list(expected)}: the rows, then "
             "what one row has here"
         )
-    if leaf.dtype != column.dtype and not torch.can_cast(leaf.dtype, column.dtype):
+    if leaf.dtype == column.dtype:
+        return
+    if not torch.can_cast(leaf.dtype, column.dtype):
         raise UsageError(f"{name} is {leaf.dtype}; rows here have {column.dtype}")
+    exact = leaf.is_floating_point() or leaf.is_complex() or column.dtype == torch.bool
+    if not exact and not torch.equal(leaf.to(column.dtype).to(leaf.dtype), leaf):
+        raise UsageError(
+            f"{name} is {leaf.dtype}, and some of its values do not fit in {column.dtype}, which "
+            "rows here have",
+            hint="the first rows that are written decide the dtype",
+        )
 
 
 def _other_leaves(found: Leaves, expected: Leaves) -> UsageError:

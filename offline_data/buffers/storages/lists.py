@@ -13,6 +13,7 @@ from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.refusals import refuse
 from offline_data.buffers.storages.base import GrowingStorage, capacity
+from offline_data.buffers.storages.columns import check_index, count_of
 from offline_data.buffers.storages.links import Marks, alone, marks_of, place_of
 from offline_data.buffers.storages.selection import Selection
 from offline_data.episodes.fields import join_key
@@ -90,7 +91,11 @@ class ListStorage(GrowingStorage):
 
     def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
         rows = range(index.start, index.stop) if isinstance(index, slice) else index.tolist()
-        items = [self._moved(item) for item in ([data] if single else data)]
+        if not single:
+            count_of(data)
+        items = [self._moved(_row(item)) for item in ([data] if single else data)]
+        if items and isinstance(items[0], TensorDictBase):
+            check_index(items[0].get("index", None), items[0])
         if len(items) != len(rows):
             raise UsageError(f"There are {len(items)} objects for {len(rows)} rows")
         self._items.extend([None] * (max(rows) + 1 - len(self._items)))
@@ -117,18 +122,24 @@ class ListStorage(GrowingStorage):
             item.get(key, None) if isinstance(item, TensorDictBase) else None
             for item in self._items
         ]
-        lack = [row for row, leaf in enumerate(leaves) if leaf is None]
-        if len(lack) == len(leaves):
-            return None
-        if lack:
-            raise UsageError(f"Row {lack[0]} has no leaf {join_key(key)}, which other rows have")
-        return torch.stack([leaf.reshape(-1) for leaf in leaves])
+        there = [leaf.reshape(-1) for leaf in leaves if leaf is not None]
+        if there and len(there) < len(leaves):
+            row = next(row for row, leaf in enumerate(leaves) if leaf is None)
+            raise UsageError(f"Row {row} has no leaf {join_key(key)}, which other rows have")
+        return torch.stack(there) if there else None
 
     def _content(self) -> Any:
         return list(self._items)
 
     def _restore(self, content: Any, count: int) -> None:
         self._items = [pytree.tree_map(_own, item) for item in content[:count]]
+
+
+def _row(item: Any) -> Any:
+    """Return a tensorclass as the TensorDict that batches of it are; anything else as it is."""
+    if hasattr(item, "to_tensordict") and not isinstance(item, TensorDictBase):
+        return item.to_tensordict()
+    return item
 
 
 def _stack(items: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.refusals import refuse
 from offline_data.buffers.storages.base import GrowingStorage
-from offline_data.buffers.storages.columns import Columns, Leaves, leaves_of
+from offline_data.buffers.storages.columns import Columns, Leaves, leaves_of, stacked
 from offline_data.buffers.storages.links import Marks, alone, marks_of, place_of
 from offline_data.buffers.storages.selection import Selection
 from offline_data.errors import UsageError
@@ -85,10 +85,10 @@ class TensorStorage(GrowingStorage):
         return Selection(self, select_keys(known, keys), self._take)
 
     def share_memory_(self) -> TensorStorage:
-        """Move all rows to shared memory: other processes see what is written to them, and may set
-        values of rows by `storage[rows] = …`; new rows are written by one process.
+        """Move all rows to shared memory: other processes see what is written to them.
 
-        How many rows there are, and how they follow each other, they know as of when they got the
+        They may set values of rows by `storage[rows] = …`; new rows are written by one process. How
+        many rows there are, and how they follow each other, they know as of when they got the
         storage. Returns the storage.
         """
         for leaf in self._known().leaves.values():
@@ -116,7 +116,7 @@ class TensorStorage(GrowingStorage):
         super().__setstate__({})
 
     def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
-        data = torch.stack(data) if isinstance(data, list) else data
+        data = stacked(list(data)) if isinstance(data, list | tuple) else data
         leaves = leaves_of(data)
         if single:
             leaves = {key: leaf.unsqueeze(0) for key, leaf in leaves.items()}
@@ -180,6 +180,4 @@ class TensorStorage(GrowingStorage):
 
 
 def _columns(leaves: Leaves, data: Any) -> Columns:
-    if not leaves:
-        raise UsageError("The TensorDict has no leaves")
     return Columns(leaves, getattr(data, "batch_size", (0,))[1:])

@@ -10,6 +10,7 @@ import torch
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.reduce import check_reduction, reduced
 from offline_data.buffers.refusals import refuse
+from offline_data.buffers.storages.columns import count_of, stacked
 from offline_data.buffers.writers.base import Writer
 from offline_data.episodes.fields import REWARD, join_key
 from offline_data.errors import UsageError
@@ -49,7 +50,7 @@ class TensorDictMaxValueWriter(Writer):
 
     def add(self, data: Any) -> int | None:
         """Write one row if it is among the best; returns where, or None."""
-        row = int(self.extend(data.unsqueeze(0))[0])
+        row = int(self.extend(data.unsqueeze(0) if hasattr(data, "unsqueeze") else [data])[0])
         return None if row < 0 else row
 
     def extend(self, data: Any) -> Tensor:
@@ -61,6 +62,9 @@ class TensorDictMaxValueWriter(Writer):
         Raises:
             UsageError: Data without the leaf that ranks them, or ranks that are no numbers (NaN).
         """
+        if isinstance(data, list):
+            data = stacked(data)
+        count_of(data)
         heap = list(self._heap)
         kept, count = self._choose(self._ranks(data), heap)
         if kept:
@@ -90,7 +94,7 @@ class TensorDictMaxValueWriter(Writer):
         self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
 
     def _ranks(self, data: Any) -> Tensor:
-        leaf = data.get(self.rank_key, None)
+        leaf = data.get(self.rank_key, None) if hasattr(data, "batch_dims") else None
         if leaf is None:
             raise UsageError(
                 f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",

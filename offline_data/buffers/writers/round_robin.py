@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from offline_data.buffers.refusals import refuse
+from offline_data.buffers.storages.columns import count_of
 from offline_data.buffers.writers.base import Writer
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class RoundRobinWriter(Writer):
 
     def extend(self, data: Any) -> Tensor:
         """Write rows; returns where, int64 `[B]`: an index twice where `B` is more than all rows."""
-        count, size = len(data), self.storage.max_size
+        count, size = count_of(data), self.storage.max_size
         rows = (torch.arange(count) + self.cursor) % size
         room = min(count, size - self.cursor)
         if count > size:

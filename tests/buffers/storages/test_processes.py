@@ -44,7 +44,7 @@ def attempt(buffer: ReplayBuffer, answers: Any) -> None:
     for write in (
         lambda: buffer.extend(rows(100, 2)),
         lambda: buffer.add(rows(100, 1)[0]),
-        lambda: buffer.storage.set(0, rows(100, 1)[0]),
+        lambda: buffer.storage.set(0, rows(100, 1)[0]),  # type: ignore[attr-defined]
     ):
         try:
             write()
@@ -66,9 +66,14 @@ def elsewhere(method: str, target: Any, *arguments: Any) -> Any:
     return answers.get()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [0, 4])
+@pytest.mark.parametrize(
+    ("kind", "method", "count"),
+    [
+        *((kind, "fork", count) for kind in KINDS for count in (0, 4)),
+        *((kind, "spawn", 4) for kind in KINDS),
+        (LazyMemmapStorage, "spawn", 0),
+    ],
+)
 def test_another_process_reads_and_does_not_write(kind: Any, method: str, count: int) -> None:
     buffer = made(kind, count)
     found, length, values = elsewhere(method, attempt, buffer)
@@ -110,7 +115,11 @@ def assign(buffer: ReplayBuffer, answers: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_values_are_set_where_others_see_them(method: str) -> None:
-    private, mapped, shared = made(LazyTensorStorage), made(LazyMemmapStorage), made(LazyTensorStorage)
+    private, mapped, shared = (
+        made(LazyTensorStorage),
+        made(LazyMemmapStorage),
+        made(LazyTensorStorage),
+    )
     shared.storage.share_memory_()  # type: ignore[attr-defined]
     for buffer in (mapped, shared):
         assert elsewhere(method, assign, buffer) == "assigned"
