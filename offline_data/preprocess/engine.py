@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offline_data.disk import require_bytes
-from offline_data.errors import OfflineDataError, UsageError
+from offline_data.errors import UsageError
 from offline_data.ingest.options import Result
 from offline_data.preprocess.digesting import Digesting
 from offline_data.preprocess.existing import check_same, is_there, older, refuse_itself
@@ -266,7 +266,7 @@ def _told(run: Run) -> Iterator[None]:
             kept = _kept(run)
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(f"interrupted; {kept}") from None
-        if isinstance(error, OfflineDataError) and (run.work.plan.exists() or run.recipe.unknown):
+        if run.work.plan.exists() or run.recipe.unknown:
             run.progress.note(kept)
         raise
 
