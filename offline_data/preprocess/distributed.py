@@ -19,8 +19,9 @@ from offline_data.preprocess.shared_planning import plan_otherwise
 from offline_data.preprocess.tasks import WriteJob
 from offline_data.progress import SILENT
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import entry_at, remove
+from offline_data.store.library import entry_at
 from offline_data.store.locks import dataset_lock
+from offline_data.store.publish import recover
 from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
@@ -199,11 +200,10 @@ def _put_in_place(bench: _Bench) -> None:
     run, target = bench.run, bench.run.target
     replaced = older(target, run.settings.root, force=run.options.force)
     grows = bench.work.dataset
+    recover(grows, target.destination)
     shutil.rmtree(grows, ignore_errors=True)
     require_bytes(grows, with_margin(bench.plan.bytes), bench.shared.id)
-    put_together(run, bench.plan, bench.work)
-    if replaced is not None:
-        remove(replaced)
+    put_together(run, bench.plan, bench.work, replaced=replaced)
 
 
 def _made(shared: SharedPlan, begin: float, *, existed: bool, ran: int = 0) -> Share:

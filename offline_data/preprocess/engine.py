@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offline_data.disk import require_bytes
-from offline_data.errors import OfflineDataError, UsageError
+from offline_data.errors import UsageError
 from offline_data.ingest.options import Result
 from offline_data.preprocess.digesting import Digesting
 from offline_data.preprocess.existing import check_same, is_there, older, refuse_itself
 from offline_data.preprocess.finishing import finish
 from offline_data.preprocess.header import header_of
+from offline_data.preprocess.interrupts import uninterrupted
 from offline_data.preprocess.placed import allocate
 from offline_data.preprocess.plan import Plan, fingerprint
 from offline_data.preprocess.preparing import Prepared
@@ -27,7 +28,8 @@ from offline_data.preprocess.work import Work
 from offline_data.progress import SILENT
 from offline_data.store.library import Entry, entry_at, remove
 from offline_data.store.locks import dataset_lock
-from offline_data.store.publish import publish
+from offline_data.store.ownership import foreign_files
+from offline_data.store.publish import publish, recover
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.writer import with_margin
 
@@ -107,19 +109,24 @@ def preprocess(
     run = Run(reader, recipe, target, made_of, options, settings, progress)
     refuse_itself(parent, target)
     with dataset_lock(settings.staging, target.lock, progress), _explained(recipe):
+        recover(run.work.dataset, target.destination)
         existed = not options.force and is_there(target, made_of, options.layout)
-        if not existed:
-            replaced = older(target, settings.root, force=options.force)
-            make(run)
-            if replaced is not None:
-                remove(replaced)
+        if existed:
+            _clear_leftover(run)
+        else:
+            make(run, older(target, settings.root, force=options.force))
     entry = entry_at(target.destination)
     seconds = time.perf_counter() - begin
     return Result(entry.id, target.destination, entry.manifest, existed, seconds)
 
 
-def make(run: Run) -> None:
-    """Make and publish the dataset; the caller holds the lock."""
+def make(run: Run, replaced: Entry | None = None) -> None:
+    """Make and publish the dataset; the caller holds the lock.
+
+    Args:
+        run: What is made.
+        replaced: A dataset that goes when it is there.
+    """
     prepared = begun(run)
     with _told(run):
         while True:
@@ -131,8 +138,7 @@ def make(run: Run) -> None:
                 run.work.clear()
                 run = revised(run, found)
                 prepared = None
-        put_together(run, prepared.plan, run.work, digests)
-        run.work.clear()
+        put_together(run, prepared.plan, run.work, digests, replaced)
 
 
 def _prepared(run: Run) -> Prepared:
@@ -168,18 +174,38 @@ def _written(run: Run, prepared: Prepared) -> dict[str, FileDigest] | None:
 
 
 def put_together(
-    run: Run, plan: Plan, work: Work, digests: dict[str, FileDigest] | None = None
+    run: Run,
+    plan: Plan,
+    work: Work,
+    digests: dict[str, FileDigest] | None = None,
+    replaced: Entry | None = None,
 ) -> None:
     """Make a dataset of what the tasks have written, all of them finished, and publish it.
 
     Args:
         run: What is being made.
         plan: How.
-        work: The folder where the tasks have written.
+        work: The folder where the tasks have written; it goes, but for a plan that is shared.
         digests: Of files written in place; None: every task wrote files of its own.
+        replaced: A dataset that goes when the new one is there.
     """
     finish(plan, work, run.header(plan), run.options.audit, run.reader, digests)
-    publish(work.dataset, run.target.destination)
+    with uninterrupted():
+        kept = publish(work.dataset, run.target.destination)
+        if work.apart is None:  # else other programs look into it
+            work.clear()
+        if replaced is not None:
+            kept += tuple(replaced.path / name for name in foreign_files(replaced.path))
+            remove(replaced)
+    for path in kept:
+        run.progress.note(f"{path} is no file of the dataset that was replaced; kept")
+
+
+def _clear_leftover(run: Run) -> None:
+    """Delete what a run left that was stopped after the dataset was published."""
+    saved = run.work.read_plan()
+    if saved is not None and saved.get("fingerprint") == run.fingerprint:
+        run.work.clear()
 
 
 def _take_room(run: Run, plan: Plan) -> None:
@@ -232,14 +258,15 @@ def _explained(recipe: Recipe) -> Iterator[None]:
 
 @contextmanager
 def _told(run: Run) -> Iterator[None]:
-    """Say what is kept when something fails."""
+    """Leave what can be resumed, or nothing, when something fails, and say which."""
     try:
         yield
-    except KeyboardInterrupt:
-        kept = _kept(run)
-        raise KeyboardInterrupt(*([f"interrupted; {kept}"] if kept else [])) from None
-    except OfflineDataError:
-        if kept := _kept(run):
+    except BaseException as error:
+        with uninterrupted():
+            kept = _kept(run)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"interrupted; {kept}") from None
+        if run.work.plan.exists() or run.recipe.unknown:
             run.progress.note(kept)
         raise
 
@@ -248,8 +275,9 @@ def _kept(run: Run) -> str:
     if run.recipe.unknown:
         run.work.clear()
         return f"nothing is kept: {run.recipe.unknown}"
-    if not run.work.plan.exists():
-        return ""
+    if run.work.read_plan() is None:
+        run.work.clear()
+        return "nothing is kept: run the same command again"
     count = run.work.recorded()
     kept = f"{count} finished tasks are kept" if count != 1 else "1 finished task is kept"
     return f"{kept if count else 'the plan is kept'}: add --resume to go on"

@@ -52,6 +52,12 @@ class Recipe:
                 piece = step.apply(piece)
             except Revision as found:
                 raise Revised(number, found.step.state(), found.reason) from found
+            except MemoryError as error:
+                raise StepError(
+                    f"Memory is short for step {step.name!r} on {len(piece.episodes)} episodes of "
+                    f"{piece.batch.transitions} transitions",
+                    hint="fewer workers, or smaller blocks (batched=), take less",
+                ) from error
             if piece.by_rows != before:
                 found_here = (one._replace(step=number) for one in piece.by_rows[len(before) :])
                 piece = replace(piece, by_rows=(*before, *found_here))

@@ -30,12 +30,8 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
     with disk_errors(staging):
         for left in [path for path in staging.glob(f"{name}.*") if path.is_dir()]:
             for aside in (left, *left.glob("*")):
-                if not aside.name.endswith(_REPLACED):
-                    continue
-                if destination.exists():
-                    _discard(aside, destination)
-                else:
-                    aside.rename(destination)
+                if aside.name.endswith(_REPLACED):
+                    _put_back(aside, destination)
             shutil.rmtree(left, ignore_errors=True)
         path = staging / f"{name}.{secrets.token_hex(4)}"
         path.mkdir(parents=True)
@@ -74,6 +70,21 @@ def publish(
             raise
         sync_folder(destination.parent)
         return _discard(replaced, destination, own) if replaced.exists() else ()
+
+
+def recover(finished: Path, destination: Path) -> None:
+    """Put a dataset back that a `publish` of the same paths moved aside, which was killed then."""
+    aside = finished.with_name(finished.name + _REPLACED)
+    with disk_errors(destination):
+        if aside.exists():
+            _put_back(aside, destination)
+
+
+def _put_back(aside: Path, destination: Path) -> None:
+    if destination.exists():
+        _discard(aside, destination)
+    else:
+        aside.rename(destination)
 
 
 def _discard(

@@ -52,7 +52,12 @@ def leaves_of(result: Any, place: Place) -> Leaves:
         what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
         raise StepError(f"The function returned {what} for {place()}; expected a TensorDict")
     found: Leaves = {}
-    _collect(result, (), found, place)
+    try:
+        _collect(result, (), found, place)
+    except RecursionError as error:
+        raise StepError(
+            f"The function's result for {place()} is nested without end: it holds itself"
+        ) from error
     if not found:
         raise StepError(f"The function returned a TensorDict without leaves for {place()}")
     return found
@@ -138,6 +143,8 @@ def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
     for name, value in result.items():
         key = (*above, name) if type(name) is str else (*above, *_parts(name, place))
         if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                raise not_plain(key, value, place)
             found[key] = value
         elif isinstance(value, Mapping) or (
             is_tensor_collection(value) and not is_non_tensor(value)
@@ -169,6 +176,12 @@ def _parts(name: Any, place: Place) -> Key:
 def _check_name(key: Key, leaves: Leaves, place: Place) -> None:
     try:
         check_key(key)
+        "".join(key).encode()
+    except UnicodeEncodeError as error:
+        raise StepError(
+            f"The function returned a leaf {key!r} for {place()}, which is no text",
+            hint="rename the leaf in the function",
+        ) from error
     except FormatError as error:
         raise StepError(error.message, hint="rename the leaf in the function") from error
     above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)

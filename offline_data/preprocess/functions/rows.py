@@ -7,10 +7,11 @@ they were.
 
 from __future__ import annotations
 
+import os
 import random
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -187,7 +188,13 @@ class _Out:
         conform(self._expected, described(leaves), here)
         for key in self._expected:
             leaf = leaves[key]
-            self.columns[key] = torch.empty((self._rows, *leaf.shape), dtype=leaf.dtype)
+            try:
+                self.columns[key] = torch.empty((self._rows, *leaf.shape), dtype=leaf.dtype)
+            except RuntimeError as error:
+                raise StepError(
+                    f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
+                    f"{self._rows} rows of that do not fit into memory"
+                ) from error
             self._slots.append((key, leaf.dtype, leaf.shape))
 
 
@@ -265,11 +272,22 @@ def seed_all(seed: int, number: int) -> None:
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Give the global generators back as they were."""
-    before = states()
+    """Give the global generators back as they were; meanwhile `os._exit` raises `SystemExit`.
+
+    It would end the program without a word, and with an exit status of its own.
+    """
+    before, leave, process = states(), os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child that the function forked
+            leave(status)
+        raise SystemExit(f"it calls os._exit({status})")
+
+    os._exit = refuse
     try:
         yield
     finally:
+        os._exit = leave
         torch.default_generator.set_state(before[0])
         np.random.set_state(before[1])  # noqa: NPY002
         random.setstate(before[2])
