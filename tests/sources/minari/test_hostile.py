@@ -236,7 +236,12 @@ def odd_files(folder: Path, name: str) -> Iterator[str]:
         else:
             (folder.parent / "elsewhere").write_bytes(kept)
             away = folder.parent / "elsewhere"
-            targets: dict[str, Any] = {"device": "/dev/zero", "away": away, "ring": path, "nowhere": "/nowhere"}
+            targets: dict[str, Any] = {
+                "device": "/dev/zero",
+                "away": away,
+                "ring": path,
+                "nowhere": "/nowhere",
+            }
             path.symlink_to(targets[kind])
         yield kind
         path.rmdir() if kind == "folder" else path.unlink()
