@@ -30,7 +30,8 @@ def read_dataset(folder: Path) -> Stored:
     tables = {name: _table(folder, name, table) for name, table in manifest["schema"].items()}
     episodes = tables["episodes"]
     steps = dict(tables.get("steps", tables.get("ted", {})))
-    before, after = {}, {}
+    before: dict[Key, Any] = {}
+    after: dict[Key, Any] = {}
     if "observations" in tables:
         row = np.arange(len(steps[("episode",)])) + steps[("episode",)].astype(np.int64)
         for key, values in tables["observations"].items():

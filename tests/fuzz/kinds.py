@@ -279,7 +279,7 @@ def compare_minari(
 def prepare_manifest(seed: int, folder: Path) -> Plan:
     """A dataset directory of which one or two files lie."""
     random = _generator("manifest", seed)
-    layout = random.choice(("compact", "ted"))
+    layout: Any = random.choice(("compact", "ted"))
     dataset = folder / "root" / "local" / "x" / "r"
     batches = [toy_batch([3, 1, 4], text=True, images=random.random() < 0.3, unknown_final=(1,))]
     write_toy(dataset, batches, layout=layout)
