@@ -83,7 +83,8 @@ def _columns(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
     names = "observations", "actions", "rewards", "terminals", "timeouts", "next_observations"
     with h5py.File(path, "r") as file:
         if all(name in file for name in names[:4]):
-            return {name: file[name][()] for name in names if name in file}
+            there = {name: file[name] for name in names if name in file}
+            return {name: one[()] for name, one in there.items() if isinstance(one, h5py.Dataset)}
         pieces = [file[f"virtual/{number}"] for number in sorted(file["virtual"], key=int)]
         return {n: np.concatenate([p[n][()] for p in pieces]) for n in names if n in pieces[0]}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from PIL import Image
 
@@ -72,7 +73,7 @@ def _arrow(table: Any, prefix: str, shapes: Any) -> Iterator[tuple[str, NDArray[
     for field in table.schema:
         path, column = f"{prefix}{field.name}", table.column(field.name).combine_chunks()
         if pa.types.is_struct(field.type):
-            parts = [pa.compute.struct_field(column, [n]) for n in range(field.type.num_fields)]
+            parts = [pc.struct_field(column, [n]) for n in range(field.type.num_fields)]
             yield from _arrow(
                 pa.table(parts, schema=pa.schema(list(field.type))), f"{path}/", shapes
             )

@@ -50,7 +50,7 @@ def generator() -> Any:
         (TensorDict({"action": torch.arange(3)}, []), "a TensorDict without a batch dimension"),
         ((torch.arange(3), torch.arange(3)), "a tuple of tensors"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_sequence_of_rows_is_refused(storage: Any, given: Any, found: str) -> None:
     buffer = ReplayBuffer(storage(8), batch_size=2)

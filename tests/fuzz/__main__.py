@@ -19,6 +19,10 @@ from tests.fuzz.harness import Verdict, run_case
 from tests.fuzz.kinds import KINDS
 
 
+MOST = 20
+"""Broken promises after which no more are looked for."""
+
+
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
@@ -49,9 +53,11 @@ def run(kinds: list[str], first: int, count: int, *, keep: bool = False) -> list
             verdict = run_case(KINDS[name], seed, folder)
             verdicts.append(verdict)
             if verdict.problem:
-                print(f"{name} {seed} {verdict.codes}: {verdict.problem}", flush=True)
+                print(f"{name} {seed} {verdict.codes}: {verdict.problem:.700}", flush=True)
             if not (keep and verdict.problem):
                 shutil.rmtree(folder, ignore_errors=True)
+            if sum(v.problem is not None for v in verdicts) >= MOST:
+                return verdicts
     os.chdir("/")
     if not keep:
         shutil.rmtree(work, ignore_errors=True)
