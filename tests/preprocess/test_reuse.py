@@ -16,6 +16,7 @@ from offline_data.errors import UsageError
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.order import carry_out
 from offline_data.preprocess.steps.base import Step
+from offline_data.progress import SilentProgress
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = [4] * 10
@@ -200,3 +201,25 @@ def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"'X' is a h5py.*other programs"):
         plan_shared(order, tmp_path / "plan.json", settings)
     carry_out(order, settings)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_is_not_the_datasets_stays(ds: Any, tmp_path: Path, named: bool) -> None:
+    """A user's own files in a directory that is replaced by force are kept, and named."""
+    notes: list[str] = []
+
+    class Told(SilentProgress):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    place: dict[str, Any] = {"name": "new", "root": tmp_path / "root"}
+    place = place if named else {"dest": tmp_path / "out"}
+    first = Path(ds.preprocess(known(1.0)["closure"][0], **place).path)
+    (first / "notes.txt").write_text("mine")
+    (first / "plots").mkdir()
+    (first / "plots" / "a.png").write_text("mine too")
+    ds.preprocess(known(2.0)["closure"][0], **place, force=True, progress=Told())
+    found = sorted(tmp_path.rglob("notes.txt")) + sorted(tmp_path.rglob("a.png"))
+    assert [path.read_text() for path in found] == ["mine", "mine too"]
+    assert all(any(str(path) in note for note in notes) for path in found), notes
+    assert not (first / "manifest.json").exists() or not named

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
     from offline_data.preprocess.functions.ted import Table
 
-BLOCK = 8 << 20
+BLOCK = 32 << 20
 """Bytes of rows that are handed to `torch.vmap` at once."""
 
 VALUES = 512
 """Values of all leaves that are compared with rows one at a time in every block, at least."""
 
-LEAST_ROWS = 64
-"""Rows of a block that are compared, at least: a tenth of the time of a function of one number."""
+LEAST_ROWS = 32
+"""Rows of a block that are compared, at least."""
 
 TOLERANCE: Mapping[str, float] = {"f2": 2.0**-8, "f4": 2.0**-16, "f8": 2.0**-40}
 """How far values may be apart, relative to their size: 4, 128 and 4096 units of the last place.

@@ -296,7 +296,7 @@ def test_a_block_that_differs_is_run_by_rows_in_its_place() -> None:
     fn = on_action(lambda a: otherwise(a, 3000))
     piece = big_piece()
     step = ready(fn, joined(episodes_of(piece)[:2]))
-    assert (step.run, step.checked) == ("vectorised", 64)
+    assert (step.run, step.checked) == ("vectorised", 32)
     found = step.apply(piece)
     assert_same_as_loop(fn, piece, found)
     blocks = -(-240 // vectorize.block_rows(to_ted(piece)))
@@ -328,10 +328,10 @@ def test_rounding_is_no_difference() -> None:
 
 
 def test_how_many_rows_are_compared() -> None:
-    """Those with 512 values, and 64 at least."""
+    """Those with 512 values, and 32 at least."""
     assert ready(lambda td: {"action": td["action"] * 3 - 1}, big_piece()).checked == 171
     assert ready(lambda td: {"z": td["action"].sum()}, big_piece()).checked == 512
-    assert ready(lambda td: td, big_piece()).checked == 64
+    assert ready(lambda td: td, big_piece()).checked == 32
 
 
 def test_one_buffer_that_is_used_again() -> None:
