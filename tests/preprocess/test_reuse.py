@@ -214,7 +214,7 @@ def test_what_is_not_the_datasets_stays(ds: Any, tmp_path: Path, named: bool) ->
 
     place: dict[str, Any] = {"name": "new", "root": tmp_path / "root"}
     place = place if named else {"dest": tmp_path / "out"}
-    first = Path(ds.preprocess(known(1.0)["closure"][0], **place).path)
+    first = ds.preprocess(known(1.0)["closure"][0], **place).reader.path
     (first / "notes.txt").write_text("mine")
     (first / "plots").mkdir()
     (first / "plots" / "a.png").write_text("mine too")
