@@ -202,6 +202,9 @@ def _top(found: Import) -> str:
 OWN_PIPES = {"offline_data/processes/worker.py"}
 """A child process's own program: its standard streams are pipes to the process that started it."""
 
+STOPS_EXITS = {"offline_data/preprocess/functions/rows.py"}
+"""Where `os._exit` in a user's function becomes an error."""
+
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
@@ -246,5 +249,5 @@ def test_only_the_program_exits() -> None:
         or (isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node))
         or (isinstance(node, ast.Attribute) and node.attr in {"exit", "_exit"})
     }
-    library = {name for name in exits - OWN_PIPES if name.startswith("offline_data/")}
+    library = {name for name in exits - OWN_PIPES - STOPS_EXITS if name.startswith("offline_data/")}
     assert {name for name in library if _room(name) != "testing"} == set()

@@ -227,9 +227,14 @@ class _Walk:
     def _how(self, value: Any) -> Callable[[Any], None]:
         """Choose by type: exact for containers, whose subclasses may hold more than items."""
         torch = sys.modules.get("torch")
-        lists: dict[type, Callable[[Any], None]] = {list: self._list, tuple: self._list}
-        dicts = {dict: self._dict, MappingProxyType: self._dict}
-        exact = {**lists, **dicts, set: self._set, frozenset: self._set}
+        exact: dict[type, Callable[[Any], None]] = {
+            list: self._list,
+            tuple: self._list,
+            dict: self._dict,
+            MappingProxyType: self._dict,
+            set: self._set,
+            frozenset: self._set,
+        }
         if type(value) in exact:
             return exact[type(value)]
         if torch is not None and isinstance(value, torch.Tensor):

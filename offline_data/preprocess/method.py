@@ -76,7 +76,7 @@ class Preprocesses:
         floating-point rounding, so that a comparison on a knife's edge may fall to the other side.
         A function that looks at values to decide what to do, draws random numbers, or does what
         `vmap` refuses, is run row by row. Of every block some rows are compared with rows one at a
-        time (512 values of changed leaves; integers and bools exactly), and a block that differs is
+        time (32 rows and 512 values at least; integers and bools exactly), and a block that differs is
         run by rows. `vectorize=False` is row by row, exactly. Not found out, for nobody watches the
         interpreter: functions that keep a state which the first calls do not show, ask for the time
         or draw from a generator of their own, or read the text of a tensor.

@@ -122,7 +122,7 @@ def _index(
     if together:
         return slice(int(begins[0]), int(begins[0] + counts.sum()))
     before = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
+    return np.asarray(np.arange(int(counts.sum())) + np.repeat(begins - before, counts))
 
 
 def _observations(

@@ -393,7 +393,7 @@ def test_what_is_interrupted_before_there_is_anything_to_keep(
     functions.write_text("def stop(td):\n    raise KeyboardInterrupt\n")
     ran = cli("preprocess", "local:toy", "--fn", "functions.py:stop", "--out", "x")
     assert ran.code == 130
-    assert ran.err == "error: interrupted; run the same command again to go on\n"
+    assert ran.err == "error: interrupted; nothing is kept: run the same command again\n"
 
 
 def test_what_is_interrupted_with_a_plan_to_keep(

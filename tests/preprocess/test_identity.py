@@ -325,7 +325,7 @@ def test_modules_that_are_closed_over() -> None:
         module = ModuleType("users_constants")
         module.VALUE = value  # type: ignore[attr-defined]
         module.inner = ModuleType("users_constants.inner")  # type: ignore[attr-defined]
-        module.inner.VALUE = value  # type: ignore[attr-defined]
+        module.inner.VALUE = value
 
         def closed(x: Any, module: Any = module) -> Any:
             def fn(y: Any) -> Any:

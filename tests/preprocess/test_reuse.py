@@ -16,6 +16,7 @@ from offline_data.errors import UsageError
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.order import carry_out
 from offline_data.preprocess.steps.base import Step
+from offline_data.progress import SilentProgress
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = [4] * 10
@@ -106,13 +107,16 @@ def test_it_is_not_resumed(ds: Any, tmp_path: Path, name: str) -> None:
 
 
 def known(number: float) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
+    def with_default(td: Any, n: float = number) -> Any:
+        return td.set("action", td["action"] * 0 + n)
+
     array = np.array([number])
     tensor = torch.tensor([number], dtype=torch.float64)
     return {
         "closure": (lambda td: td.set("action", td["action"] * 0 + number), lambda x: x),
         "array": (lambda td: td.set("action", td["action"] * 0 + float(array[0])), lambda x: x),
         "tensor": (lambda td: td.set("action", td["action"] * 0 + tensor.item()), lambda x: x),
-        "default": (lambda td, n=number: td.set("action", td["action"] * 0 + n), lambda x: x),
+        "default": (with_default, lambda x: x),
         "global": (by_global, lambda _: GLOBAL.__setitem__(0, number)),
     }  # fmt: skip
 
@@ -197,3 +201,25 @@ def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"'X' is a h5py.*other programs"):
         plan_shared(order, tmp_path / "plan.json", settings)
     carry_out(order, settings)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_is_not_the_datasets_stays(ds: Any, tmp_path: Path, named: bool) -> None:
+    """A user's own files in a directory that is replaced by force are kept, and named."""
+    notes: list[str] = []
+
+    class Told(SilentProgress):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    place: dict[str, Any] = {"name": "new", "root": tmp_path / "root"}
+    place = place if named else {"dest": tmp_path / "out"}
+    first = ds.preprocess(known(1.0)["closure"][0], **place).reader.path
+    (first / "notes.txt").write_text("mine")
+    (first / "plots").mkdir()
+    (first / "plots" / "a.png").write_text("mine too")
+    ds.preprocess(known(2.0)["closure"][0], **place, force=True, progress=Told())
+    found = sorted(tmp_path.rglob("notes.txt")) + sorted(tmp_path.rglob("a.png"))
+    assert [path.read_text() for path in found] == ["mine", "mine too"]
+    assert all(any(str(path) in note for note in notes) for path in found), notes
+    assert not (first / "manifest.json").exists() or not named

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_interrupted_at_any_line_of_the_engine(
     stages = ["clip:action,low=-1"]
     (tmp_path / "root").mkdir()
 
-    def make(**more: object) -> None:
+    def make(**more: Any) -> None:
         ds.preprocess(stages, dest=dest, root=tmp_path / "root", chunksize=8, **more)
 
     make()

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
     from offline_data.preprocess.functions.ted import Table
 
-BLOCK = 8 << 20
+BLOCK = 32 << 20
 """Bytes of rows that are handed to `torch.vmap` at once."""
 
 VALUES = 512
-"""Values of changed leaves that are compared with rows one at a time, in every block."""
+"""Values of all leaves that are compared with rows one at a time in every block, at least."""
 
-LEAST_ROWS = 16
-"""Rows of a block that are compared at least."""
+LEAST_ROWS = 32
+"""Rows of a block that are compared, at least."""
 
 TOLERANCE: Mapping[str, float] = {"f2": 2.0**-8, "f4": 2.0**-16, "f8": 2.0**-40}
 """How far values may be apart, relative to their size: 4, 128 and 4096 units of the last place.
@@ -147,9 +147,9 @@ def checked_rows(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 def rows_to_check(made: Made) -> int:
-    """Return in how many rows there are `VALUES` values of leaves that have changed."""
-    changed = (v[:1].size for key, v in made.leaves.items() if key not in made.untouched)
-    return max(LEAST_ROWS, -(-VALUES // max(1, sum(changed))))
+    """Return in how many rows there are `VALUES` values; see also `LEAST_ROWS`."""
+    width = sum(values[:1].size for values in made.leaves.values())
+    return max(LEAST_ROWS, -(-VALUES // max(1, width)))
 
 
 def block_rows(table: Table) -> int:
