@@ -18,7 +18,6 @@ from pathlib import Path
 from tests.fuzz.harness import Verdict, run_case
 from tests.fuzz.kinds import KINDS
 
-
 MOST = 20
 """Broken promises after which no more are looked for."""
 

@@ -47,7 +47,7 @@ def run(seed: int) -> None:
     """Do up to 40 random operations; raises `AssertionError` where buffer and model differ."""
     folder = Path(tempfile.mkdtemp(prefix="buffer-ops-"))
     try:
-        ops = BufferOps(random.Random(seed), folder)  # noqa: S311 - a test's choices
+        ops = BufferOps(random.Random(seed), folder)
         for number in range(ops.chance.randint(5, 40)):
             name = ops.chance.choice(ops.operations)
             try:

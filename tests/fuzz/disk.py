@@ -38,11 +38,14 @@ def read_dataset(folder: Path) -> Stored:
             before[key], after[key] = values[row], values[row + 1]
     for flag in ("done", "terminated", "truncated"):  # of the root: always False, in `ted` only
         steps.pop((flag,), None)
-    for key in [key for key in steps if ("next", *key) in steps]:
-        before[key], after[key] = steps[key], steps[("next", *key)]
+    for key in list(steps):
+        following = ("next", *key)
+        if following in steps:
+            before[key], after[key] = steps[key], steps[following]
     for key in before:
+        following = ("next", *key)
         steps.pop(key, None)
-        steps.pop(("next", *key), None)
+        steps.pop(following, None)
     return Stored(before, after, steps, episodes)
 
 
