@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from offline_data.errors import FormatError
+from offline_data.paths import is_unicode
 
 Key: TypeAlias = tuple[str, ...]
 """A nested key: `("next", "reward")` is `batch["next", "reward"]`."""
@@ -59,15 +60,20 @@ def split_key(text: str) -> Key:
     return tuple(text.replace(".", "/").split("/"))
 
 
+_LONGEST_NAME = 240
+"""Bytes of a file's name on the usual file systems, less those of `.memmap` and of a suffix."""
+
+
 def check_key(key: Key) -> Key:
     """Return `key` if every part can be a file name, else raise `FormatError`.
 
     Leaves become files under a dataset directory, and their names come from downloaded files.
     """
     for part in key:
-        if not part or part in {".", ".."} or any(c in part for c in "/\\\0\n"):
+        odd = part in {"", ".", ".."} or not is_unicode(part) or any(c in part for c in "/\\\0\n")
+        if odd or len(part.encode()) > _LONGEST_NAME:
             raise FormatError(
-                f"A leaf is named {part!r} in {key!r}: that cannot be a file name",
+                f"A leaf is named {part[:40]!r} ({len(part)} characters): that cannot be a file name",
                 hint="rename it in the source, or open an issue with the dataset's id",
             )
     return key

@@ -60,7 +60,7 @@ def blaming(path: Path) -> Iterator[None]:
         said = " ".join(str(error).split())[:300]
         raise FormatError(
             f"{path} cannot be read: {type(error).__name__}: {said}",
-            hint="fetch or copy it again; if it is sound, please report this with the output of -v",
+            hint="fetch or copy it again; -v shows where reading it failed",
         ) from error
 
 

@@ -25,6 +25,8 @@ from offline_data.testing.minari_values import box, discrete, toy_episode
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.disk import Stored, read_dataset
 from tests.fuzz.harness import PASSWORD, SECRET, Kind, Plan, plan_of, run_command
+from tests.fuzz.hdf5_variants import D4RL, MINARI
+from tests.fuzz.hdf5_variants import write_minari as write_hostile_minari
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 
@@ -155,6 +157,22 @@ def _same(found: Any, expected: Any) -> bool:
     if one.dtype.newbyteorder("=") != other.dtype.newbyteorder("=") or one.shape != other.shape:
         return False
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+
+
+def prepare_hdf5(seed: int, folder: Path) -> Plan:
+    """One of the HDF5 files that are hostile by design, to the D4RL or the Minari reader."""
+    names = [("d4rl", name) for name in D4RL] + [("minari", name) for name in MINARI]
+    source, name = names[seed % len(names)]
+    random = _generator("hdf5", seed)
+    if source == "d4rl":
+        D4RL[name](folder / "in.hdf5")
+    else:
+        write_hostile_minari(folder / "in", name)
+    rooted = ("--root", "case/root")
+    path = "case/in.hdf5" if source == "d4rl" else "case/in"
+    layout = random.choice(("compact", "ted"))
+    line = ("convert", path, "x", "--from", source, "--layout", layout, *rooted)
+    return Plan((line, ("verify", "local:x", *rooted)), (DONE_OR_REFUSED, frozenset({0, 3})))
 
 
 # ---- Minari ----------------------------------------------------------------------------------
@@ -482,6 +500,79 @@ def check_archive(folder: Path, plan: Plan, codes: list[int | None]) -> str | No
     return None
 
 
+# ---- buffers and what is derived from rows ---------------------------------------------------
+
+
+def prepare_calls(seed: int, _folder: Path) -> Plan:
+    """Nothing but the seed: the calls are made by the driver."""
+    return Plan(((str(seed),),), (frozenset({0}),), publishes=False)
+
+
+def run_buffer(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Do random operations on a growing buffer, beside a list of dicts."""
+    import torch
+
+    from tests.fuzz import buffer_ops
+
+    torch.set_num_threads(1)
+    buffer_ops.run(int(line[0]))
+    return 0
+
+
+def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Compare what is derived from a random dataset, or a view of it, with the oracle."""
+    import torch
+
+    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.buffers.derived import action_chunk, frame_stack, n_step, return_to_go
+    from tests import oracles_derived as oracle
+
+    torch.set_num_threads(1)
+    random = _generator("derived", int(line[0]))
+    lengths = [random.randint(1, 9) for _ in range(random.randint(1, 6))]
+    unknown = [e for e in range(len(lengths)) if random.random() < 0.3]
+    layout: Any = random.choice(("compact", "ted"))
+    dataset = folder / "case" / "root" / "local" / "x" / "r"
+    write_toy(dataset, [toy_batch(lengths, unknown_final=unknown)], layout=layout)
+    n, k, gamma = random.randint(1, 5), random.randint(1, 4), random.choice((0.0, 0.5, 0.99, 1.0))
+    pad = random.choice(("repeat", "zero"))
+    key = ("observation", "state")
+    plain: Any = BaseDatasetExperienceReplay(dataset, 4)
+    first = random.randrange(len(plain))
+    part = slice(first, random.randint(first + 1, len(plain)))
+    rows = range(len(plain))[part]
+
+    def derived(*leaves: Any) -> Any:
+        return BaseDatasetExperienceReplay(dataset, 4, derived=list(leaves)).subset(part)[:]
+
+    starts = set(np.cumsum([0, *lengths]).tolist())
+    cuts = [place for place, row in enumerate(rows) if place == 0 or row in starts]
+    bounds = list(zip(cuts, [*cuts[1:], len(rows)], strict=True))
+    last = {int(stop) - 1 for e, stop in enumerate(np.cumsum(lengths)) if e in unknown}
+    known = [rows[stop - 1] not in last for _, stop in bounds]
+    truth = plain.subset(part)[:]
+    reward, state = truth["next", "reward"].numpy(), truth[key].numpy()
+    ended, over = (truth["next", flag].numpy() for flag in ("terminated", "truncated"))
+    want = oracle.n_step(reward, ended, over, bounds, known, n=n, gamma=gamma)
+    got = derived(n_step(n, gamma))
+    assert got["steps_to_next_obs"].tolist() == want.steps.tolist()
+    np.testing.assert_allclose(got["next", "reward"][:, 0], want.reward, rtol=1e-6)
+    after = truth["next", "observation", "state"].numpy()
+    np.testing.assert_array_equal(got["next", "observation", "state"], after[want.end])
+    got = derived(frame_stack(k, [key], pad=pad))
+    np.testing.assert_array_equal(got[key], oracle.frame_stack(state, bounds, k=k, pad=pad))
+    stack = oracle.next_frame_stack(state, after, bounds, k=k, pad=pad)
+    np.testing.assert_array_equal(got["next", "observation", "state"], stack)
+    got = derived(action_chunk(k, pad=pad))
+    chunk, mask = oracle.action_chunk(truth["action"].numpy(), bounds, k=k, pad=pad)
+    np.testing.assert_array_equal(got["action"], chunk)
+    np.testing.assert_array_equal(got["chunk_mask"], mask)
+    to_go = oracle.return_to_go(reward, bounds, gamma=gamma)
+    got = derived(return_to_go(gamma))
+    np.testing.assert_allclose(got["return_to_go"], to_go.astype(np.float32), rtol=1e-5)
+    return 0
+
+
 # ---- what several share ----------------------------------------------------------------------
 
 
@@ -509,9 +600,12 @@ KINDS = {
     for kind in (
         Kind("d4rl", prepare_d4rl, check_d4rl),
         Kind("d4rl-bytes", prepare_d4rl_bytes, check_d4rl),
+        Kind("hdf5", prepare_hdf5, _nothing_more),
         Kind("minari", prepare_minari, check_minari),
         Kind("manifest", prepare_manifest, _nothing_more),
         Kind("http", prepare_http, check_http, run_http),
         Kind("archive", prepare_archive, check_archive, run_archive),
+        Kind("buffer", prepare_calls, _nothing_more, run_buffer),
+        Kind("derived", prepare_calls, _nothing_more, run_derived),
     )
 }
