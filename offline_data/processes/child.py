@@ -65,7 +65,9 @@ def how_ended(status: int) -> str:
 
 def _widen(pipe: IO[bytes]) -> None:
     """Let a pipe hold more than its 64 KiB: both processes are woken less often."""
-    with suppress(ImportError, AttributeError, OSError):  # elsewhere, or this user's pipes hold much
+    with suppress(
+        ImportError, AttributeError, OSError
+    ):  # elsewhere, or this user's pipes hold much
         import fcntl
 
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)

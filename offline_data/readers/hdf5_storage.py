@@ -179,12 +179,12 @@ def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
     file = h5i.get_file_id(dataset)
     try:
         found = [h5o.open(file, name.encode(), guarded()) for name in names]
-        if not all(isinstance(source, h5d.DatasetID) for source in found):
-            raise ValueError("no dataset")
     except (KeyError, ValueError, OSError) as error:
         raise _refused(
             dataset, f"is a virtual dataset over one that cannot be opened: {error}"
         ) from error
+    if not all(isinstance(source, h5d.DatasetID) for source in found):
+        raise _refused(dataset, "is a virtual dataset over what is no dataset")
     return found
 
 
