@@ -51,7 +51,7 @@ def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
                 links[path] = target
                 continue
             try:
-                child = h5o.open(node, name.encode(), guarded()[0])
+                child = h5o.open(node, name.encode(), guarded())
             except (KeyError, ValueError) as error:
                 raise OSError(f"{path!r} is there but cannot be opened: {error}") from error
             if isinstance(child, h5d.DatasetID):

@@ -80,7 +80,7 @@ def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[TreeLeaf]:
 
 def _child(group: Any, name: str) -> Any:
     try:
-        return _low().h5o.open(group, name.encode(), guarded()[0])
+        return _low().h5o.open(group, name.encode(), guarded())
     except (KeyError, ValueError) as error:  # how h5py reports damage: the name is there
         raise OSError(f"{name!r} is there but cannot be opened: {error}") from error
 
@@ -133,7 +133,7 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
         OSError: It is there, but damaged, or no group.
     """
     try:
-        found = _low().h5o.open(parent, _joined(path), guarded()[0])
+        found = _low().h5o.open(parent, _joined(path), guarded())
     except (KeyError, ValueError, TypeError) as error:
         found = _open_beside(parent, path) if beside else None
         if found is None:
@@ -155,7 +155,7 @@ def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
     if file.name != os.fsdecode(name) or file.is_symlink() or not file.is_file():
         return None
     opened = _low().h5f.open(os.fsencode(file), _low().h5f.ACC_RDONLY)
-    return _low().h5o.open(opened, place, guarded()[0])
+    return _low().h5o.open(opened, place, guarded())
 
 
 def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
@@ -166,9 +166,12 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
         OSError: It is there, but damaged.
     """
     try:
-        return _low().h5d.open(parent, _joined(path), guarded()[1])
+        found = _low().h5o.open(parent, _joined(path), guarded())
     except (KeyError, ValueError, TypeError) as error:
         return _absent(parent, path, error)
+    if not isinstance(found, _low().h5d.DatasetID):
+        raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: it is no dataset")
+    return found
 
 
 def _absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import open_hdf5
-from offline_data.readers.hdf5_storage import check_size
+from offline_data.readers.hdf5_storage import FEW, check_size
 from offline_data.readers.images import decode_jpeg, decode_jpegs
 from offline_data.sources.minari.leaves import (
     NOTE_NO_SEED,
@@ -148,7 +149,10 @@ class Hdf5Episode:
         dataset = None if group is None else hdf5_tree.open_dataset(group, leaf.place[-1:])
         if dataset is None:
             return None
-        return Hdf5Leaf(dataset, leaf, self.where, check_size(dataset))
+        shape = dataset.shape or ()
+        if math.prod(shape) > FEW:  # what is smaller is of the plan's type, or checked when read
+            check_size(dataset)
+        return Hdf5Leaf(dataset, leaf, self.where, shape)
 
     def facts(self) -> EpisodeFacts:
         """Read the attributes of the group."""
