@@ -236,5 +236,5 @@ def test_a_damaged_chunk_names_column_and_rows(tmp_path: Path) -> None:
 def test_absent_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file"):
         opened(tmp_path / "absent.hdf5")
-    with pytest.raises(AccessError, match="cannot be read"):
+    with pytest.raises(FormatError, match="is not a plain file"):
         D4RL().release_of(tmp_path, "mine")
