@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.errors import AccessError, FormatError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL
 from offline_data.testing.d4rl_toy import TOYS, write_published
