@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 
 from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
@@ -131,9 +130,3 @@ def test_rows_that_are_no_batch_follow_as_they_are_written(
     buffer.extend(ds[16:18])
     buffer.extend(ds[18:20].exclude("index"))
     assert bounds_in(buffer) == [(0, 6), (6, 8), (8, 10)]
-    rows = TensorDict(
-        {"index": torch.rand(3), "next": {"done": torch.zeros(3, 1, dtype=torch.bool)}}, [3]
-    )
-    own = TensorDictReplayBuffer(storage=kind(40))
-    own.extend(rows)
-    assert bounds_in(own) == [(0, 3)]
