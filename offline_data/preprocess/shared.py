@@ -159,7 +159,7 @@ def plan_lock(file: Path, progress: Progress) -> Iterator[None]:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(file.with_name(f".{file.name}.lock"))
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(blocking=False)
         except Timeout:
             progress.note(f"another process is changing {file.name}; waiting for it")
             lock.acquire()
