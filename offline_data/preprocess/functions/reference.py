@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offline_data.config_file import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import nearest
 
@@ -66,7 +67,7 @@ class _Afresh(SourceFileLoader):
 
 
 def _file(path: Path) -> ModuleType:
-    path = path.expanduser().absolute()
+    path = user_path(path, "the file of the function")
     if not path.is_file():
         near = nearest(path.name, (one.name for one in path.parent.glob("*.py")))
         raise UsageError(f"There is no file {path}", hint=_mean(near))
