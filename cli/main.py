@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -63,6 +64,7 @@ def run() -> NoReturn:
         from offline_data_cli.streams import guard_streams
 
         guard_streams()
+        warnings.showwarning = _show_warning
         # Its retries are told by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         code = main(sys.argv[1:])
@@ -84,6 +86,13 @@ def _interrupt(_signal: int, _frame: object) -> None:
     if now - _last_signal > _REPEATED:
         _last_signal = now
         raise KeyboardInterrupt
+
+
+def _show_warning(message: Warning | str, *_place: object) -> None:
+    """Print what a library warns of as a sentence, without a line of its code."""
+    from offline_data_cli.output import say
+
+    say(f"warning: {' '.join(str(message).split())}")
 
 
 def main(arguments: Sequence[str]) -> int:
