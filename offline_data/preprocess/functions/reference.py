@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 import traceback
@@ -71,7 +72,7 @@ def _file(path: Path) -> ModuleType:
     if not path.is_file():
         near = nearest(path.name, (one.name for one in path.parent.glob("*.py")))
         raise UsageError(f"There is no file {path}", hint=_mean(near))
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_loader(name, _Afresh(name, str(path)))
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported")
