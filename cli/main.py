@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from offline_data.errors import (
@@ -68,8 +69,10 @@ def run() -> NoReturn:
         # Its retries are told by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         code = main(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = exit_code(KeyboardInterrupt())
+    except KeyboardInterrupt as error:
+        code = exit_code(error)
+        with suppress(Exception):  # streams may not be in hand yet
+            _fail(error, sys.argv[1:])
     for number in ends:  # what is done is done: nothing is left to interrupt
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
