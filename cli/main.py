@@ -8,7 +8,9 @@ import re
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from offline_data.errors import (
@@ -63,11 +65,14 @@ def run() -> NoReturn:
         from offline_data_cli.streams import guard_streams
 
         guard_streams()
+        warnings.showwarning = _show_warning
         # Its retries are told by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         code = main(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = exit_code(KeyboardInterrupt())
+    except KeyboardInterrupt as error:
+        code = exit_code(error)
+        with suppress(Exception):  # streams may not be in hand yet
+            _fail(error, sys.argv[1:])
     for number in ends:  # what is done is done: nothing is left to interrupt
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
@@ -84,6 +89,13 @@ def _interrupt(_signal: int, _frame: object) -> None:
     if now - _last_signal > _REPEATED:
         _last_signal = now
         raise KeyboardInterrupt
+
+
+def _show_warning(message: Warning | str, *_place: object) -> None:
+    """Print what a library warns of as a sentence, without a line of its code."""
+    from offline_data_cli.output import say
+
+    say(f"warning: {' '.join(str(message).split())}")
 
 
 def main(arguments: Sequence[str]) -> int:

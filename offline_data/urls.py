@@ -14,7 +14,7 @@ _USER = re.compile(r"(://)[^\s/?#]*@")
 _HALF = re.compile(rf"(://[^\s/?#@:\[]*){_NO_PORT}[^\s/?#]*")
 """The beginning of a URL that was cut inside its password."""
 _QUERY = re.compile(
-    r"""([?&;#][^\s&;=?#/]*(?:token|sig|secret|pass|pwd|auth|credential|key|session|jwt|policy)"""
+    r"""([?&;#][^\s&;=?#/]*(?:token|sig|secret|pass|pwd|auth(?!or\b)|credential|key|session|jwt|policy)"""
     r"""[^\s&;=?#/]*=)[^\s&;#'"]+""",
     re.IGNORECASE,
 )

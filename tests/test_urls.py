@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ("see 'http://u:hush@h/x'", "see 'http://***@h/x'"),
         ("http://u:hush", "http://u:***"),
         ("https://h/x?token=hush", "https://h/x?token=***"),
+        ("https://h/x?authorization=hush&auth=hush", "https://h/x?authorization=***&auth=***"),
         ("https://h/x?a=1&sig=hush&b=2", "https://h/x?a=1&sig=***&b=2"),
         (
             "https://h/x?X-Amz-Credential=hush&X-Amz-Signature=hush#t",
@@ -54,6 +55,7 @@ def test_secrets_are_hidden(text: str, shown: str) -> None:
         "hf://datasets/u/n@3f2a/data/x.hdf5",
         "https://h/pkg@1.0/x?page=2&prefix=door",
         "file:///mnt/a%20b/x@1",
+        "https://h/api/datasets?author=me&limit=10",
         "a sentence with me@example.org and token=1",
     ],
 )

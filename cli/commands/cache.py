@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from offline_data.config_file import user_path
 from offline_data.disk import human_bytes
 from offline_data.errors import NotFoundError
 from offline_data_cli.call import Call
@@ -105,7 +106,7 @@ def rm(
 def _chosen(items: Items, target: str, root: Path) -> "list[CacheItem]":
     from offline_data.store.housekeeping import KINDS
 
-    paths = {root / target, Path(target).expanduser().absolute()}
+    paths = {root / target, user_path(target, "the file")}
     found = [item for item in items if target == item.kind or item.path in paths]
     if not found and target not in KINDS:
         raise NotFoundError(

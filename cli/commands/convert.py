@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from offline_data.config_file import user_path
 from offline_data_cli.call import Call
 from offline_data_cli.commands.download import stored_result
 from offline_data_cli.options import (
@@ -49,6 +50,6 @@ def convert(
         keep_episodes=keep_episodes,
     )
     stored = ingest.convert(
-        path.expanduser(), name, call.settings, options, call.progress, source=source
+        user_path(path, "PATH"), name, call.settings, options, call.progress, source=source
     )
     return stored_result(stored)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.registered import registered_first
 from offline_data.config import Settings, resolve_settings
+from offline_data.config_file import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, parse_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     import torch
 
@@ -134,7 +135,7 @@ def bring(
     if download not in {True, False, "force"}:
         raise UsageError(f"download is {download!r}; expected True, False or 'force'")
     # A path object is a path, also where its text could be an id.
-    text = id if isinstance(id, str) else os.fspath(Path(id).expanduser().absolute())
+    text = id if isinstance(id, str) else os.fspath(user_path(id, "the dataset"))
     if revision is not None:
         if looks_like_path(text):
             raise UsageError(

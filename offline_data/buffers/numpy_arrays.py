@@ -13,7 +13,7 @@ from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.views.choosing import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
-from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS, TED
+from offline_data.store.layout import OBSERVATIONS, STEPS, TED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,7 +143,7 @@ def _timeouts(
 
 def _observation(reader: DatasetReader, key: KeyLike | None) -> Key:
     """Return the leaf that is the observation."""
-    leaves = list(reader.observation_leaves)
+    leaves = [*reader.observation_leaves, *reader.manifest.two_copies]
     name = ("observation",) if key is None else as_key(key)
     found = [leaf for leaf in leaves if leaf[: len(name)] == name]
     if len(found) == 1:
@@ -174,16 +174,23 @@ def _observations(
     reader: DatasetReader, key: Key, rows: Rows, *, after: bool, copy: bool
 ) -> NDArray[Any]:
     """Return an observation leaf before or after each action."""
-    if TED in reader.manifest.tables:
-        return _leaf(reader, TED, next_of(key) if after else key, rows, copy=copy)
+    if key not in reader.observation_leaves or TED in reader.manifest.tables:
+        return _steps(reader, next_of(key) if after else key, rows, copy=copy)
     if isinstance(rows, slice):
-        first, last = reader.step(EPISODE)[[rows.start, rows.stop - 1]].tolist()
+        first, last = _episodes_of(reader, np.array([rows.start, rows.stop - 1])).tolist()
         if first == last:
             shift = first + int(after)
             rows = slice(rows.start + shift, rows.stop + shift)
             return _leaf(reader, OBSERVATIONS, key, rows, copy=copy)
         rows = np.arange(rows.start, rows.stop)
-    return reader.observations_at(key, rows, after=after)
+    return _leaf(
+        reader, OBSERVATIONS, key, rows + _episodes_of(reader, rows) + int(after), copy=copy
+    )
+
+
+def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the episode of each row, by where episodes start, which was checked."""
+    return np.searchsorted(reader.starts, rows, side="right") - 1
 
 
 def _steps(reader: DatasetReader, key: Key, rows: Rows, *, copy: bool) -> NDArray[Any]:

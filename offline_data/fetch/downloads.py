@@ -115,7 +115,7 @@ def unless_locked(lock: Path, act: Callable[[], object]) -> bool:
 
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(lock, timeout=0):
+        with FileLock(lock, blocking=False):
             act()
     except Timeout:
         return False

@@ -63,12 +63,14 @@ def locked(path: Path, step: FileStep, errand: Errand) -> Iterator[None]:
         waiting = False
         while not lock.is_locked:
             try:
-                lock.acquire(timeout=0.1 if waiting else 0, poll_interval=0.05)
+                # A timeout would be for ever on a clock that runs backwards.
+                lock.acquire(blocking=False)
             except Timeout:
                 errand.check()
                 if not waiting:
                     errand.progress.note(f"{step.file.path} is being fetched already; waiting")
                 waiting = True
+                errand.stop.wait(0.05)
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import user_path
 from offline_data.disk import free_bytes
 from offline_data.errors import NotFoundError, OfflineDataError
 from offline_data.ids import DatasetId, looks_like_path, parse_id
@@ -92,7 +93,7 @@ def ensure(
     from pathlib import Path
 
     if looks_like_path(text) or has_manifest(Path(text)):
-        return entry_at(Path(text).expanduser()).path
+        return entry_at(user_path(text, "the dataset")).path
     dataset = parse_id(text)
     options = Options(layout=layout, force=download == "force")
     if download is not False:

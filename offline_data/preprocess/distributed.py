@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import user_path
 from offline_data.disk import require_bytes
 from offline_data.errors import ManifestError, NotFoundError, OfflineDataError, UsageError
 from offline_data.ingest.options import Result
@@ -98,7 +99,7 @@ def run_share(
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
     begin = time.perf_counter()
-    shared = read_shared(file.expanduser().absolute())
+    shared = read_shared(user_path(file, "the plan"))
     _check(shared, rank, world)
     while True:
         bench = _opened(shared, settings, progress)
@@ -118,7 +119,7 @@ def run_share(
 def finish_shared(file: Path, settings: Settings, progress: Progress = SILENT) -> Share:
     """Publish the dataset if every task is finished; runs none. Raises what `run_share` raises."""
     begin = time.perf_counter()
-    shared = read_shared(file.expanduser().absolute())
+    shared = read_shared(user_path(file, "the plan"))
     bench = _opened(shared, settings, progress)
     if bench is None:
         return _made(shared, begin, existed=True)

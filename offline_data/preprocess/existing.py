@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from offline_data.disk import disk_errors
 from offline_data.errors import ManifestError, UsageError
 from offline_data.ids import DatasetId
-from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, entry_at, find
+from offline_data.store.library import Entry, entry_at, find, has_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +29,7 @@ def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> boo
         UsageError: Something else is.
     """
     path = target.destination
-    if not (path / MANIFEST).exists():
+    if not has_manifest(path):
         return False
     entry = entry_at(path)
     same = entry.manifest.converter.get("options", {}).get("fingerprint") == fingerprint
@@ -80,7 +79,7 @@ def refuse_itself(parent: Entry, target: Target) -> None:
     if own in new.resolve().parents:
         raise UsageError(f"{new} is inside the dataset it is made of", hint="choose another place")
     with disk_errors(new):
-        if new.exists() and not (new / MANIFEST).exists():
+        if not has_manifest(new) and new.exists():
             _check_empty(new)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.store.audit import DEFAULT_AUDIT, AuditMode
@@ -123,7 +124,7 @@ def target_of(name: str | None, dest: Path | None, revision: str, settings: Sett
             hint="a name makes it local:NAME under the root",
         )
     if dest is not None:
-        path = dest.expanduser().resolve()
+        path = user_path(dest, "the destination").resolve()
         if not path.name:
             raise UsageError(f"{path} cannot be made a dataset", hint="choose a folder in it")
         dataset = parse_id("local:" + (_fit(path.name) or "preprocessed")).at(revision)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import user_path
 from offline_data.preprocess.engine import Run, preprocess
 from offline_data.preprocess.options import target_of
 from offline_data.preprocess.plan import fingerprint
@@ -15,6 +15,8 @@ from offline_data.store.library import entry_at
 from offline_data.store.reader import open_reader
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offline_data.config import Settings
     from offline_data.ingest.options import Result
     from offline_data.preprocess.options import Options
@@ -57,7 +59,7 @@ class Order:
 
     def absolute(self) -> Order:
         """Return the same order as it reads in any folder."""
-        dest = None if self.dest is None else self.dest.expanduser().absolute()
+        dest = None if self.dest is None else user_path(self.dest, "the destination")
         stages = tuple(map(_absolute, self.stages))
         return replace(self, parent=self.parent.absolute(), stages=stages, dest=dest)
 
@@ -90,4 +92,4 @@ def _absolute(stage: Stage) -> Stage:
     place, colon, name = stage.removeprefix(FUNCTION).rpartition(":")
     if not place.endswith(".py"):
         return stage
-    return f"{FUNCTION}{Path(place).expanduser().absolute()}{colon}{name}"
+    return f"{FUNCTION}{user_path(place, 'the file of the function')}{colon}{name}"

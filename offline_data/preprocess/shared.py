@@ -14,6 +14,7 @@ from offline_data.preprocess.options import Options
 from offline_data.preprocess.order import Order
 from offline_data.preprocess.spec import Calling
 from offline_data.preprocess.work import Work
+from offline_data.strict_json import MAX_BYTES, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,15 +130,15 @@ def read_shared(file: Path) -> SharedPlan:
     """
     with disk_errors(file):
         try:
-            value = json.loads(file.read_text(encoding="utf-8"))
+            value = json.loads(read_whole(file, MAX_BYTES))
             _check_version(file, value)
             return _read(file, value)
-        except FileNotFoundError as error:
+        except NotFoundError as error:
             raise NotFoundError(
                 f"There is no plan {file}",
                 hint=f"offline-data preprocess … --plan-only --plan {file} makes one",
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ManifestError(
                 f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
                 hint="it is what `offline-data preprocess … --plan-only --plan FILE` writes",
@@ -159,7 +160,7 @@ def plan_lock(file: Path, progress: Progress) -> Iterator[None]:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(file.with_name(f".{file.name}.lock"))
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(blocking=False)
         except Timeout:
             progress.note(f"another process is changing {file.name}; waiting for it")
             lock.acquire()

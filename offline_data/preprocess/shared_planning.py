@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import user_path
 from offline_data.disk import disk_errors, require_bytes
 from offline_data.errors import UsageError
 from offline_data.preprocess.existing import is_there, older, refuse_itself
@@ -57,7 +58,7 @@ def plan_shared(
     """
     if order.options.view is not None:
         raise UsageError("A view cannot be planned for other programs", hint="preprocess it here")
-    order, file = order.absolute(), file.expanduser().absolute()
+    order, file = order.absolute(), user_path(file, "the plan")
     run = order.run(settings, progress)
     if run.recipe.unknown:
         raise UsageError(

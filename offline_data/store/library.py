@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offline_data.config_file import user_path
 from offline_data.errors import (
     AccessError,
     InvalidIdError,
@@ -157,7 +158,7 @@ def locate(text: str, settings: Settings) -> Entry:
     from pathlib import Path
 
     if looks_like_path(text) or has_manifest(Path(text)):
-        return entry_at(Path(text).expanduser())
+        return entry_at(user_path(text, "the dataset"))
     dataset = parse_id(text)
     entry = find(settings.root, dataset)
     if entry is None:

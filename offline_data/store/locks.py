@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ def lock_name(folder: str) -> str:
         >>> lock_name("minari/D4RL/door/human-v2")
         'human-v2-36a5127c61'
     """
-    digest = hashlib.sha256(folder.encode()).hexdigest()[:10]
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:10]
     return f"{folder.rsplit('/', 1)[-1][:40]}-{digest}"
 
 

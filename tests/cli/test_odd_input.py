@@ -34,6 +34,22 @@ ARGUMENTS: dict[str, tuple[tuple[str, ...], set[int]]] = {
     "no verb": (("",), {2}),
     "verb of bytes": ((BYTES,), {2}),
     "root without a user": (("list", "--root", "~nosuchuser/x"), {2}),
+    "dataset without a user": (("info", "~nosuchuser/x"), {2}),
+    "folder without a user": (
+        ("preprocess", "~nosuchuser/x", "--step", "reward_clip:high=1", "--out", "y"),
+        {2},
+    ),
+    "path without a user": (("convert", "~nosuchuser/x", "y"), {2}),
+    "destination without a user": (
+        ("preprocess", "local:toy", "--step", "reward_clip:high=1", "--dest", "~nosuchuser/x"),
+        {2},
+    ),
+    "function without a user": (
+        ("preprocess", "local:toy", "--fn", "~nosuchuser/x.py:f", "--out", "y"),
+        {2},
+    ),
+    "plan without a user": (("worker", "--plan", "~nosuchuser/x", "--rank", "0"), {2}),
+    "cache rm without a user": (("cache", "rm", "~nosuchuser/x", "-y"), {2}),
     "root of a long name": (("list", "--root", f"/srv/{'a' * 300}"), {2}),
     "root of half a letter": (("list", "--root", "/srv/\ud800"), {2}),
     "cache rm bytes": (("cache", "rm", BYTES, "-y"), {3}),

@@ -106,6 +106,29 @@ def test_each_ends_cleanly_and_twice_is_once(name: str) -> None:
     assert (process.returncode, said) == (130, SAID)
 
 
+def test_an_interrupt_before_the_command_begins_is_told() -> None:
+    code = """
+import os, signal, sys
+from offline_data_cli import streams
+
+real = streams.guard_streams
+
+def guard():
+    real()
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000): pass
+
+streams.guard_streams = guard
+from offline_data_cli.main import run
+sys.argv = ["offline-data", "env"]
+run()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (130, SAID)
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + _WAITING
     with subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from offline_data.config import Settings
-from offline_data.errors import ManifestError, UsageError
+from offline_data.errors import AccessError, ManifestError, UsageError
 from offline_data.preprocess.existing import check_same, is_there, older, refuse_itself
 from offline_data.preprocess.options import Options, Target, target_of
 from offline_data.store.library import entry_at
@@ -40,6 +41,21 @@ def test_the_same_dataset_is_there(parent: Path, tmp_path: Path, settings: Setti
     with pytest.raises(UsageError, match="another dataset"):
         is_there(place, "0" * 64, None)
     assert not is_there(target(tmp_path / "none", settings), made_of, None)
+
+
+def test_a_place_that_may_not_be_looked_at(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = target(tmp_path / "closed", settings)
+
+    def refuse(path: Path, **_: Any) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as closed:
+        for name in ("stat", "lstat"):
+            closed.setattr(Path, name, refuse)
+        with pytest.raises(AccessError, match="closed cannot be read: Permission denied"):
+            is_there(place, "0" * 64, None)
 
 
 def test_another_recipe_needs_force(parent: Path, tmp_path: Path, settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 import traceback
@@ -12,6 +13,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offline_data.config_file import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import nearest
 
@@ -66,11 +68,11 @@ class _Afresh(SourceFileLoader):
 
 
 def _file(path: Path) -> ModuleType:
-    path = path.expanduser().absolute()
+    path = user_path(path, "the file of the function")
     if not path.is_file():
         near = nearest(path.name, (one.name for one in path.parent.glob("*.py")))
         raise UsageError(f"There is no file {path}", hint=_mean(near))
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_loader(name, _Afresh(name, str(path)))
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported")

@@ -1,0 +1,98 @@
+"""Datasets whose next observations are not the rows that follow: every reader gives the stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from offline_data import SliceSampler, frame_stack, n_step
+from offline_data.buffers.agile import to_transition
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.episodes.fields import next_of
+from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.testing.toy import toy_batch, write_toy
+from tests import oracles_derived as oracle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+STATE = ("observation", "state")
+CODE = ("info", "code")
+LENGTHS = (5, 1, 4)
+BOUNDS = [(0, 5), (5, 6), (6, 10)]
+APART = 0.5
+"""How far the stored next observation is from the row that follows."""
+
+
+@pytest.fixture(params=LAYOUTS)
+def ds(request: pytest.FixtureRequest, tmp_path: Path) -> BaseDatasetExperienceReplay:
+    toy = toy_batch(LENGTHS)
+    frames = toy.observations[STATE]
+    steps: dict[Any, NDArray[Any]] = {
+        **toy.steps,
+        STATE: frames[toy.root_rows],
+        next_of(STATE): (frames[toy.next_rows] + APART).astype(np.float32),  # type: ignore[operator]
+    }
+    layout: LayoutName = request.param
+    batch = replace(toy, steps=steps, observations={CODE: toy.observations[CODE]})
+    manifest = write_toy(tmp_path / "toy", [batch], layout=layout)
+    assert manifest.two_copies == (STATE,)
+    return BaseDatasetExperienceReplay(tmp_path / "toy", 4)
+
+
+def before_and_after() -> tuple[NDArray[Any], NDArray[Any]]:
+    codes = [1000.0 * (e + 1) + t + 1 for e, n in enumerate(LENGTHS) for t in range(n)]
+    rows = np.repeat(np.array(codes, np.float32)[:, None], 3, axis=1)
+    return rows, rows + np.float32(1 + APART)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_to_numpy(ds: BaseDatasetExperienceReplay, copy: bool) -> None:
+    before, after = before_and_after()
+    chosen = [7, 1, 1, 9]
+    for buffer, rows in (
+        (ds, slice(None)),
+        (ds.episodes_at([2]), slice(6, 10)),
+        (ds.subset(chosen), chosen),
+    ):
+        for style in ("transitions", "episodes"):
+            arrays = buffer.to_numpy(style, copy=copy)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(arrays["observations"], before[rows])
+            np.testing.assert_array_equal(arrays["next_observations"], after[rows])
+    arrays = ds.to_numpy("qlearning", copy=copy)
+    kept = [row for row in range(9) if row != 5]
+    np.testing.assert_array_equal(arrays["next_observations"], before[[r + 1 for r in kept]])
+    codes = ds.to_numpy(observation_key="info/code", copy=copy)
+    np.testing.assert_array_equal(codes["next_observations"], before[:, 0] + 1)
+
+
+def test_windows_and_slices(ds: BaseDatasetExperienceReplay) -> None:
+    before, after = before_and_after()
+    folder = ds.data_path
+    stacked = BaseDatasetExperienceReplay(folder, derived=[frame_stack(3, [STATE])])[:]
+    frames = oracle.frame_stack(before, BOUNDS, k=3)
+    np.testing.assert_array_equal(stacked[STATE], frames)
+    np.testing.assert_array_equal(
+        stacked[next_of(STATE)], oracle.next_frame_stack(before, after, BOUNDS, k=3)
+    )
+    ahead = BaseDatasetExperienceReplay(folder, derived=[n_step(3, 0.5)])[:]
+    last = [min(row + 2, stop - 1) for start, stop in BOUNDS for row in range(start, stop)]
+    np.testing.assert_array_equal(ahead[next_of(STATE)], after[last])
+    slices = BaseDatasetExperienceReplay(folder, 8, sampler=SliceSampler(slice_len=4)).sample()
+    np.testing.assert_array_equal(slices[STATE], before[slices["index"]])
+    np.testing.assert_array_equal(slices[next_of(STATE)], after[slices["index"]])
+
+
+def test_bridges(ds: BaseDatasetExperienceReplay) -> None:
+    before, after = before_and_after()
+    batch = ds.to_torchrl()[:]
+    np.testing.assert_array_equal(batch[STATE], before)
+    np.testing.assert_array_equal(batch[next_of(STATE)], after)
+    transition = to_transition(ds[:], observation_key=STATE)
+    np.testing.assert_array_equal(transition.obs, before)
+    np.testing.assert_array_equal(transition.next_obs, after)
