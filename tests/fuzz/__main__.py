@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import io
 import os
+import pkgutil
 import shutil
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from tests.fuzz.harness import Verdict, run_case
@@ -38,12 +41,10 @@ def main(arguments: list[str]) -> int:
 
 def run(kinds: list[str], first: int, count: int, *, keep: bool = False) -> list[Verdict]:
     """Run `count` cases of each kind, printing broken promises as they come."""
-    # Once, before children are forked; no thread has been started then.
-    for module in ("h5py", "offline_data_cli.main", "offline_data.buffers.load", "pyarrow.parquet"):
-        importlib.import_module(module)
     verdicts = []
     work = Path(tempfile.mkdtemp(prefix="offline-data-fuzz-"))
     isolate(work)
+    import_all()
     for name in kinds:
         for seed in range(first, first + count):
             folder = work / f"{name}-{seed}"
@@ -61,6 +62,26 @@ def run(kinds: list[str], first: int, count: int, *, keep: bool = False) -> list
     if not keep:
         shutil.rmtree(work, ignore_errors=True)
     return verdicts
+
+
+def import_all() -> None:
+    """Import what commands import, once: children are forked, and no thread has been started."""
+    for module in ("h5py", "offline_data.buffers.load", "PIL.Image", "pyarrow.parquet"):
+        importlib.import_module(module)
+    for name in ("fetch", "ingest", "readers", "sources", "store", "reports"):
+        import_below(f"offline_data.{name}")
+    import_below("offline_data_cli")
+    from offline_data_cli.main import main
+
+    with redirect_stdout(io.StringIO()):
+        main(["list", "--offline", "--root", os.environ["HOME"]])
+
+
+def import_below(package: str) -> None:
+    """Import a package and every module in it."""
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
+        importlib.import_module(module.name)
 
 
 def isolate(work: Path) -> None:
