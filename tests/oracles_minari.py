@@ -39,6 +39,7 @@ def minari_episodes(folder: Path) -> Iterator[dict[str, NDArray[Any]]]:
     shapes = {
         f"{section}s{name}": shape
         for section in ("observation", "action")
+        if f"{section}_space" in spaces
         for name, shape in _shapes(json.loads(spaces[f"{section}_space"]), "")
     }
     for episode in sorted(data.glob("*/metadata.json"), key=lambda path: int(path.parent.name)):
