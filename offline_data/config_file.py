@@ -196,7 +196,12 @@ def _replacements(prefix: str, value: Any, path: Path) -> list[str]:
     listed = value if isinstance(value, list) else [value]
     if all(isinstance(item, str) for item in listed):
         return listed
-    raise _wrong(path, f'mirrors."{redact_setting(prefix)}"', "a URL or path as text, or a list of them", value)
+    raise _wrong(
+        path,
+        f'mirrors."{redact_setting(prefix)}"',
+        "a URL or path as text, or a list of them",
+        value,
+    )
 
 
 def _wrong(path: Path, key: str, expected: str, found: Any) -> UsageError:
