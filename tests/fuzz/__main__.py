@@ -18,12 +18,20 @@ import tempfile
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.fuzz.harness import Verdict, run_case
 from tests.fuzz.kinds import KINDS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MOST = 20
 """Broken promises after which no more are looked for."""
+
+
+WITHOUT_TORCH = frozenset({"d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive"})
+"""Kinds whose commands do not import torch; a process without it is forked in half the time."""
 
 
 def main(arguments: list[str]) -> int:
@@ -56,7 +64,7 @@ def run(counts: dict[str, int], first: int, *, keep: bool = False) -> list[Verdi
     verdicts = []
     work = Path(tempfile.mkdtemp(prefix="offline-data-fuzz-"))
     isolate(work)
-    import_all()
+    import_all(counts)
     gc.collect()
     gc.freeze()  # else the collector writes to every page that children share
     for name, count in counts.items():
@@ -81,9 +89,12 @@ def run(counts: dict[str, int], first: int, *, keep: bool = False) -> list[Verdi
     return verdicts
 
 
-def import_all() -> None:
+def import_all(kinds: Iterable[str]) -> None:
     """Import what commands import, once: children are forked, and no thread has been started."""
-    for module in ("h5py", "offline_data.buffers.load", "PIL.Image", "pyarrow.parquet"):
+    modules = ["h5py", "PIL.Image", "pyarrow.parquet"]
+    if not WITHOUT_TORCH.issuperset(kinds):
+        modules.append("offline_data.buffers.load")
+    for module in modules:
         importlib.import_module(module)
     for name in ("fetch", "ingest", "readers", "sources", "store", "reports"):
         import_below(f"offline_data.{name}")

@@ -11,10 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 CASES = (
-    {"d4rl": 40, "d4rl-bytes": 25, "hdf5": 12},
-    {"minari": 40, "archive": 30},
-    {"manifest": 40, "settings": 20, "plan": 15},
-    {"http": 12, "buffer": 40, "derived": 30},
+    {"d4rl": 40, "d4rl-bytes": 25, "hdf5": 12, "http": 12},
+    {"minari": 40, "archive": 50},
+    {"manifest": 30, "settings": 20, "plan": 8, "buffer": 40, "derived": 30},
 )
 """Cases of each kind; each line is a process, which imports everything once."""
 
