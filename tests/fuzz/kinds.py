@@ -672,7 +672,7 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     dataset = folder / "case" / "root" / "local" / "x" / "r"
     write_toy(dataset, [toy_batch(lengths, unknown_final=unknown)], layout=layout)
     n, k, gamma = random.randint(1, 5), random.randint(1, 4), random.choice((0.0, 0.5, 0.99, 1.0))
-    pad = random.choice(("repeat", "zero"))
+    pad: Any = random.choice(("repeat", "zero"))
     key = ("observation", "state")
     plain: Any = BaseDatasetExperienceReplay(dataset, 4)
     first = random.randrange(len(plain))
