@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint types unit slow benchmark clean
+.PHONY: demo test lint types unit slow fuzz benchmark clean
 
 demo: $(VENV)/.demo
 	$(BIN)/offline-data demo
@@ -26,6 +26,12 @@ unit: $(VENV)/.test
 
 slow: $(VENV)/.test
 	$(BIN)/pytest -m "slow and not network"
+
+# FUZZ cases of each kind; seeds of the day, so that every day tries others, or from SEED on.
+FUZZ ?= 1000
+SEED ?= $(shell date +%Y%m%d)0000
+fuzz: $(VENV)/.test
+	$(BIN)/python -W ignore -m tests.fuzz --first $(SEED) --count $(FUZZ) --keep
 
 benchmark: $(VENV)/.test
 	$(BIN)/python -W ignore -m benchmarks --threads 1

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from offline_data.config_mirrors import Mirror, check_mirror
 from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
 from offline_data.strict_json import read_whole
+from offline_data.urls import redact_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +149,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def _checked(value: dict[str, Any], path: Path) -> ConfigFile:
-    unknown = ", ".join(sorted(set(value) - set(KEYS)))
+    unknown = ", ".join(map(redact_setting, sorted(set(value) - set(KEYS))))
     if unknown:
         raise UsageError(f"{path} has {unknown}; expected only {', '.join(KEYS)}")
     return ConfigFile(
@@ -195,8 +196,13 @@ def _replacements(prefix: str, value: Any, path: Path) -> list[str]:
     listed = value if isinstance(value, list) else [value]
     if all(isinstance(item, str) for item in listed):
         return listed
-    raise _wrong(path, f'mirrors."{prefix}"', "a URL or path as text, or a list of them", value)
+    raise _wrong(
+        path,
+        f'mirrors."{redact_setting(prefix)}"',
+        "a URL or path as text, or a list of them",
+        value,
+    )
 
 
 def _wrong(path: Path, key: str, expected: str, found: Any) -> UsageError:
-    return UsageError(f"{path}: {key} is {found!r}; expected {expected}")
+    return UsageError(f"{path}: {key} is {redact_setting(repr(found))}; expected {expected}")

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Transition(NamedTuple):
-    """One row of a D4RL file, in the file's own dtypes."""
+    """One row of a D4RL file, in the file's own dtypes.
+
+    Where `next_observations` has another one than `observations`: both in their common dtype.
+    """
 
     observation: Any
     action: Any
@@ -42,6 +45,7 @@ def d4rl_transitions(
         keep_episodes: Whether episodes go on where `next_observations` is not the next row.
     """
     columns = _columns(path)
+    before = columns["observations"]
     rows = len(columns["observations"])
     terminal = columns["terminals"].reshape(-1) != 0
     timeout = columns.get("timeouts", np.zeros(rows)).reshape(-1) != 0
@@ -53,6 +57,7 @@ def d4rl_transitions(
         ends |= timeout
     complete = "timeouts" in columns if marks == "terminals|timeouts" else bool(ends.any())
     length, found = 0, []
+    stored = before.dtype if after is None else np.result_type(before, after)
     for row in range(rows):
         length += 1
         end = bool(ends[row]) or row == rows - 1
@@ -61,16 +66,16 @@ def d4rl_transitions(
         length = 0 if end else length
         if after is not None:
             following = after[row]
-            jump = row < rows - 1 and not _equal(following, columns["observations"][row + 1])
+            jump = row < rows - 1 and not _equal(following, before[row + 1])
             end |= jump and not keep_episodes
         else:
-            following = None if end else columns["observations"][row + 1]
+            following = None if end else before[row + 1]
         found.append(
             Transition(
-                columns["observations"][row],
+                before[row].astype(stored),
                 columns["actions"][row],
                 columns["rewards"].reshape(-1)[row],
-                following,
+                None if following is None else following.astype(stored),
                 bool(terminal[row]),
                 bool(timeout[row]) or (end and not terminal[row]),
                 following is not None,

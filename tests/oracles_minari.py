@@ -39,12 +39,14 @@ def minari_episodes(folder: Path) -> Iterator[dict[str, NDArray[Any]]]:
     shapes = {
         f"{section}s{name}": shape
         for section in ("observation", "action")
+        if f"{section}_space" in spaces
         for name, shape in _shapes(json.loads(spaces[f"{section}_space"]), "")
     }
     for episode in sorted(data.glob("*/metadata.json"), key=lambda path: int(path.parent.name)):
-        steps = json.loads(episode.read_text())["total_steps"]
         leaves = dict(_arrow(_table(episode.parent), "", shapes))
         leaves.pop("episode_id", None)
+        rows = len(next(iter(leaves.values())))
+        steps = json.loads(episode.read_text()).get("total_steps", rows - 1)
         yield {
             name: values[:steps] if name.split("/")[0] in PADDED else values
             for name, values in leaves.items()

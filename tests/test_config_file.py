@@ -161,3 +161,26 @@ def test_no_parser_is_loaded_where_there_is_no_file() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"http://me:hush@a/" = "/mnt/a/"',
+        '"me:hush@a/" = "/mnt/a/"',
+        'root = "me:hush@a/"',
+        '[mirrors]\n"me:hush@a/" = 3',
+        '[mirrors]\n"http://a/" = ["me:hush@b/", 3]',
+        'root = "http://me:hush@a/"',
+        'workers = ["http://me:hush@a/"]',
+        '[mirrors]\n"http://me:hush@a/" = 3',
+        '[mirrors]\n"http://a/" = {url = "http://me:hush@b/"}',
+        '[mirrors]\n"http://a/" = ["http://me:hush@b/", 3]',
+        '[mirrors]\n"http://me:hush@a/" = "ftp://b/"',
+        'mirrors = "http://me:hush@a/"',
+    ],
+)
+def test_no_message_shows_a_password(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(text, tmp_path)
+    assert "hush" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Run fuzz cases: `python -m tests.fuzz [KIND …] [--first SEED] [--count N] [--seconds S]`.
+"""Run fuzz cases: `python -m tests.fuzz [KIND[=N] …] [--first SEED] [--count N] [--keep]`.
 
 Prints a line for every broken promise and a table at the end; exits with 1 if any was broken.
 """
@@ -7,44 +7,67 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import importlib
+import io
 import os
+import pkgutil
 import shutil
 import sys
 import tempfile
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.fuzz.harness import Verdict, run_case
 from tests.fuzz.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MOST = 20
 """Broken promises after which no more are looked for."""
 
 
+WITHOUT_TORCH = frozenset({"d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive"})
+"""Kinds whose commands do not import torch; a process without it is forked in half the time."""
+
+
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
+    parser.add_argument(
+        "kinds", nargs="*", type=_kind, metavar="KIND[=N]", help=f"of {', '.join(KINDS)}"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--count", type=int, default=50, help="cases of each kind")
+    parser.add_argument("--count", type=int, default=50, help="cases of a kind that says no N")
     parser.add_argument("--keep", action="store_true", help="keep the folders of broken cases")
     asked = parser.parse_args(arguments)
-    verdicts = run(asked.kinds or list(KINDS), asked.first, asked.count, keep=asked.keep)
+    kinds = asked.kinds or [(name, None) for name in KINDS]
+    counts = {name: asked.count if count is None else count for name, count in kinds}
+    verdicts = run(counts, asked.first, keep=asked.keep)
     for line in table(verdicts):
         print(line)
     return int(any(verdict.problem for verdict in verdicts))
 
 
-def run(kinds: list[str], first: int, count: int, *, keep: bool = False) -> list[Verdict]:
-    """Run `count` cases of each kind, printing broken promises as they come."""
-    # Once, before children are forked; no thread has been started then.
-    for module in ("h5py", "offline_data_cli.main", "offline_data.buffers.load", "pyarrow.parquet"):
-        importlib.import_module(module)
+def _kind(text: str) -> tuple[str, int | None]:
+    name, equals, count = text.partition("=")
+    if name not in KINDS:
+        raise argparse.ArgumentTypeError(f"{name!r}; expected one of {', '.join(KINDS)}")
+    return name, int(count) if equals else None
+
+
+def run(counts: dict[str, int], first: int, *, keep: bool = False) -> list[Verdict]:
+    """Run so many cases of each kind, printing broken promises as they come."""
     verdicts = []
     work = Path(tempfile.mkdtemp(prefix="offline-data-fuzz-"))
     isolate(work)
-    for name in kinds:
+    import_all(counts)
+    gc.collect()
+    gc.freeze()  # else the collector writes to every page that children share
+    for name, count in counts.items():
         for seed in range(first, first + count):
             folder = work / f"{name}-{seed}"
             folder.mkdir()
@@ -52,15 +75,41 @@ def run(kinds: list[str], first: int, count: int, *, keep: bool = False) -> list
             verdict = run_case(KINDS[name], seed, folder)
             verdicts.append(verdict)
             if verdict.problem:
-                print(f"{name} {seed} {verdict.codes}: {verdict.problem:.700}", flush=True)
+                print(f"{name} {seed} {verdict.codes}: {verdict.problem:.700}")
+                print(f"  again: python -m tests.fuzz {name}=1 --first {seed} --keep", flush=True)
+                if keep:
+                    print(f"  in {folder}", flush=True)
             if not (keep and verdict.problem):
                 shutil.rmtree(folder, ignore_errors=True)
             if sum(v.problem is not None for v in verdicts) >= MOST:
                 return verdicts
     os.chdir("/")
-    if not keep:
+    if not (keep and any(verdict.problem for verdict in verdicts)):
         shutil.rmtree(work, ignore_errors=True)
     return verdicts
+
+
+def import_all(kinds: Iterable[str]) -> None:
+    """Import what commands import, once: children are forked, and no thread has been started."""
+    modules = ["h5py", "PIL.Image", "pyarrow.parquet"]
+    if not WITHOUT_TORCH.issuperset(kinds):
+        modules.append("offline_data.buffers.load")
+    for module in modules:
+        importlib.import_module(module)
+    for name in ("fetch", "ingest", "readers", "sources", "store", "reports"):
+        import_below(f"offline_data.{name}")
+    import_below("offline_data_cli")
+    from offline_data_cli.main import main
+
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        main(["list", "--offline", "--root", os.environ["HOME"]])
+
+
+def import_below(package: str) -> None:
+    """Import a package and every module in it."""
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
+        importlib.import_module(module.name)
 
 
 def isolate(work: Path) -> None:

@@ -639,3 +639,34 @@ def episode_that_is_a_dataset(file: Any, path: Path) -> None:
 def write_minari(path: Path, name: str) -> None:
     """Write the variant `name` of `MINARI` as a folder of a dataset."""
     MINARI[name](path / "data" / "main_data.hdf5")
+
+
+SOUND = {
+    ("d4rl", "never_written_gzip"),
+    ("minari", "never_written_gzip"),
+    ("d4rl", "shuffle_by_another_size"),
+    ("minari", "shuffle_by_another_size"),
+    ("minari", "seed_array_of_one"),
+    ("minari", "attribute_text_not_utf8"),
+}
+"""What is not hostile after all."""
+
+LEFT_OUT = {
+    ("d4rl", "ring"),
+    ("d4rl", "virtual_scalar"),
+    ("d4rl", "virtual_scalar_over_another_file"),
+    ("d4rl", "scalar_in_external_storage"),
+    ("minari", "seed_float"),
+    ("minari", "seed_nan"),
+    ("d4rl", "fan_of_soft_links"),
+    ("d4rl", "named_type"),
+    ("minari", "names_like_paths"),
+}
+"""What is hostile where it can be left out: in infos, single values, seeds."""
+
+OTHERS = {
+    *(("d4rl", "odd_float"), ("minari", "odd_float")),
+    *(("d4rl", "long_name"), ("minari", "long_name")),
+    ("minari", "episode_twice"),
+}
+"""What other tests decide on: here, either way."""

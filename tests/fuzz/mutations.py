@@ -98,10 +98,15 @@ def _places(value: Any) -> Any:
 
 def spoil_json_file(random: Random, path: Path) -> None:
     """Spoil a JSON file as a value, or as bytes."""
-    if random.random() < 0.25:
-        path.write_bytes(spoil_bytes(random, path.read_bytes()))
+    content = path.read_bytes()
+    try:
+        value = None if random.random() < 0.25 else json.loads(content)
+    except ValueError:  # spoiled before
+        value = None
+    if value is None:
+        path.write_bytes(spoil_bytes(random, content))
         return
-    spoiled = spoil_json(random, json.loads(path.read_bytes()))
+    spoiled = spoil_json(random, value)
     text = json.dumps(spoiled)
     path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
 

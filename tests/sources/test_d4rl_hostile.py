@@ -281,3 +281,23 @@ def test_a_piece_without_observations_is_named(tmp_path: Path, settings: Setting
         del file["virtual/1/observations"]
     with pytest.raises(FormatError, match="expected datasets 'virtual/1/observations'"):
         convert(path, "mine", settings, Options(), source="d4rl")
+
+
+@pytest.mark.parametrize("piece", ["virtual/0", "virtual/1", "virtual/2"])
+@pytest.mark.parametrize("instead", ["link", "group"])
+def test_a_piece_that_is_not_read_is_not_left_out(
+    tmp_path: Path, settings: Settings, piece: str, instead: str
+) -> None:
+    path = tmp_path / "mine.hdf5"
+    write(tmp_path / "whole.hdf5")
+    with h5py.File(tmp_path / "whole.hdf5") as whole, h5py.File(path, "w") as file:
+        for name in whole:
+            for number in range(3):
+                file[f"virtual/{number}/{name}"] = whole[name][()]
+        del file[piece]
+        if instead == "link":
+            file[piece] = h5py.ExternalLink("whole.hdf5", "/")
+        else:
+            file.create_group(piece)
+    with pytest.raises(FormatError, match=f"piece '{piece}'"):
+        convert(path, "mine", settings, Options(), source="d4rl")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes.fields import Key, check_key
+from offline_data.errors import FormatError
 from offline_data.readers.inflate import read_rows
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ class FlatFile:
     @property
     def infos(self) -> dict[str, Key]:
         """Columns kept as they are, with the step leaf each becomes."""
-        return {name: info_key(name) for name in self.columns if name not in KNOWN}
+        try:
+            return {name: info_key(name) for name in self.columns if name not in KNOWN}
+        except FormatError as error:
+            raise FormatError(f"{self.path}: {error.message}", hint=error.hint) from error
 
     @property
     def row_bytes(self) -> int:

@@ -12,7 +12,7 @@ from offline_data.disk import human_bytes
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5_links import datasets_in, dtype_of, lies_elsewhere
-from offline_data.readers.hdf5_tree import read_scalar
+from offline_data.readers.hdf5_tree import members, read_scalar
 from offline_data.sources.d4rl.file import KNOWN, REQUIRED, Column, FlatFile
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def look(file: Any, path: Path) -> FlatFile:
     datasets, targets = datasets_in(file)
     prefixes = _prefixes(datasets)
     _check_names(datasets, targets, prefixes, path)
+    _check_pieces(file, prefixes, path)
     grouped, outside = _grouped(datasets, prefixes)
     rows = [_rows(dataset) for dataset in grouped["observations"]]
     if not sum(rows):
@@ -161,6 +162,20 @@ def _check_names(
             f"{path} is not a D4RL file: expected datasets {', '.join(map(repr, missing))}; "
             f"found {', '.join(sorted(names)[:12]) or 'none'}"
         )
+
+
+def _check_pieces(file: Any, prefixes: Sequence[str], path: Path) -> None:
+    """Refuse a file of pieces of which one is a link or has no columns: its rows would be missing."""
+    if not prefixes[0]:
+        return
+    for piece, target in members(file[_PIECES].id):
+        if target is not None and _NUMBER.fullmatch(piece):
+            found = f"is a link to {target!r}, which is not followed"
+        elif _NUMBER.fullmatch(piece) and f"{_PIECES}{piece}/" not in prefixes:
+            found = "has no columns of its own"
+        else:
+            continue
+        raise FormatError(f"{path}: piece {_PIECES + piece!r} {found}")
 
 
 def _grouped(

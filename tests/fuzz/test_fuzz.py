@@ -1,0 +1,27 @@
+"""The fuzzer's fixed seeds: what `make fuzz` does with thousands of others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CASES = (
+    {"d4rl": 40, "d4rl-bytes": 25, "hdf5": 12, "http": 12},
+    {"minari": 40, "archive": 50},
+    {"manifest": 30, "settings": 20, "plan": 8, "buffer": 40, "derived": 30},
+)
+"""Cases of each kind; each line is a process, which imports everything once."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory")
+@pytest.mark.parametrize("kinds", CASES, ids="+".join)
+def test_no_hostile_input_breaks_the_promise(kinds: dict[str, int]) -> None:
+    asked = [f"{kind}={count}" for kind, count in kinds.items()]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", *asked, "--keep"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
