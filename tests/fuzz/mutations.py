@@ -124,6 +124,8 @@ def spoil_hdf5(random: Random, path: Path, secret: Path) -> str:
     with h5py.File(path, "r+") as file:
         names: list[str] = []
         file.visit(names.append)
+        if not names:  # an earlier change left nothing
+            return "nothing"
         name = random.choice(names)
         spoil = random.choice(_HDF5)
         with suppress(OSError, ValueError):  # the library does not do everything to every object
