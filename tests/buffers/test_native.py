@@ -13,6 +13,7 @@ from offline_data.buffers import native
 from offline_data.buffers.gathering import TorchGather
 from offline_data.buffers.native import NativeGather
 from offline_data.buffers.storage import DatasetStorage
+from offline_data.errors import ManifestError
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def test_a_damaged_episode_number_is_an_error_not_a_crash(storage: DatasetStorag
     with steps.open("r+b") as file:
         file.seek(leaf.offset + 3 * leaf.stride)
         file.write(struct.pack("<q", 1 << 60))
-    with pytest.raises(IndexError, match="damaged"):
+    with pytest.raises(ManifestError, match="damaged"):
         storage.gather(torch.tensor([3]))
 
 

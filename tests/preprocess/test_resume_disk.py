@@ -69,9 +69,9 @@ def test_a_disk_that_becomes_full(
 def test_a_disk_that_is_too_small(
     parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
 ) -> None:
-    usage = type("Usage", (), {"free": (64 << 20) + 1000})
+    usage = type("Usage", (), {"free": (1 << 20) + 1000})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(NoSpaceError, match=r"has 64\.0 MiB free"):
+    with pytest.raises(NoSpaceError, match=r"has 1\.0 MiB free"):
         make(parent, STAGES, tmp_path / "out", settings, executor=Shuffled(shards=shards))
     assert not work_of(tmp_path).path.exists()
 

@@ -119,6 +119,6 @@ def test_a_read_only_root_is_one_line(shell: Shell, tmp_path: Path) -> None:
     write_minari(shell.folder / "minari" / NAME, [toy_episode(0, 3)])
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    done = shell.run("download", f"minari:{NAME}", "--root", str(blocked / "root"), code=1)
+    done = shell.run("download", f"minari:{NAME}", "--root", str(blocked / "root"), code=2)
     assert len(done.stderr.strip().splitlines()) <= 2
     assert "--root" in done.stderr

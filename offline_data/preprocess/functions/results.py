@@ -176,14 +176,11 @@ def _parts(name: Any, place: Place) -> Key:
 def _check_name(key: Key, leaves: Leaves, place: Place) -> None:
     try:
         check_key(key)
-        "".join(key).encode()
-    except UnicodeEncodeError as error:
+    except FormatError as error:
         raise StepError(
-            f"The function returned a leaf {key!r} for {place()}, which is no text",
+            f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
             hint="rename the leaf in the function",
         ) from error
-    except FormatError as error:
-        raise StepError(error.message, hint="rename the leaf in the function") from error
     above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
     if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
         expected = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"

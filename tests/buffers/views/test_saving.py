@@ -211,7 +211,7 @@ def test_files_that_are_no_views(many: Dataset, tmp_path: Path) -> None:
 
 def test_a_folder_in_the_way(many: Dataset, tmp_path: Path) -> None:
     (tmp_path / "v.npz").mkdir()
-    with pytest.raises(AccessError):
+    with pytest.raises(IntegrityError, match="not a file"):
         many.saved_view(tmp_path / "v.npz")
     (tmp_path / "file").write_text("")
     with pytest.raises(AccessError):
