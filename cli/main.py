@@ -65,7 +65,7 @@ def run() -> NoReturn:
         from offline_data_cli.streams import guard_streams
 
         guard_streams()
-        warnings.showwarning = _show_warning
+        warnings.showwarning = _show_warning  # type: ignore[assignment] # takes all it is given
         # Its retries are told by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         code = main(sys.argv[1:])

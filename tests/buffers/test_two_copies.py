@@ -61,7 +61,7 @@ def test_to_numpy(ds: BaseDatasetExperienceReplay, copy: bool) -> None:
         (ds.subset(chosen), chosen),
     ):
         for style in ("transitions", "episodes"):
-            arrays = buffer.to_numpy(style, copy=copy)  # type: ignore[arg-type]
+            arrays = buffer.to_numpy(style, copy=copy)
             np.testing.assert_array_equal(arrays["observations"], before[rows])
             np.testing.assert_array_equal(arrays["next_observations"], after[rows])
     arrays = ds.to_numpy("qlearning", copy=copy)
