@@ -23,7 +23,6 @@ from offline_data.errors import (
 from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.mirrors import with_mirrors
 from offline_data.fetch.retry import PASSING, TransientError, parse_retry_after, persist
-from offline_data.heads import describe_head
 
 if TYPE_CHECKING:
     import ssl
@@ -222,8 +221,3 @@ def parse_json(body: bytes, url: str) -> Any:
         return strict_json.parse_json(body, url)
     except FormatError as error:
         raise FormatError(error.message, hint=_BETWEEN) from error
-
-
-def not_a_document(kind: str, body: bytes, url: str) -> IntegrityError:
-    """Say that what came is not the kind of document that was asked for."""
-    return IntegrityError(f"{url} is not {kind}: {describe_head(body[:512])}", hint=_BETWEEN)

@@ -13,7 +13,7 @@ import pytest
 from offline_data.config import Settings, resolve_settings
 from offline_data.errors import IntegrityError, NotFoundError, OfflineDataError, UsageError
 from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.hub_list import list_hub
+from offline_data.fetch.hub import list_hub
 from offline_data.paths import check_relative
 from tests.fetch.conftest import MAGIC
 
@@ -115,14 +115,14 @@ def test_a_listing_of_the_hub_that_never_ends(
     from itertools import repeat
     from types import SimpleNamespace
 
-    from offline_data.fetch import hub_list
+    from offline_data.fetch import hub
 
     entry = SimpleNamespace(path="data/x", size=1, lfs=None, blob_id="0" * 40)
     api = SimpleNamespace(
         dataset_info=lambda *_args, **_rest: SimpleNamespace(sha="c" * 40),
         list_repo_tree=lambda *_args, **_rest: repeat(entry),
     )
-    monkeypatch.setattr(hub_list, "hub_api", lambda _settings: api)
-    monkeypatch.setattr(hub_list, "_MOST_ENTRIES", 1000)
+    monkeypatch.setattr(hub, "hub_api", lambda _settings: api)
+    monkeypatch.setattr(hub, "_MOST_ENTRIES", 1000)
     with pytest.raises(IntegrityError, match="more than 1,000"):
         list_hub("u/n", "data", None, online)
