@@ -8,8 +8,7 @@ import pytest
 
 from offline_data.config_mirrors import check_mirror, parse_mirrors
 from offline_data.errors import UsageError
-from offline_data.fetch.local import path_of_url
-from offline_data.fetch.mirrors import with_mirrors
+from offline_data.fetch.mirrors import path_of_url, with_mirrors
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,15 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
+from offline_data.fetch.client import get_document, parse_json
 from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.http import get_document, parse_json
 from offline_data.paths import check_relative, is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offline_data.config import Settings
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
 HOST = "https://storage.googleapis.com"
 _FORM = "gs://BUCKET/PREFIX"

@@ -24,8 +24,13 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.limits import FetchLimits
-from offline_data.fetch.retry import PASSING, TransientError, parse_retry_after, persist
+from offline_data.fetch.retry import (
+    PASSING,
+    FetchLimits,
+    TransientError,
+    parse_retry_after,
+    persist,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

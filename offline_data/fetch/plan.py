@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from offline_data.disk import free_bytes, human_bytes
 from offline_data.errors import UsageError
 from offline_data.fetch.cache import (
-    Record,
+    FetchRecord,
+    PartialState,
     bytes_of,
     partial_path,
     read_record,
     whole_path,
 )
-from offline_data.fetch.digest import split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
-from offline_data.fetch.note import note_path, read_note
+from offline_data.fetch.verify import split_digest
 from offline_data.paths import check_relative
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class FileStep:
     """Bytes still to come over the network; None where nobody says."""
     path: Path | None = None
     """Where its bytes are (`keep`), else None."""
-    record: Record | None = None
+    record: FetchRecord | None = None
     """What its URL had when it was last fetched."""
     force: bool = False
     """Whether a change of content since then is accepted."""
@@ -144,7 +144,7 @@ _Decision: TypeAlias = tuple[Action, str, "int | None", "Path | None"]
 def _decide(
     file: RemoteFile,
     settings: Settings,
-    record: Record | None,
+    record: FetchRecord | None,
     places: tuple[str, ...],
     *,
     force: bool,
@@ -178,10 +178,10 @@ def _bytes_of_part(file: RemoteFile, settings: Settings) -> int:
         size = path.stat().st_size
     except OSError:
         return 0
-    return size if file.digest else read_note(note_path(path)).trusted(size)
+    return size if file.digest else PartialState.read(path).trusted(size)
 
 
-def here(file: RemoteFile, settings: Settings, record: Record | None) -> Path | None:
+def here(file: RemoteFile, settings: Settings, record: FetchRecord | None) -> Path | None:
     """Return where a file's verified bytes are on this disk, or None.
 
     They are its bytes if they have the published sha256, or if they were verified when they were

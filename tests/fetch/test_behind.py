@@ -4,7 +4,7 @@ from threading import Event, Thread
 
 import pytest
 
-from offline_data.fetch.behind import Behind
+from offline_data.fetch.download import BackgroundWorker
 
 
 def wait_for(event: Event) -> None:
@@ -14,28 +14,28 @@ def wait_for(event: Event) -> None:
 def test_calls_are_made_in_order_in_another_thread() -> None:
     seen: list[int] = []
     go = Event()
-    behind = Behind(most=3)
-    behind.put(lambda: wait_for(go))
-    behind.put(lambda: seen.append(0))
-    behind.put(lambda: seen.append(1))
-    assert (seen, behind.idle) == ([], False)
+    worker = BackgroundWorker(limit=3)
+    worker.put(lambda: wait_for(go))
+    worker.put(lambda: seen.append(0))
+    worker.put(lambda: seen.append(1))
+    assert (seen, worker.idle) == ([], False)
     go.set()
-    behind.wait()
-    assert (seen, behind.idle) == ([0, 1], True)
-    behind.put(lambda: seen.append(2))
-    behind.close()
+    worker.wait()
+    assert (seen, worker.idle) == ([0, 1], True)
+    worker.put(lambda: seen.append(2))
+    worker.close()
     assert seen == [0, 1, 2]
 
 
 def test_nobody_gets_further_ahead_than_allowed() -> None:
     go = Event()
-    behind = Behind(most=2)
-    behind.put(lambda: wait_for(go))
+    worker = BackgroundWorker(limit=2)
+    worker.put(lambda: wait_for(go))
     ahead: list[int] = []
 
     def put_many() -> None:
         for number in range(6):
-            behind.put(lambda: None)
+            worker.put(lambda: None)
             ahead.append(number)
 
     caller = Thread(target=put_many, daemon=True)
@@ -45,7 +45,7 @@ def test_nobody_gets_further_ahead_than_allowed() -> None:
     assert len(ahead) in {2, 3}
     go.set()
     caller.join(5)
-    behind.close()
+    worker.close()
     assert ahead == list(range(6))
 
 
@@ -54,17 +54,17 @@ def test_a_failure_is_told_and_ends_the_calls_after_it() -> None:
         raise OSError(5, "the first failure")
 
     seen: list[int] = []
-    behind = Behind(most=2)
+    worker = BackgroundWorker(limit=2)
     for call in (lambda: seen.append(1), fail, lambda: seen.append(2)):
-        behind.put(call)
+        worker.put(call)
     with pytest.raises(OSError, match="the first failure"):
-        behind.wait()
-    behind.close()
+        worker.wait()
+    worker.close()
     assert seen == [1]
 
 
 def test_nothing_put_means_nothing_to_wait_for() -> None:
-    behind = Behind(most=1)
-    behind.wait()
-    behind.close()
-    assert behind.idle
+    worker = BackgroundWorker(limit=1)
+    worker.wait()
+    worker.close()
+    assert worker.idle

@@ -23,8 +23,8 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.gcs import BucketObject, list_bucket
-from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.gcs_server import GcsServer
 from offline_data.testing.servers import Answer, Fault, Request

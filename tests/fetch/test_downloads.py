@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offline_data.errors import IntegrityError, NetworkError
-from offline_data.fetch.cache import partial_path, read_record, whole_path
-from offline_data.fetch.downloads import (
+from offline_data.fetch.cache import (
     Download,
+    discard,
     list_downloads,
+    partial_path,
+    read_record,
     remove_downloads,
     unless_locked,
+    whole_path,
 )
-from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
-from offline_data.fetch.run import assemble, discard, run_fetch
+from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offline_data.config import Settings
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from offline_data.config import Settings
 from offline_data.errors import FormatError, IntegrityError
 from offline_data.fetch.gcs import GcsListing, list_bucket
-from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.gcs_server import GcsServer
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
 REPO = "farama/D4RL"
 BIG = "door/human-v2/data/main_data.hdf5"

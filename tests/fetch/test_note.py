@@ -5,40 +5,44 @@ from typing import Any
 
 import pytest
 
-from offline_data.fetch import note as note_module
-from offline_data.fetch.note import Note, boot_id, note_path, read_note
+from offline_data.disk import boot_id
+from offline_data.fetch import cache as cache_module
+from offline_data.fetch.cache import PartialState, state_path
 
-NOTE = Note("http://host/x", '"tag"', 200_000, "boot 1", 60_000)
+NOTE = PartialState("http://host/x", '"tag"', 200_000, "boot 1", 60_000)
 
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = note_path(tmp_path / "key.part")
+    path = state_path(tmp_path / "key.part")
     assert path == tmp_path / "key.json"
     path.write_bytes(NOTE.encode())
-    assert read_note(path) == NOTE
+    assert PartialState.read(path) == NOTE
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b'{"url": "http://host/x", "validator": "\\"tag\\""}', Note("http://host/x", '"tag"')),
-        (b'{"url": 7, "validator": [], "total": -1, "boot": {}, "durable": "9"}', Note()),
-        (b'{"durable": -5}', Note()),
-        (b'{"url": "http://ho', Note()),
-        (b"[1]", Note()),
-        (b"", Note()),
+        (
+            b'{"url": "http://host/x", "validator": "\\"tag\\""}',
+            PartialState("http://host/x", '"tag"'),
+        ),
+        (b'{"url": 7, "validator": [], "total": -1, "boot": {}, "durable": "9"}', PartialState()),
+        (b'{"durable": -5}', PartialState()),
+        (b'{"url": "http://ho', PartialState()),
+        (b"[1]", PartialState()),
+        (b"", PartialState()),
     ],
 )
 def test_what_a_note_does_not_say_is_not_known(
-    content: bytes, expected: Note, tmp_path: Path
+    content: bytes, expected: PartialState, tmp_path: Path
 ) -> None:
     path = tmp_path / "key.json"
     path.write_bytes(content)
-    assert read_note(path) == expected
+    assert PartialState.read(path) == expected
 
 
 def test_a_missing_note_says_nothing(tmp_path: Path) -> None:
-    assert read_note(tmp_path / "key.json") == Note()
+    assert PartialState.read(tmp_path / "key.json") == PartialState()
 
 
 @pytest.mark.parametrize(
@@ -59,8 +63,8 @@ def test_only_the_system_that_wrote_them_is_trusted_with_bytes_that_were_not_syn
     trusted: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(note_module, "boot_id", lambda: running)
-    assert Note(boot=written, durable=60_000).trusted(here) == trusted
+    monkeypatch.setattr(cache_module, "boot_id", lambda: running)
+    assert PartialState(boot=written, durable=60_000).trusted(here) == trusted
 
 
 def test_the_running_system_is_named_alike_every_time(
@@ -68,5 +72,5 @@ def test_the_running_system_is_named_alike_every_time(
 ) -> None:
     assert boot_id() == boot_id() != ""
     missing: Any = tmp_path / "boot_id"
-    monkeypatch.setattr(note_module, "_BOOT_ID", missing)
+    monkeypatch.setattr("offline_data.disk._BOOT_ID", missing)
     assert boot_id() is None

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offline_data.disk import boot_id
 from offline_data.errors import AccessError, NetworkError
-from offline_data.fetch import partial as partial_module
-from offline_data.fetch.cache import partial_path
+from offline_data.fetch import download as download_module
+from offline_data.fetch.cache import PartialState, partial_path, state_path
+from offline_data.fetch.download import PartialFile
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.note import Note, boot_id, note_path, read_note
-from offline_data.fetch.partial import Partial
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ ANOTHER = "00000000-another-boot"
 PUBLISHED = RemoteFile("door.hdf5", ("http://host/x",))
 
 
-def open_part(path: Path, published: RemoteFile = PUBLISHED) -> Partial:
-    return Partial(path, published, lambda _: None)
+def open_part(path: Path, published: RemoteFile = PUBLISHED) -> PartialFile:
+    return PartialFile(path, published, lambda _: None)
 
 
 @pytest.mark.parametrize("block", [1_000, 65_536])
@@ -63,7 +63,7 @@ def test_digests_are_those_of_the_bytes_that_are_here(
 def test_synced_bytes_are_noted_while_the_rest_still_comes(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_module, "SYNC_EVERY", 50_000)
+    monkeypatch.setattr(download_module, "SYNC_EVERY", 50_000)
     synced: list[int] = []
     sync = os.fsync
 
@@ -80,10 +80,10 @@ def test_synced_bytes_are_noted_while_the_rest_still_comes(
         for at in range(0, 200_000, 40_000):
             part.append(content[at : at + 40_000])
             part._syncing.wait()
-            durable.append(read_note(note_path(path)).durable)
+            durable.append(PartialState.read(path).durable)
             assert durable[-1] <= max(synced, default=0)
         part.secure()
-        assert read_note(note_path(path)) == Note(
+        assert PartialState.read(path) == PartialState(
             "http://host/x", '"tag"', None, boot_id(), len(content)
         )
     assert durable == [0, 80_000, 80_000, 160_000, 160_000]
@@ -94,7 +94,7 @@ def test_bytes_are_synced_before_the_note_says_so(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: done.append("synced"))
-    monkeypatch.setattr(partial_module, "write_durably", lambda *_: done.append("noted"))
+    monkeypatch.setattr(download_module, "write_durably", lambda *_: done.append("noted"))
     with open_part(tmp_path / "key.part") as part:
         part.start("http://host/x", '"tag"', None)
         part.append(b"content")
@@ -111,11 +111,11 @@ def test_a_note_that_takes_the_place_of_another_is_synced(
     with open_part(tmp_path / "key.part") as part:
         part.start("http://host/x", '"1"', 9)
         assert synced == []
-        assert read_note(note_path(part.path)).validator == '"1"'
+        assert PartialState.read(part.path).validator == '"1"'
         part.append(b"con")
         part.start("http://host/x", '"2"', 7)
         assert synced
-        assert read_note(note_path(part.path)) == Note("http://host/x", '"2"', 7, boot_id())
+        assert PartialState.read(part.path) == PartialState("http://host/x", '"2"', 7, boot_id())
 
 
 def cut_part(server: FileServer, online: Settings, file: RemoteFile, fetch: Fetch) -> Path:
@@ -135,9 +135,9 @@ def crash(part: Path, note: dict[str, Any] | None, lost_from: int) -> None:
     content = part.read_bytes()
     part.write_bytes(content[:lost_from] + bytes(len(content) - lost_from))
     if note is None:
-        note_path(part).unlink()
+        state_path(part).unlink()
     else:
-        note_path(part).write_text(json.dumps(note))
+        state_path(part).write_text(json.dumps(note))
 
 
 NOTES: dict[str, tuple[dict[str, Any] | None, int]] = {
@@ -162,9 +162,9 @@ def test_bytes_that_a_crash_took_end_in_the_right_file(
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}" if told == "sha256" else None
     file = RemoteFile("door.hdf5", (server.at(PATH),), digest=digest)
     part = cut_part(server, online, file, fetch)
-    assert read_note(note_path(part)).durable == (0 if digest else 150_000)
+    assert PartialState.read(part).durable == (0 if digest else 150_000)
     said, durable = NOTES[which]
-    known = {"url": file.urls[0], "validator": read_note(note_path(part)).validator}
+    known = {"url": file.urls[0], "validator": PartialState.read(part).validator}
     crash(part, None if said is None else {**known, **said}, durable)
     assert fetch(file, online).path.read_bytes() == content
     ranges = [request.headers.get("range") for request in server.requests]
@@ -180,7 +180,7 @@ def test_what_was_not_synced_is_kept_while_the_system_runs(
 ) -> None:
     file = RemoteFile("door.hdf5", (server.at(PATH),))
     part = cut_part(server, online, file, fetch)
-    note_path(part).write_bytes(replace(read_note(note_path(part)), durable=0).encode())
+    state_path(part).write_bytes(replace(PartialState.read(part), durable=0).encode())
     assert fetch(file, online).path.read_bytes() == content
     assert [request.headers["range"] for request in server.requests] == ["bytes=150000-"]
 
@@ -189,12 +189,12 @@ def test_what_was_not_synced_is_kept_while_the_system_runs(
 def test_a_part_of_another_boot_becomes_one_of_this(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key.part"
     path.write_bytes(content[:150_000])
-    note = Note("http://host/x", '"tag"', None, ANOTHER, 60_000)
-    note_path(path).write_bytes(note.encode())
+    note = PartialState("http://host/x", '"tag"', None, ANOTHER, 60_000)
+    state_path(path).write_bytes(note.encode())
     killed = open_part(path)
     killed.__enter__()
     killed.append(content[60_000:70_000])
-    assert read_note(note_path(path)) == replace(note, boot=boot_id())
+    assert PartialState.read(path) == replace(note, boot=boot_id())
     with open_part(path) as part:
         assert part.size == 70_000
         assert part.hashes.hex() == hashlib.sha256(content[:70_000]).hexdigest()
@@ -209,7 +209,7 @@ def test_a_disk_that_once_failed_to_sync_is_not_believed_later(
     named: Names,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partial_module, "SYNC_EVERY", 100_000)
+    monkeypatch.setattr(download_module, "SYNC_EVERY", 100_000)
     failures = [OSError(errno.EIO, "Input/output error")]
     sync = os.fsync
 
@@ -235,6 +235,6 @@ def test_a_part_that_cannot_be_read_leaves_no_open_file(tmp_path: Path) -> None:
 
     published = replace(PUBLISHED, digest="md5:" + "0" * 32)
     before = len(list(Path("/dev/fd").iterdir()))
-    with pytest.raises(StoppedError), Partial(tmp_path / "key.part", published, stop):
+    with pytest.raises(StoppedError), PartialFile(tmp_path / "key.part", published, stop):
         pass
     assert len(list(Path("/dev/fd").iterdir())) == before

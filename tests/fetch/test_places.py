@@ -17,10 +17,10 @@ from offline_data.errors import (
     NotFoundError,
     OfflineDataError,
 )
-from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.limits import FetchLimits
+from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.plan import plan_fetch
-from offline_data.fetch.run import FetchedFile, run_fetch
+from offline_data.fetch.retry import FetchLimits
+from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:

@@ -5,8 +5,13 @@ from datetime import datetime, timezone
 import pytest
 
 from offline_data.errors import NetworkError
-from offline_data.fetch.limits import FetchLimits
-from offline_data.fetch.retry import TransientError, parse_retry_after, persist, wait_before
+from offline_data.fetch.retry import (
+    FetchLimits,
+    TransientError,
+    parse_retry_after,
+    persist,
+    wait_before,
+)
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 

@@ -20,9 +20,14 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
-from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.mirrors import with_mirrors
-from offline_data.fetch.retry import PASSING, TransientError, parse_retry_after, persist
+from offline_data.fetch.retry import (
+    PASSING,
+    FetchLimits,
+    TransientError,
+    parse_retry_after,
+    persist,
+)
 
 if TYPE_CHECKING:
     import ssl
