@@ -174,16 +174,19 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
     found = sorted(ask_hub(what, entries), key=lambda entry: str(entry.path))
     if len(found) > _MOST_ENTRIES:
         raise FormatError(f"The listing of {repo} has more than {_MOST_ENTRIES:,} entries")
-    files = tuple(_remote_file(entry, repo, commit) for entry in found if hasattr(entry, "size"))
+    files = tuple(
+        RemoteFile(
+            entry.path,
+            (f"hf://datasets/{repo}@{commit}/{entry.path}",),
+            entry.size,
+            f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git:{entry.blob_id}",
+        )
+        for entry in found
+        if hasattr(entry, "size")
+    )
     if not files:
         raise NotFoundError(f"{repo} has no files in {folder or 'it'}")
     return HubListing(commit, files)
-
-
-def _remote_file(entry: Any, repo: str, commit: str) -> RemoteFile:
-    digest = f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git:{entry.blob_id}"
-    url = f"hf://datasets/{repo}@{commit}/{entry.path}"
-    return RemoteFile(entry.path, (url,), entry.size, digest)
 
 
 def hub_api(settings: Settings) -> Any:
@@ -204,20 +207,12 @@ def hub_api(settings: Settings) -> Any:
     return HfApi(endpoint=settings.hub_endpoint, token=settings.hub_token)
 
 
-def ask_hub(
-    what: str,
-    call: Callable[[], T],
-    *,
-    limits: FetchLimits | None = None,
-    sleep: Callable[[float], None] | None = None,
-) -> T:
+def ask_hub(what: str, call: Callable[[], T]) -> T:
     """Call the hub's API, again where that may help, and turn its errors into this package's.
 
     Args:
         what: Repository or account that messages name.
-        call: Asks the hub, for example a method of `hub_api`; must have used up what it returns.
-        limits: Waits and tries; None for the defaults.
-        sleep: Waits so many seconds between tries; None for `time.sleep`.
+        call: For example a method of `hub_api`; an iterator must be used up inside.
 
     Raises:
         AuthError, NotFoundError, UsageError: What the hub said.
@@ -228,7 +223,7 @@ def ask_hub(
         with hub_errors(what):
             return call()
 
-    return persist(attempt, limits or FetchLimits(), sleep or time.sleep)
+    return persist(attempt, FetchLimits(), time.sleep)
 
 
 @contextmanager
