@@ -1,4 +1,4 @@
-"""Where things are and what is allowed: argument > environment > config file > default.
+"""Settings of a run: argument > environment > config file > default.
 
 Resolved once. This is the only file that reads the environment.
 
@@ -78,7 +78,7 @@ class Settings:
     minari_path: Path | None = None
     """Folder of local Minari datasets (`MINARI_DATASETS_PATH`)."""
     minari_remote: str = "hf://farama-minari"
-    """Where Minari ids without a remote are fetched from (`MINARI_REMOTE`)."""
+    """Remote of Minari ids that name none (`MINARI_REMOTE`)."""
     hub_endpoint: str | None = field(default=None, repr=False)
     """`HF_ENDPOINT`, or None for the hub's own."""
     hub_token: str | None = field(default=None, repr=False)
@@ -86,7 +86,7 @@ class Settings:
     config: Path | None = None
     """The config file, whether or not there is one; None where it has no place."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What decided a setting, by its name here, or a mirror, by `PREFIX=REPLACEMENT`: `argument`,
+    """Origin of each setting, by its name here, or mirror, by `PREFIX=REPLACEMENT`: `argument`,
     names of variables, or `config file`; a default has no entry."""
 
     @property
@@ -233,7 +233,7 @@ def _positive(value: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What the config file says; None and empty where it says nothing."""
+    """Content of the config file; None or empty for what it does not set."""
 
     root: Path | None = None
     """Absolute."""

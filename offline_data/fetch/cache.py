@@ -1,7 +1,7 @@
 """The downloads folder: every name in it, the records of what was fetched, listing and deleting.
 
     sha256/ab/<sha256>      whole files by content, read-only, shared by all datasets
-    index/<key>.json        what the URL had when it was last fetched; outlives the file
+    index/<key>.json        the content of the URL when it was last fetched; outlives the file
     partial/<key>.part      bytes so far; beside it <key>.json: from where, with what validator, and
                             how many of them would outlive a crash
     locks/<key>.lock        held while a process fetches the URL
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FetchRecord:
-    """What a URL had when it was last fetched."""
+    """The content of a URL when it was last fetched."""
 
     url: str
     """First published URL of the file; on the disk it is redacted, as `came_from`."""
@@ -44,17 +44,17 @@ class FetchRecord:
     size: int
     """Bytes."""
     came_from: str
-    """Where it was fetched from: `url`, another published URL, or a mirror's."""
+    """URL it was fetched from: `url`, another published URL, or a mirror's."""
     fetched: str
     """When, ISO 8601 in UTC."""
     etag: str | None = None
     """Validator that the host gave."""
     outside: str | None = None
-    """Absolute path, where the bytes are the user's own file and were not copied."""
+    """Absolute path if the bytes are the user's own file, which was not copied."""
     mtime_ns: int | None = None
     """Modification time of that file when it was read."""
     digest: str | None = None
-    """What its source published then."""
+    """Digest that its source published then."""
     failed: tuple[str, ...] = ()
     """Places that failed before `came_from`, as `host: reason`."""
 
@@ -66,12 +66,12 @@ class FetchRecord:
 
 @dataclass(frozen=True)
 class PartialState:
-    """What is known about the bytes of a partial file; the defaults say that nothing is."""
+    """The origin of the bytes of a partial file; by default nothing is known."""
 
     url: str | None = None
-    """Where they are from; if a digest is published, later bytes may be another host's."""
+    """URL they are from; if a digest is published, later bytes may be another host's."""
     validator: str | None = None
-    """What identified this version of the file there: a strong `ETag` or a `Last-Modified`."""
+    """Identifier of this version of the file there: a strong `ETag` or a `Last-Modified`."""
     total: int | None = None
     """Bytes that the file has, as the host said then."""
     boot: str | None = None
@@ -117,17 +117,17 @@ def key_of(url: str) -> str:
 
 
 def whole_path(settings: Settings, sha256: str) -> Path:
-    """Where the file with this content is, or would be."""
+    """Return the path of the file with this content, whether or not it exists."""
     return settings.downloads / "sha256" / sha256[:2] / sha256
 
 
 def partial_path(settings: Settings, url: str) -> Path:
-    """Where bytes from `url` gather until the file is whole."""
+    """Return the path of the partial file of `url`."""
     return settings.downloads / "partial" / f"{key_of(url)}.part"
 
 
 def state_path(part: Path) -> Path:
-    """Where the `PartialState` of a partial file is, or would be."""
+    """Return the path of the `PartialState` of a partial file."""
     return part.with_suffix(".json")
 
 
@@ -138,7 +138,7 @@ def remove_partial(part: Path) -> None:
 
 
 def lock_path(settings: Settings, url: str) -> Path:
-    """What a process holds while it fetches `url`; never deleted, so that nobody holds a ghost."""
+    """Return the path of the lock of `url`; never deleted, so that no two processes hold it."""
     return settings.downloads / "locks" / f"{key_of(url)}.lock"
 
 
@@ -184,17 +184,17 @@ def unless_locked(lock: Path, act: Callable[[], object]) -> bool:
 
 
 def record_path(settings: Settings, url: str) -> Path:
-    """Where the record of `url` is, or would be."""
+    """Return the path of the record of `url`."""
     return settings.downloads / "index" / f"{key_of(url)}.json"
 
 
 def read_record(settings: Settings, url: str) -> FetchRecord | None:
-    """Return what is known about `url`, or None; a damaged record counts as none."""
+    """Return the record of `url`; None if there is none or it is damaged."""
     return load_record(record_path(settings, url))
 
 
 def load_record(path: Path) -> FetchRecord | None:
-    """Read one record, or None where there is none that can be read."""
+    """Read one record; None if it is missing or damaged."""
     value = read_json(path)
     known = {name: value[name] for name in FetchRecord.__dataclass_fields__ if name in value}
     try:
@@ -219,18 +219,18 @@ def _is_sound(record: FetchRecord) -> bool:
 
 
 def write_record(settings: Settings, record: FetchRecord) -> None:
-    """Remember what a URL had."""
+    """Write the record of a URL."""
     public = {**vars(record), "url": redact(record.url), "came_from": redact(record.came_from)}
     write_durably(record_path(settings, record.url), json.dumps(public, indent=1).encode())
 
 
 def forget(settings: Settings, url: str) -> None:
-    """Remember no longer what a URL had."""
+    """Delete the record of a URL."""
     record_path(settings, url).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a small JSON object of this folder; empty where it is missing or damaged."""
+    """Read a small JSON object of this folder; empty if it is missing or damaged."""
     try:
         value = strict_json.read_json(path)
     except OfflineDataError:
@@ -251,18 +251,18 @@ def bytes_of(settings: Settings, record: FetchRecord) -> Path | None:
 
 @dataclass(frozen=True)
 class Download:
-    """One raw file in the downloads folder, or a part of one."""
+    """One raw file in the downloads folder, whole or partial."""
 
     path: Path
     """The file."""
     size: int
     """Bytes that are here."""
     urls: tuple[str, ...]
-    """Where it is from, sorted; empty where nothing says so any more."""
+    """Published URLs, sorted; empty if no record names one any more."""
     age: float
     """Seconds since it was last written to."""
     whole: bool
-    """Whether it is a verified file; else a part that a fetch would go on with."""
+    """Whether it is a verified file; else a partial file that a fetch would resume."""
 
     @property
     def refetchable(self) -> bool:
@@ -271,9 +271,9 @@ class Download:
 
 
 def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Download, ...]:
-    """List whole files and parts, sorted by path. Files of the user's own are not among them.
+    """List whole and partial files, sorted by path. The user's own files are not among them.
 
-    What another process deletes meanwhile may be listed or not.
+    Files that another process deletes meanwhile may be listed or not.
 
     Args:
         settings: The root.
@@ -304,12 +304,12 @@ def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Dow
 
 
 def remove_downloads(downloads: Iterable[Download], settings: Settings) -> int:
-    """Delete raw files and parts; what URLs had stays on record and is compared next time.
+    """Delete raw files; the records of their URLs stay and are compared next time.
 
-    Parts that a process is fetching at this moment are left alone. Datasets do not need raw files.
+    Partial files that a process is fetching are left alone. Datasets do not need raw files.
 
     Returns:
-        Bytes that were in what was deleted.
+        Bytes that were deleted.
 
     Raises:
         AccessError: The folder may not be written.
@@ -318,7 +318,7 @@ def remove_downloads(downloads: Iterable[Download], settings: Settings) -> int:
 
 
 def remove_download(download: Download, settings: Settings) -> bool:
-    """Delete one raw file or part, as `remove_downloads`; False where a process is fetching it."""
+    """Delete one raw file, as `remove_downloads`; return False if a process is fetching it."""
     with disk_errors(settings.downloads):
         if download.whole:
             download.path.unlink(missing_ok=True)
@@ -328,7 +328,7 @@ def remove_download(download: Download, settings: Settings) -> bool:
 
 
 def discard(fetched: Iterable[FetchedFile], settings: Settings) -> None:
-    """Delete files that a run fetched; the user's own files, which it only found, stay.
+    """Delete files that a run fetched; the user's own files stay.
 
     Raises:
         AccessError: The folder may not be written.

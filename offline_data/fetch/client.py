@@ -27,7 +27,7 @@ from offline_data.fetch.retry import (
     FetchLimits,
     TransientError,
     parse_retry_after,
-    persist,
+    with_retries,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def open_client(limits: FetchLimits) -> httpx.Client:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return what servers are checked against; reading all authorities takes 20 ms, so only once."""
+    """Return the certificate authorities; reading them takes 20 ms, so only once."""
     import httpx
 
     return httpx.create_ssl_context()
@@ -157,7 +157,7 @@ def get_json(
     """Fetch a small JSON document, a listing for example; arguments and errors are `get_document`'s.
 
     Raises:
-        IntegrityError: What came is not JSON.
+        IntegrityError: The answer is not JSON.
     """
     return get_document(url, settings, parse_json, limits=limits, sleep=sleep)
 
@@ -183,7 +183,7 @@ def get_document(
     Raises:
         OfflineError: `settings.offline` is set; no socket was opened.
         NotFoundError, AuthError, NetworkError: Of the published URL, after all mirrors failed.
-        IntegrityError: What came is not such a document, or has more than `strict_json.MAX_BYTES`.
+        IntegrityError: `parse` refused the answer, or it has more than `strict_json.MAX_BYTES`.
     """
     if settings.offline:
         raise offline_error("A listing", url)
@@ -203,14 +203,14 @@ def get_document(
 
         for place in mirrors:
             try:
-                return persist(partial(attempt, place), bounds, pause)
+                return with_retries(partial(attempt, place), bounds, pause)
             except (NetworkError, NotFoundError, AuthError, IntegrityError):
                 continue
-        return persist(lambda: attempt(published), bounds, pause)
+        return with_retries(lambda: attempt(published), bounds, pause)
 
 
 def parse_json(body: bytes, url: str) -> Any:
-    """Read a JSON document for `get_document`; raises `FormatError` where it is none."""
+    """Read a JSON document for `get_document`; raises `FormatError` if it is not one."""
     try:
         return strict_json.parse_json(body, url)
     except FormatError as error:

@@ -27,7 +27,7 @@ from offline_data.disk import (
 from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
 from offline_data.fetch.cache import PartialState, remove_partial, state_path
 from offline_data.fetch.client import open_url
-from offline_data.fetch.retry import TransientError, persist
+from offline_data.fetch.retry import TransientError, with_retries
 from offline_data.fetch.verify import HEAD, Hashes, check_head, check_size, check_whole
 from offline_data.urls import redact
 
@@ -65,7 +65,7 @@ class FetchCancelledError(BaseException):
 
 @dataclass(frozen=True)
 class FetchSession:
-    """What the downloads of one run share."""
+    """State shared by the downloads of one run."""
 
     settings: Settings
     limits: FetchLimits
@@ -362,7 +362,7 @@ class ResumableDownload:
         session = self._session
         with self._part as part:
             for may_restart in (True, False):
-                persist(
+                with_retries(
                     lambda: self._attempt(url), session.limits, session.sleep, lambda: part.size
                 )
                 try:
@@ -424,7 +424,7 @@ class ResumableDownload:
         """Prepare for a whole file: drop what is here, but only for something that may be the file.
 
         Returns:
-            The file's size, None if nobody says it; and how many bytes may be here at most when
+            The file's size, None if unknown; and how many bytes may be here at most when
             this answer ends.
         """
         kind = response.headers.get("Content-Type", "")
@@ -443,7 +443,7 @@ class ResumableDownload:
         known = self._file.size if total is None else total
         if known is not None:
             return total, known
-        # nobody says how many will come; a conversion needs space as well
+        # of unknown size: leave space for a conversion
         free = free_bytes(self._part.path.parent)
         return None, min(self._session.limits.unsized, free // 2)
 

@@ -22,7 +22,7 @@ class RemoteFile:
     path: str
     """Relative posix path inside the raw folder; no `..`, not absolute."""
     urls: tuple[str, ...]
-    """Where it is, best first. `hf://datasets/<repo>@<commit>/<path>` goes through
+    """Its places, best first. `hf://datasets/<repo>@<commit>/<path>` goes through
     huggingface_hub, `http(s)://` is fetched plainly, `file://` is already here."""
     size: int | None = None
     """Bytes, where the source publishes them."""
@@ -30,7 +30,7 @@ class RemoteFile:
     """`sha256:…`, `md5:…`, `crc32c:…` or `git:…` (the id of the blob, for which the size must be
     known too) in hex, where the source publishes one."""
     magic: bytes = b""
-    """What the file must begin with (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
+    """First bytes that the file must have (`\\x89HDF\\r\\n\\x1a\\n`); empty: anything."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class FetchedFile:
     name: str
     """Relative posix path inside the raw folder: `RemoteFile.path`."""
     path: Path
-    """Where its bytes are now. Never write to it: it is shared."""
+    """Path of its bytes. Never write to it: it is shared."""
     sha256: str
     """Hex digest of the bytes."""
     size: int
     """Bytes."""
     url: str
-    """Where they came from: one of the published URLs or a mirror's rewriting of one; redacted."""
+    """URL they came from: one of the published URLs or a mirror's; redacted."""
     failed: tuple[str, ...] = ()
-    """Places passed over before `url`, as `host: reason`; redacted."""
+    """Places that failed before `url`, as `host: reason`; redacted."""
 
     def __post_init__(self) -> None:
         """Keep no password: these values go into manifests."""

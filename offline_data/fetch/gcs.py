@@ -60,7 +60,7 @@ class BucketObject:
     version: str
     """Generation: another one where the content is another."""
     url: str
-    """Where its bytes are, quoted."""
+    """URL of its bytes, quoted."""
 
     def file(self, below: str = "", magic: bytes = b"") -> RemoteFile:
         """Return the file to fetch.
@@ -162,8 +162,8 @@ def list_bucket(
     Args:
         url: `gs://BUCKET/PREFIX`.
         settings: Mirrors, and whether a network may be used.
-        ending: Leave out objects whose names end otherwise; the host is told, so that it need not
-            send them.
+        ending: Leave out objects whose names end otherwise; the request says so, so that the host
+            need not send them.
         limits: Waits and tries; None for the defaults.
         sleep: Waits so many seconds between tries; None for `time.sleep`.
 

@@ -29,7 +29,7 @@ from offline_data.fetch.retry import (
     FetchLimits,
     TransientError,
     parse_retry_after,
-    persist,
+    with_retries,
 )
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
 
 @dataclass(frozen=True)
 class HubListing:
-    """What a folder of a repository has at one commit."""
+    """The files of a folder of a repository at one commit."""
 
     commit: str
     """Sha, 40 hex digits: the same files for ever."""
@@ -223,7 +223,7 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
         with hub_errors(what):
             return call()
 
-    return persist(attempt, FetchLimits(), time.sleep)
+    return with_retries(attempt, FetchLimits(), time.sleep)
 
 
 @contextmanager

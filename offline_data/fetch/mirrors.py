@@ -1,4 +1,4 @@
-"""Where a file may come from: published URLs and their mirrors, and the hosts behind them."""
+"""The places of a file: published URLs and their mirrors, and the hosts behind them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_mirrors(
     mirrors: Sequence[tuple[str, str]],
     plainly: Callable[[str], str] = str,
 ) -> tuple[str, ...]:
-    """List where to look for a file: before each URL its mirrors, in the order of `mirrors`.
+    """List the places of a file: before each URL its mirrors, in the order of `mirrors`.
 
     Args:
         urls: Published URLs, best first.

@@ -35,7 +35,7 @@ SCHEMES = frozenset({"http", "https", "hf", "file"})
 
 @dataclass(frozen=True)
 class FileStep:
-    """What is to be done about one file, and why."""
+    """The action for one file, and its reason."""
 
     file: RemoteFile
     """The file as published."""
@@ -44,13 +44,13 @@ class FileStep:
     reason: str
     """Half a sentence for people."""
     places: tuple[str, ...]
-    """Where to look, in this order: mirrors and published URLs."""
+    """Mirrors and published URLs, in the order in which they are tried."""
     wanted: int | None
     """Bytes still to come over the network; None if unknown."""
     path: Path | None = None
-    """Where its bytes are (`keep`), else None."""
+    """Path of its bytes (`keep`), else None."""
     record: FetchRecord | None = None
-    """What its URL had when it was last fetched."""
+    """The record of the last fetch."""
     force: bool = False
     """Whether a change of content since then is accepted."""
 
@@ -62,7 +62,7 @@ class FetchPlan:
     steps: tuple[FileStep, ...]
     """One for each file, in the order given."""
     root: Path
-    """Where the bytes will go: the downloads folder."""
+    """The downloads folder."""
     free: int
     """Bytes free there."""
 

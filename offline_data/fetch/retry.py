@@ -65,13 +65,13 @@ class TransientError(NetworkError):
         self.retry_after = retry_after
 
 
-def persist(
+def with_retries(
     attempt: Callable[[], T],
     limits: FetchLimits,
     sleep: Callable[[float], None],
     reached: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Call `attempt` until it succeeds or too many tries in a row brought nothing new.
+    """Call `attempt` until it succeeds or too many attempts in a row made no progress.
 
     Args:
         attempt: Raises `TransientError` where another try may help; other errors end it at once.
@@ -94,9 +94,9 @@ def persist(
             else:
                 failures += 1
             if failures >= limits.tries:
-                attempts = "one try" if failures == 1 else f"{failures} tries in a row"
+                attempts = "1 attempt" if failures == 1 else f"{failures} attempts in a row"
                 raise NetworkError(
-                    f"{error.message} (given up after {attempts} that brought next to nothing)",
+                    f"{error.message} (gave up after {attempts} without progress)",
                     hint="run the same command again: it resumes where it stopped; "
                     "OFFLINE_DATA_MIRRORS names other hosts",
                 ) from error
@@ -124,7 +124,7 @@ def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> fl
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Read a `Retry-After` header, seconds or a date; None where there is none that makes sense.
+    """Read a `Retry-After` header, seconds or a date; None if it is missing or makes no sense.
 
     Example:
         >>> parse_retry_after("7", datetime(2024, 1, 1, tzinfo=timezone.utc))

@@ -37,7 +37,7 @@ from offline_data.fetch.hub import cached_by_user, hub_headers, url_on_hub, with
 from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
 from offline_data.fetch.plan import here
 from offline_data.fetch.progress import ByteProgress, total_of
-from offline_data.fetch.retry import FetchLimits, persist
+from offline_data.fetch.retry import FetchLimits, with_retries
 from offline_data.fetch.verify import Hashes, check_whole, hash_file
 from offline_data.progress import SILENT
 
@@ -135,9 +135,9 @@ class Arrival:
     """A whole file that agrees with everything its source publishes about it."""
 
     url: str
-    """Where it came from."""
+    """URL it came from."""
     path: Path
-    """Where its bytes are."""
+    """Path of its bytes."""
     hashes: Hashes
     """Their digests and size."""
     etag: str | None = None
@@ -249,13 +249,13 @@ class FileFetch:
         with session.hosts.slot(url, session.check):
             file = self._file
             if file.digest is None:
-                file = persist(ask, session.limits, session.sleep)
+                file = with_retries(ask, session.limits, session.sleep)
             place, headers = url_on_hub(url, self._settings), hub_headers(self._settings)
             try:
                 return replace(self._from_http(place, file, headers), url=url)
             except (AuthError, NotFoundError):
                 # the API knows whether it is gated, private or not there
-                persist(ask, session.limits, session.sleep)
+                with_retries(ask, session.limits, session.sleep)
                 raise
 
     def _from_disk(self, path: Path, url: str) -> Arrival:
