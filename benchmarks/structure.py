@@ -144,6 +144,19 @@ def _frames_to(functions: list[int]) -> Callable[[Any], Any]:
     return fn
 
 
+def _files_of_a_download(root: Path) -> int:
+    from offline_data.config import Settings
+    from offline_data.fetch.files import RemoteFile
+    from offline_data.fetch.plan import plan_fetch
+    from offline_data.fetch.run import run_fetch
+    from offline_data.testing.servers import FileServer
+
+    settings = Settings(root=root)
+    with FileServer({"/x": b"content"}) as server, Trace() as trace:
+        run_fetch(plan_fetch([RemoteFile("x", (server.at("/x"),))], settings), settings)
+    return len({file for file, _ in trace.calls if "/offline_data/fetch/" in file})
+
+
 def run_counts() -> Iterator[tuple[str, str]]:
     """Yield what was run, and through how much of ours it went."""
     import offline_data
@@ -152,6 +165,7 @@ def run_counts() -> Iterator[tuple[str, str]]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_d4rl_hdf5(Path(folder, "x.hdf5"))
+        yield "one HTTP download", f"{_files_of_a_download(Path(folder, 'x'))} files of fetch"
         line = ["convert", str(path), "x", "--from", "d4rl", "--root", folder, "-q"]
         yield "convert x.hdf5 --from d4rl", traced(lambda: main(line))
         ds = offline_data.load_dataset("local:x", 4, root=folder)

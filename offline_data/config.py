@@ -1,27 +1,50 @@
-"""Where things are and what is allowed: argument > environment > config file > default.
+"""Settings of a run: argument > environment > config file > default.
 
 Resolved once. This is the only file that reads the environment.
+
+The config file is TOML, all keys optional; a relative `root` has no meaning here and is refused:
+
+    root = "~/data/offline-rl"
+    offline = false
+    workers = 4
+
+    [mirrors]   # tried before the published URL, in the order written
+    "http://host/data/" = ["/mnt/data/", "https://mirror.example/data/"]
+    "https://other.example/" = "https://mirror.example/other/"
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import quote, urlsplit
 
-from offline_data.config_file import ConfigFile, config_place, read_config, user_path
-from offline_data.config_mirrors import Mirror, check_mirror, parse_mirrors
-from offline_data.errors import UsageError
+from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
+from offline_data.strict_json import read_whole
+from offline_data.urls import redact_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
+
+T = TypeVar("T")
+Mirror: TypeAlias = tuple[str, str]
+"""A prefix and its replacement: a URL that begins with the one is tried with the other first."""
+
+KEYS = ("root", "offline", "workers", "mirrors")
+"""Keys of the config file."""
+ARGUMENT = "argument"
+"""Origin of a setting that a caller or an option of the command line gave."""
+CONFIG_FILE = "config file"
+"""Origin of a setting in the file `Settings.config`."""
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 _HOME, _OFFLINE, _HUB_OFFLINE = "OFFLINE_DATA_HOME", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"
-_MIRRORS, _WORKERS = "OFFLINE_DATA_MIRRORS", "OFFLINE_DATA_WORKERS"
+_MIRRORS, _WORKERS, _CONFIG = "OFFLINE_DATA_MIRRORS", "OFFLINE_DATA_WORKERS", "OFFLINE_DATA_CONFIG"
 _TOOLS = {
     "minari_path": "MINARI_DATASETS_PATH",
     "minari_remote": "MINARI_REMOTE",
@@ -29,10 +52,12 @@ _TOOLS = {
     "hub_token": "HF_TOKEN",
 }
 """Variables of other tools, by the setting they are."""
-ARGUMENT = "argument"
-"""Origin of what a caller or an option of the command line said."""
-CONFIG_FILE = "config file"
-"""Origin of what stands in `Settings.config`."""
+_MAX_FILE = 1 << 20
+_MAX_NAME = 255
+_CONFIG_HINT = f"it is the config file; {_CONFIG} names another"
+_PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
+_REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
+_EXAMPLE = "http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
 
 
 @dataclass(frozen=True)
@@ -53,7 +78,7 @@ class Settings:
     minari_path: Path | None = None
     """Folder of local Minari datasets (`MINARI_DATASETS_PATH`)."""
     minari_remote: str = "hf://farama-minari"
-    """Where Minari ids without a remote are fetched from (`MINARI_REMOTE`)."""
+    """Remote of Minari ids that name none (`MINARI_REMOTE`)."""
     hub_endpoint: str | None = field(default=None, repr=False)
     """`HF_ENDPOINT`, or None for the hub's own."""
     hub_token: str | None = field(default=None, repr=False)
@@ -61,7 +86,7 @@ class Settings:
     config: Path | None = None
     """The config file, whether or not there is one; None where it has no place."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What decided a setting, by its name here, or a mirror, by `PREFIX=REPLACEMENT`: `argument`,
+    """Origin of each setting, by its name here, or mirror, by `PREFIX=REPLACEMENT`: `argument`,
     names of variables, or `config file`; a default has no entry."""
 
     @property
@@ -95,12 +120,12 @@ def resolve_settings(
             says, else online.
         workers: Processes, or None for `OFFLINE_DATA_WORKERS`, else the file's, else the cores of
             this machine.
-        mirrors: `(prefix, replacement)` pairs, see `offline_data.config_mirrors.check_mirror`.
+        mirrors: `(prefix, replacement)` pairs, see `check_mirror`.
         environ: The environment to read, which also says where the config file is (see
-            `offline_data.config_file.config_place`); a test passes its own.
+            `config_place`); a test passes its own.
 
     Raises:
-        UsageError: A value that cannot be meant; the message names the variable, or file and key.
+        UsageError: Invalid value; the message names the variable, or file and key.
         AccessError: The config file may not be read.
 
     Example:
@@ -109,17 +134,39 @@ def resolve_settings(
     """
     env = os.environ if environ is None else environ
     file = read_config(env)
-    folder, root_by = _root(root, env, file)
-    is_offline, offline_by = _offline(offline, env, file)
-    processes, workers_by = _workers(workers, env, file)
-    places = _mirrors(mirrors, env, file)
+    home, minari = env.get(_HOME), env.get("MINARI_DATASETS_PATH")
+    folder, root_by = _first(
+        (ARGUMENT, lambda: user_path(root, "root") if root else None),
+        (_HOME, lambda: user_path(home, _HOME) if home else None),
+        (CONFIG_FILE, lambda: file.root),
+    )
+    on = [name for name in (_OFFLINE, _HUB_OFFLINE) if offline is None and _flag(env, name)]
+    is_offline, offline_by = _first(
+        (ARGUMENT, lambda: offline),
+        (" and ".join(on), lambda: True if on else None),
+        (_OFFLINE, lambda: False if env.get(_OFFLINE, "").strip() else None),
+        (CONFIG_FILE, lambda: file.offline),
+    )
+    processes, workers_by = _first(
+        (ARGUMENT, lambda: None if workers is None else _positive(workers, "workers")),
+        (_WORKERS, lambda: _workers(env.get(_WORKERS, "").strip())),
+        (CONFIG_FILE, lambda: file.workers),
+    )
+    places: dict[Mirror, str] = {}
+    for origin, pairs in (
+        (ARGUMENT, [check_mirror(*pair, "mirrors") for pair in mirrors]),
+        (_MIRRORS, parse_mirrors(env.get(_MIRRORS, ""), _MIRRORS)),
+        (CONFIG_FILE, file.mirrors),
+    ):
+        for pair in pairs:
+            places.setdefault(pair, origin)
     decided = {"root": root_by, "offline": offline_by, "workers": workers_by}
     return Settings(
-        root=folder,
-        offline=is_offline,
+        root=folder or _default_root(),
+        offline=bool(is_offline),
         mirrors=tuple(places),
-        workers=processes,
-        minari_path=_minari_path(env),
+        workers=processes or _cores(),
+        minari_path=user_path(minari or "~/.minari/datasets", "MINARI_DATASETS_PATH"),
         minari_remote=env.get("MINARI_REMOTE") or "hf://farama-minari",
         hub_endpoint=env.get("HF_ENDPOINT") or None,
         hub_token=env.get("HF_TOKEN") or None,
@@ -130,6 +177,15 @@ def resolve_settings(
             **{"=".join(pair): origin for pair, origin in places.items()},
         },
     )
+
+
+def _first(*candidates: tuple[str, Callable[[], T | None]]) -> tuple[T | None, str | None]:
+    """Return the first value that is set, with its origin; later ones are not even read."""
+    for origin, read in candidates:
+        value = read()
+        if value is not None:
+            return value, origin
+    return None, None
 
 
 def child_environ(**changes: str) -> dict[str, str]:
@@ -148,38 +204,6 @@ def _default_root() -> Path:
     return user_cache_path("offline_data", appauthor=False)
 
 
-def _minari_path(env: Mapping[str, str]) -> Path:
-    named = env.get("MINARI_DATASETS_PATH")
-    return user_path(named or "~/.minari/datasets", "MINARI_DATASETS_PATH")
-
-
-def _root(
-    given: str | os.PathLike[str] | None, env: Mapping[str, str], file: ConfigFile
-) -> tuple[Path, str | None]:
-    if given:
-        return user_path(given, "root"), ARGUMENT
-    if env.get(_HOME):
-        return user_path(env[_HOME], _HOME), _HOME
-    if file.root is not None:
-        return file.root, CONFIG_FILE
-    return _default_root(), None
-
-
-def _offline(
-    given: bool | None, env: Mapping[str, str], file: ConfigFile
-) -> tuple[bool, str | None]:
-    if given is not None:
-        return given, ARGUMENT
-    on = [name for name in (_OFFLINE, _HUB_OFFLINE) if _flag(env, name)]
-    if on:
-        return True, " and ".join(on)
-    if env.get(_OFFLINE, "").strip():
-        return False, _OFFLINE
-    if file.offline is not None:
-        return file.offline, CONFIG_FILE
-    return False, None
-
-
 def _flag(env: Mapping[str, str], name: str) -> bool:
     value = env.get(name, "").strip().lower()
     if value in _TRUE:
@@ -189,15 +213,10 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     raise UsageError(f"{name} is {value!r}; expected one of 1, true, yes, on, 0, false, no, off")
 
 
-def _workers(given: int | None, env: Mapping[str, str], file: ConfigFile) -> tuple[int, str | None]:
-    value = env.get(_WORKERS, "").strip()
-    if given is not None:
-        return _positive(given, "workers"), ARGUMENT
-    if not value:
-        return (_cores(), None) if file.workers is None else (file.workers, CONFIG_FILE)
-    if not re.fullmatch(r"-?[0-9]{1,9}", value):
+def _workers(value: str) -> int | None:
+    if value and not re.fullmatch(r"-?[0-9]{1,9}", value):
         raise UsageError(f"{_WORKERS} is {value[:40]!r}; expected a whole number")
-    return _positive(int(value), _WORKERS), _WORKERS
+    return _positive(int(value), _WORKERS) if value else None
 
 
 def _cores() -> int:
@@ -212,16 +231,210 @@ def _positive(value: int, name: str) -> int:
     return value
 
 
-def _mirrors(
-    given: Iterable[Mirror], env: Mapping[str, str], file: ConfigFile
-) -> dict[Mirror, str]:
-    """Return all mirrors in their order, each once, with what named it first."""
-    found: dict[Mirror, str] = {}
-    for origin, pairs in (
-        (ARGUMENT, [check_mirror(*pair, "mirrors") for pair in given]),
-        (_MIRRORS, parse_mirrors(env.get(_MIRRORS, ""), _MIRRORS)),
-        (CONFIG_FILE, file.mirrors),
-    ):
-        for pair in pairs:
-            found.setdefault(pair, origin)
+@dataclass(frozen=True)
+class ConfigFile:
+    """Content of the config file; None or empty for what it does not set."""
+
+    root: Path | None = None
+    """Absolute."""
+    offline: bool | None = None
+    workers: int | None = None
+    """At least 1."""
+    mirrors: tuple[Mirror, ...] = ()
+    """In the order of the file."""
+
+
+def config_place(environ: Mapping[str, str]) -> Path | None:
+    """Return where the config file is, whether or not there is one.
+
+    Args:
+        environ: `OFFLINE_DATA_CONFIG` names it, else it is `offline_data/config.toml` in the
+            folder that `XDG_CONFIG_HOME` names, else in the platform's config folder below `HOME`.
+
+    Returns:
+        The path; None where none of the three variables is set.
+
+    Raises:
+        UsageError: `OFFLINE_DATA_CONFIG` begins with a `~` that leads nowhere.
+
+    Example:
+        >>> config_place({"XDG_CONFIG_HOME": "/etc/me"}).as_posix()
+        '/etc/me/offline_data/config.toml'
+    """
+    if environ.get(_CONFIG):
+        return user_path(environ[_CONFIG], _CONFIG)
+    folder = environ.get("XDG_CONFIG_HOME", "").strip()
+    if not folder and environ.get("HOME"):
+        # platformdirs would say the same, but only of this process's own environment
+        below = "Library/Application Support" if sys.platform == "darwin" else ".config"
+        folder = f"{environ['HOME']}/{below}"
+    return Path(folder) / "offline_data" / "config.toml" if folder else None
+
+
+def user_path(path: str | os.PathLike[str], where: str) -> Path:
+    """Return a path as a user writes it, absolute and without `~`.
+
+    Raises:
+        UsageError: It begins with `~` and there is no such user, or the user has no home; or no
+            file can have such a name.
+
+    Example:
+        >>> user_path("/data/sets", "root").as_posix()
+        '/data/sets'
+    """
+    try:
+        found = Path(path).expanduser().absolute()
+        longest = max(len(os.fsencode(name)) for name in found.parts)
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"{where} is {str(path)[:200]!r}: {error}") from error
+    if longest > _MAX_NAME or "\0" in str(found):
+        raise UsageError(
+            f"{where} is {str(path)[:200]!r}: a name has over {_MAX_NAME} bytes, or a NUL"
+        )
     return found
+
+
+def read_config(environ: Mapping[str, str]) -> ConfigFile:
+    """Read the config file at `config_place`; without one it says nothing.
+
+    Raises:
+        UsageError: `OFFLINE_DATA_CONFIG` names a file that does not exist; the file is no TOML,
+            has a key that is not known, or a value of another kind.
+        AccessError: The file may not be read.
+    """
+    path = config_place(environ)
+    if path is None:
+        return ConfigFile()
+    try:
+        text = read_whole(path, _MAX_FILE).decode()
+    except NotFoundError:
+        if not environ.get(_CONFIG):
+            return ConfigFile()
+        raise UsageError(
+            f"{_CONFIG} is {str(path)!r}: there is no such file",
+            hint=f"unset {_CONFIG}, or write the file",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not TOML: it is not UTF-8: {error.reason}") from error
+    except FormatError as error:
+        raise UsageError(f"{error.message}; expected TOML", hint=_CONFIG_HINT) from error
+    except AccessError as error:
+        raise AccessError(error.message, hint=_CONFIG_HINT) from error
+    return _checked(_parse(text, path), path)
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        value: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is not TOML: {error}", hint="texts and URLs stand in quotes: root = '/data'"
+        ) from error
+    return value
+
+
+def _checked(value: dict[str, Any], path: Path) -> ConfigFile:
+    unknown = ", ".join(map(redact_setting, sorted(set(value) - set(KEYS))))
+    if unknown:
+        raise UsageError(f"{path} has {unknown}; expected only {', '.join(KEYS)}")
+
+    def wrong(key: str, expected: str, found: Any) -> UsageError:
+        return UsageError(f"{path}: {key} is {redact_setting(repr(found))}; expected {expected}")
+
+    root, offline, workers = (value.get(key) for key in ("root", "offline", "workers"))
+    if root is not None and not (isinstance(root, str) and root.startswith(("/", "~"))):
+        raise wrong("root", "an absolute path as text, or one below ~", root)
+    folder = None if root is None else user_path(root, f"{path}: root")
+    if offline is not None and not isinstance(offline, bool):
+        raise wrong("offline", "true or false", offline)
+    if workers is not None and not (type(workers) is int and workers >= 1):
+        raise wrong("workers", "a whole number of at least 1", workers)
+    table = value.get("mirrors", {})
+    if not isinstance(table, dict):
+        raise wrong("mirrors", 'a table: "PREFIX" = ["REPLACEMENT", …]', table)
+    mirrors: list[Mirror] = []
+    for prefix, listed in table.items():
+        replacements = listed if isinstance(listed, list) else [listed]
+        if not all(isinstance(item, str) for item in replacements):
+            key = f'mirrors."{redact_setting(prefix)}"'
+            raise wrong(key, "a URL or path as text, or a list of them", listed)
+        mirrors += (check_mirror(prefix, item, f"{path}, mirrors") for item in replacements)
+    return ConfigFile(folder, offline, workers, tuple(mirrors))
+
+
+def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
+    """Return a mirror as fetching takes it: the replacement is a URL.
+
+    Args:
+        prefix: What published URLs begin with, scheme included.
+        replacement: An `http(s)://`, `file:///` or `hf://` URL, or the absolute path of a folder.
+        where: Variable, file and key, or argument that has it, for the message.
+
+    Raises:
+        UsageError: One of the two has another form, or only the prefix ends with a slash, which
+            would glue the rest of the URL to the last name of the replacement.
+
+    Example:
+        >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
+        ('http://a.org/data/', 'file:///mnt/my%20data/')
+    """
+    if not (_PREFIX.match(prefix) and _is_url(prefix)):
+        raise UsageError(
+            f"{where}: a mirror is for {redact_setting(prefix)!r}; expected how a URL begins, with its scheme",
+            hint=f"for example {_EXAMPLE}",
+        )
+    found = _url_of_folder(prefix, replacement) if replacement[:1] == "/" else replacement
+    shown = redact_setting(replacement)
+    if not (_REPLACEMENT.match(found) and _is_url(found)):
+        raise UsageError(
+            f"{where}: the mirror of {prefix} is {shown!r}; expected an http(s)://, file:/// "
+            "or hf:// URL, or an absolute path",
+            hint=f"for example {_EXAMPLE}",
+        )
+    if prefix.endswith("/") and found[-1].isalnum():
+        raise UsageError(
+            f"{where}: the mirror of {prefix} is {shown}, without the slash at the end that "
+            "the prefix has",
+            hint=f"write {shown}/, for the prefix is replaced letter by letter",
+        )
+    return prefix, found
+
+
+def parse_mirrors(text: str, where: str) -> tuple[Mirror, ...]:
+    """Read `PREFIX=REPLACEMENT;…`, in this order; raises what `check_mirror` raises.
+
+    Example:
+        >>> parse_mirrors("http://a/=http://b/; http://a/=file:///c/", "OFFLINE_DATA_MIRRORS")
+        (('http://a/', 'http://b/'), ('http://a/', 'file:///c/'))
+    """
+    pairs = []
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        prefix, equals, replacement = (part.strip() for part in item.partition("="))
+        if not (equals and prefix and replacement):
+            raise UsageError(
+                f"{where} has {redact_setting(item)!r}; expected PREFIX=REPLACEMENT, several separated by `;`",
+                hint=f"for example {_EXAMPLE}",
+            )
+        pairs.append(check_mirror(prefix, replacement, where))
+    return tuple(pairs)
+
+
+def _is_url(text: str) -> bool:
+    """Return True if host and port can be those of a URL, and all of it can be sent."""
+    try:
+        parts = urlsplit(text)
+        text.encode()
+        (parts.hostname or "").encode("idna")
+        port = parts.port
+    except ValueError:  # UnicodeError is one
+        return False
+    return port != 0
+
+
+def _url_of_folder(prefix: str, path: str) -> str:
+    url = f"file://{quote(os.fsencode(path))}"
+    return f"{url.rstrip('/')}/" if prefix.endswith("/") else url

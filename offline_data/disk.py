@@ -7,14 +7,15 @@ import os
 import secrets
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_data.errors import AccessError, NoSpaceError, OfflineDataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -94,3 +95,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def boot_id() -> str | None:
+    """Return the id of the running system, which changes with every boot; None if it has none (macOS)."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip() or None
+    except (OSError, ValueError):
+        return None

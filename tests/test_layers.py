@@ -24,8 +24,6 @@ LAYERS = (
         "errors",
         "ids",
         "config",
-        "config_file",
-        "config_mirrors",
         "urls",
         "progress",
         "disk",

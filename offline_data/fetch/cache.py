@@ -1,7 +1,7 @@
-"""Every name under `.downloads`, and the records of what was fetched from where.
+"""The downloads folder: every name in it, the records of what was fetched, listing and deleting.
 
     sha256/ab/<sha256>      whole files by content, read-only, shared by all datasets
-    index/<key>.json        what the URL had when it was last fetched; outlives the file
+    index/<key>.json        the content of the URL when it was last fetched; outlives the file
     partial/<key>.part      bytes so far; beside it <key>.json: from where, with what validator, and
                             how many of them would outlive a crash
     locks/<key>.lock        held while a process fetches the URL
@@ -14,23 +14,28 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data import strict_json
-from offline_data.disk import write_durably
+from offline_data.disk import boot_id, disk_errors, write_durably
 from offline_data.errors import OfflineDataError
+from offline_data.fetch.mirrors import scheme_of
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
+    from offline_data.fetch.files import FetchedFile, RemoteFile
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a URL had when it was last fetched."""
+class FetchRecord:
+    """The content of a URL when it was last fetched."""
 
     url: str
     """First published URL of the file; on the disk it is redacted, as `came_from`."""
@@ -39,68 +44,167 @@ class Record:
     size: int
     """Bytes."""
     came_from: str
-    """Where it was fetched from: `url`, another published URL, or a mirror's."""
+    """URL it was fetched from: `url`, another published URL, or a mirror's."""
     fetched: str
     """When, ISO 8601 in UTC."""
     etag: str | None = None
     """Validator that the host gave."""
     outside: str | None = None
-    """Absolute path, where the bytes are the user's own file and were not copied."""
+    """Absolute path if the bytes are the user's own file, which was not copied."""
     mtime_ns: int | None = None
     """Modification time of that file when it was read."""
     digest: str | None = None
-    """What its source published then."""
+    """Digest that its source published then."""
     failed: tuple[str, ...] = ()
-    """Places passed over before `came_from`, as `host: reason`."""
+    """Places that failed before `came_from`, as `host: reason`."""
 
     def agrees(self, file: RemoteFile) -> bool:
-        """Tell whether what is published now can be what was fetched then."""
+        """Return True if the file as published now can be what was fetched then."""
         same = file.digest in {None, self.digest, f"sha256:{self.sha256}"}
         return same and file.size in {None, self.size}
 
 
+@dataclass(frozen=True)
+class PartialState:
+    """The origin of the bytes of a partial file; by default nothing is known."""
+
+    url: str | None = None
+    """URL they are from; if a digest is published, later bytes may be another host's."""
+    validator: str | None = None
+    """Identifier of this version of the file there: a strong `ETag` or a `Last-Modified`."""
+    total: int | None = None
+    """Bytes that the file has, as the host said then."""
+    boot: str | None = None
+    """The running system that wrote them, None where it has no name."""
+    durable: int = 0
+    """Bytes, from the first on, that are on the disk itself and not only in its cache."""
+
+    @classmethod
+    def read(cls, part: Path) -> PartialState:
+        """Read the state of a partial file; missing, damaged or older fields count as unknown."""
+        value = read_json(state_path(part))
+
+        def text(name: str) -> str | None:
+            found = value.get(name)
+            return found if isinstance(found, str) else None
+
+        def count(name: str) -> int | None:
+            found = value.get(name)
+            return found if isinstance(found, int) and found >= 0 else None
+
+        return cls(
+            text("url"), text("validator"), count("total"), text("boot"), count("durable") or 0
+        )
+
+    def trusted(self, size: int) -> int:
+        """Return how many of the `size` bytes of the partial file were written.
+
+        After a crash of the system that wrote them a file may have its size and lack its content:
+        only synced bytes are sure. Another system that shares the disk is as good as a crash.
+        """
+        if self.boot is not None and self.boot == boot_id():
+            return size
+        return min(self.durable, size)
+
+    def encode(self) -> bytes:
+        """Return the content of the state's file; no password is in it."""
+        return json.dumps({**asdict(self), "url": self.url and redact(self.url)}).encode()
+
+
 def key_of(url: str) -> str:
-    """Name under which everything about a URL is kept."""
+    """Return the name under which everything about a URL is kept."""
     return hashlib.sha256(url.encode()).hexdigest()
 
 
 def whole_path(settings: Settings, sha256: str) -> Path:
-    """Where the file with this content is, or would be."""
+    """Return the path of the file with this content, whether or not it exists."""
     return settings.downloads / "sha256" / sha256[:2] / sha256
 
 
 def partial_path(settings: Settings, url: str) -> Path:
-    """Where bytes from `url` gather until the file is whole."""
+    """Return the path of the partial file of `url`."""
     return settings.downloads / "partial" / f"{key_of(url)}.part"
 
 
+def state_path(part: Path) -> Path:
+    """Return the path of the `PartialState` of a partial file."""
+    return part.with_suffix(".json")
+
+
+def remove_partial(part: Path) -> None:
+    """Delete a partial file and its state, if they exist."""
+    part.unlink(missing_ok=True)
+    state_path(part).unlink(missing_ok=True)
+
+
 def lock_path(settings: Settings, url: str) -> Path:
-    """What a process holds while it fetches `url`; never deleted, so that nobody holds a ghost."""
+    """Return the path of the lock of `url`; never deleted, so that no two processes hold it."""
     return settings.downloads / "locks" / f"{key_of(url)}.lock"
 
 
+@contextmanager
+def file_lock(path: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock at `path`; `wait` is called while another process or thread holds it.
+
+    Raises:
+        OSError: The lock cannot be made or opened.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, thread_local=False)
+    while not lock.is_locked:
+        try:
+            lock.acquire(blocking=False)  # a timeout never ends on a clock that runs backwards
+        except Timeout:
+            wait()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def unless_locked(lock: Path, act: Callable[[], object]) -> bool:
+    """Call `act` while holding a lock; return False without a call if another process holds it.
+
+    Raises:
+        OSError: The lock cannot be made or opened: nobody can tell whether it is held.
+    """
+    from filelock import Timeout
+
+    def give_up() -> None:
+        raise Timeout(str(lock))
+
+    try:
+        with file_lock(lock, give_up):
+            act()
+    except Timeout:
+        return False
+    return True
+
+
 def record_path(settings: Settings, url: str) -> Path:
-    """Where the record of `url` is, or would be."""
+    """Return the path of the record of `url`."""
     return settings.downloads / "index" / f"{key_of(url)}.json"
 
 
-def read_record(settings: Settings, url: str) -> Record | None:
-    """Return what is known about `url`, or None; a damaged record counts as none."""
+def read_record(settings: Settings, url: str) -> FetchRecord | None:
+    """Return the record of `url`; None if there is none or it is damaged."""
     return load_record(record_path(settings, url))
 
 
-def load_record(path: Path) -> Record | None:
-    """Read one record, or None where there is none that can be read."""
+def load_record(path: Path) -> FetchRecord | None:
+    """Read one record; None if it is missing or damaged."""
     value = read_json(path)
-    known = {name: value[name] for name in Record.__dataclass_fields__ if name in value}
+    known = {name: value[name] for name in FetchRecord.__dataclass_fields__ if name in value}
     try:
-        record = Record(**{**known, "failed": tuple(known.get("failed", ()))})
+        record = FetchRecord(**{**known, "failed": tuple(known.get("failed", ()))})
         return record if _is_sound(record) else None
     except TypeError:
         return None
 
 
-def _is_sound(record: Record) -> bool:
+def _is_sound(record: FetchRecord) -> bool:
     """Return True if the fields of a record that was read have the types that they should have."""
     texts = (record.url, record.came_from, record.fetched, *record.failed)
     maybe = (record.etag, record.outside, record.digest)
@@ -114,19 +218,19 @@ def _is_sound(record: Record) -> bool:
     )
 
 
-def write_record(settings: Settings, record: Record) -> None:
-    """Remember what a URL had."""
+def write_record(settings: Settings, record: FetchRecord) -> None:
+    """Write the record of a URL."""
     public = {**vars(record), "url": redact(record.url), "came_from": redact(record.came_from)}
     write_durably(record_path(settings, record.url), json.dumps(public, indent=1).encode())
 
 
 def forget(settings: Settings, url: str) -> None:
-    """Remember no longer what a URL had."""
+    """Delete the record of a URL."""
     record_path(settings, url).unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a small JSON object of this folder; empty where it is missing or damaged."""
+    """Read a small JSON object of this folder; empty if it is missing or damaged."""
     try:
         value = strict_json.read_json(path)
     except OfflineDataError:
@@ -134,7 +238,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def bytes_of(settings: Settings, record: Record) -> Path | None:
+def bytes_of(settings: Settings, record: FetchRecord) -> Path | None:
     """Return where the recorded bytes are, or None if they are gone or have another size."""
     path = Path(record.outside) if record.outside else whole_path(settings, record.sha256)
     try:
@@ -143,3 +247,93 @@ def bytes_of(settings: Settings, record: Record) -> Path | None:
         return None
     touched = record.outside is not None and state.st_mtime_ns != record.mtime_ns
     return None if touched or state.st_size != record.size else path
+
+
+@dataclass(frozen=True)
+class Download:
+    """One raw file in the downloads folder, whole or partial."""
+
+    path: Path
+    """The file."""
+    size: int
+    """Bytes that are here."""
+    urls: tuple[str, ...]
+    """Published URLs, sorted; empty if no record names one any more."""
+    age: float
+    """Seconds since it was last written to."""
+    whole: bool
+    """Whether it is a verified file; else a partial file that a fetch would resume."""
+
+    @property
+    def refetchable(self) -> bool:
+        """Whether a host has the same, as far as the records tell; a partial file is nothing yet."""
+        return not self.whole or any(scheme_of(url) != "file" for url in self.urls)
+
+
+def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Download, ...]:
+    """List whole and partial files, sorted by path. The user's own files are not among them.
+
+    Files that another process deletes meanwhile may be listed or not.
+
+    Args:
+        settings: The root.
+        now: Seconds since the epoch that ages count from; None for the clock.
+
+    Raises:
+        AccessError: The folder may not be read.
+    """
+    at = time.time() if now is None else now
+    found: list[Download] = []
+    with disk_errors(settings.downloads):
+        urls: dict[str, set[str]] = {}
+        for path in (settings.downloads / "index").glob("*.json"):
+            record = load_record(path)
+            if record is not None and record.outside is None:
+                urls.setdefault(record.sha256, set()).add(record.url)
+        whole_files = (settings.downloads / "sha256").glob("??/*")
+        listed = [(path, urls.get(path.name, set()), True) for path in whole_files]
+        for path in (settings.downloads / "partial").glob("*.part"):
+            url = PartialState.read(path).url
+            listed.append((path, {url} if url else set(), False))
+        for path, came_from, whole in sorted(listed):
+            with suppress(FileNotFoundError):
+                state = path.stat()
+                age = at - state.st_mtime
+                found.append(Download(path, state.st_size, tuple(sorted(came_from)), age, whole))
+    return tuple(found)
+
+
+def remove_downloads(downloads: Iterable[Download], settings: Settings) -> int:
+    """Delete raw files; the records of their URLs stay and are compared next time.
+
+    Partial files that a process is fetching are left alone. Datasets do not need raw files.
+
+    Returns:
+        Bytes that were deleted.
+
+    Raises:
+        AccessError: The folder may not be written.
+    """
+    return sum(item.size for item in downloads if remove_download(item, settings))
+
+
+def remove_download(download: Download, settings: Settings) -> bool:
+    """Delete one raw file, as `remove_downloads`; return False if a process is fetching it."""
+    with disk_errors(settings.downloads):
+        if download.whole:
+            download.path.unlink(missing_ok=True)
+            return True
+        lock = settings.downloads / "locks" / f"{download.path.stem}.lock"
+        return unless_locked(lock, lambda: remove_partial(download.path))
+
+
+def discard(fetched: Iterable[FetchedFile], settings: Settings) -> None:
+    """Delete files that a run fetched; the user's own files stay.
+
+    Raises:
+        AccessError: The folder may not be written.
+    """
+    with disk_errors(settings.downloads):
+        for file in fetched:
+            if file.path == whole_path(settings, file.sha256):
+                file.path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class Crc32c:
         self._waiting = b""
 
     def update(self, block: bytes) -> None:
-        """Take the next bytes; what does not fill a row waits for more."""
+        """Take the next bytes; those that do not fill a row wait for more."""
         data = self._waiting + block
         whole = len(data) // _ROW * _ROW
         self._waiting = data[whole:]
@@ -78,7 +78,7 @@ def _folded(row: NDArray[np.uint32]) -> int:
 
 @lru_cache(maxsize=1)
 def _byte_table() -> NDArray[np.uint32]:
-    """Where each low byte leads when it is shifted out."""
+    """Return the effect of each low byte when it is shifted out."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ ((table & np.uint32(1)) * np.uint32(_REVERSED))
@@ -87,7 +87,7 @@ def _byte_table() -> NDArray[np.uint32]:
 
 @lru_cache(maxsize=1)
 def _row_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Where the low and the high 16 bits of a word lead when a row of zeros passes."""
+    """Return the effect of a row of zeros on the low and the high 16 bits of a word."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     move = _zeros(_ROW)
     return _apply(move, halves), _apply(move, halves << np.uint32(16))

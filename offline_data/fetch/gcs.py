@@ -1,50 +1,114 @@
-"""Google Cloud Storage: pages of the JSON listing of a public bucket, without an account.
+"""Lists public buckets of Google Cloud Storage over plain HTTPS, without an account.
 
-`GET /storage/v1/b/BUCKET/o` as the JSON API's `objects.list` describes it.
+`GET /storage/v1/b/BUCKET/o` as the JSON API's `objects.list` describes it:
+https://cloud.google.com/storage/docs/json_api/v1/objects/list
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-from offline_data.fetch.http import parse_json
-from offline_data.fetch.objects import BucketObject, Page, damaged, read_object, text_of
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    NetworkError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.fetch.client import get_document, parse_json
+from offline_data.fetch.files import RemoteFile
+from offline_data.paths import check_relative, is_unicode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from offline_data.config import Settings
+    from offline_data.fetch.retry import FetchLimits
 
 HOST = "https://storage.googleapis.com"
+_FORM = "gs://BUCKET/PREFIX"
+_MAX_PAGES = 10_000
+"""Pages of a listing, a thousand objects each: more than any dataset has."""
+_MAX_MESSAGE = 300
+"""Characters of a message that a host can make as long as it likes."""
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}[A-Za-z0-9]")
+_SIZE = re.compile(r"[0-9]{1,18}")
 _FIELDS = "kind,nextPageToken,items(kind,name,size,md5Hash,crc32c,generation,contentEncoding)"
 _GLOB = frozenset("*?[]{}\\")
 _DIGESTS = (("md5Hash", "md5", 16), ("crc32c", "crc32c", 4))
+_HINTS: dict[type[Exception], str] = {
+    NotFoundError: "is the bucket's name right? OFFLINE_DATA_MIRRORS names other hosts",
+    AuthError: "its owner lets nobody list it; its objects may be public all the same",
+}
+
+
+@dataclass(frozen=True)
+class BucketObject:
+    """One object as its bucket lists it."""
+
+    name: str
+    """The whole name, parts between `/`; any text, so not yet a path."""
+    size: int | None
+    """Bytes that are sent; None where the listing counts other bytes than those."""
+    digest: str | None
+    """`md5:…`, else `crc32c:…`, of the bytes that are sent; None where the listing has neither."""
+    version: str
+    """Generation: another one where the content is another."""
+    url: str
+    """URL of its bytes, quoted."""
+
+    def file(self, below: str = "", magic: bytes = b"") -> RemoteFile:
+        """Return the file to fetch.
+
+        Args:
+            below: Beginning of the name that is not part of the file's path, `pen/human-v0/`.
+            magic: What the file must begin with.
+
+        Raises:
+            UsageError: The name does not begin with `below`.
+            IntegrityError: The rest of the name is not a path inside a folder.
+
+        Example:
+            >>> listed = BucketObject(
+            ...     "pen/a.json", 2, None, "7", "https://host.example/b/pen/a.json"
+            ... )
+            >>> listed.file("pen/").path
+            'a.json'
+        """
+        if not self.name.startswith(below):
+            raise UsageError(f"Object {self.name!r} is not below {below!r}")
+        path = check_relative(self.name.removeprefix(below), f"An object at {self.url}")
+        return RemoteFile(path, (self.url,), self.size, self.digest, magic)
+
+
+@dataclass(frozen=True)
+class ListingPage:
+    """One page of a listing."""
+
+    objects: tuple[BucketObject, ...]
+    """In the host's order, with placeholders of folders."""
+    token: str | None
+    """Asks for the next page; None on the last."""
 
 
 @dataclass(frozen=True)
 class GcsListing:
-    """The objects of a bucket below a prefix."""
+    """The objects of a bucket below a prefix: how they are asked for, how answers are read."""
 
     bucket: str
     """Its name."""
     prefix: str = ""
-    """What all names begin with."""
+    """Beginning of all names."""
     ending: str = ""
-    """What all names that are wanted end with; the host may list others too."""
-
-    @property
-    def place(self) -> str:
-        """`gs://BUCKET`."""
-        return f"gs://{self.bucket}"
-
-    @property
-    def advice(self) -> str:
-        """Nothing: one host has all buckets."""
-        return ""
+    """End of the names that are wanted; the host may list others too."""
 
     def page_url(self, token: str | None) -> str:
-        """URL of the first page, or of the one that `token` stands for."""
+        """Return the URL of the first page, or of the one that `token` stands for."""
         plain = self.ending and not _GLOB & set(self.ending)
         query = {
             "prefix": self.prefix,
@@ -56,43 +120,126 @@ class GcsListing:
         filled = urlencode({key: value for key, value in query.items() if value})
         return f"{HOST}/storage/v1/b/{self.bucket}/o?{filled}"
 
-    def read_page(self, body: bytes, url: str) -> Page:
-        """Read one page; raises `IntegrityError` where it is none."""
+    def read_page(self, body: bytes, url: str) -> ListingPage:
+        """Read what came from `url`; raises `IntegrityError` if it is not a page of this listing."""
         answer = parse_json(body, url)
         if not isinstance(answer, dict) or answer.get("kind") != "storage#objects":
-            raise damaged(url, f"it begins with {body[:80]!r}")
+            raise _damaged(url, f"it begins with {body[:80]!r}")
         items = answer.get("items", [])
         if not isinstance(items, list):
-            raise damaged(url, f"'items' is {type(items).__name__}")
-        token = text_of(answer, "nextPageToken", url) if "nextPageToken" in answer else None
-        return Page(tuple(self._object(item, url) for item in items), token)
+            raise _damaged(url, f"'items' is {type(items).__name__}")
+        token = _text(answer, "nextPageToken", url) if "nextPageToken" in answer else None
+        return ListingPage(tuple(self._object(item, url) for item in items), token)
 
     def _object(self, item: Any, page: str) -> BucketObject:
         if not isinstance(item, dict):
-            raise damaged(page, f"an object is {type(item).__name__}")
-        base = f"{HOST}/{self.bucket}"
-        named = {**item, "version": item.get("generation")}
-        found = read_object(named, base, _digest(item, page), page)
+            raise _damaged(page, f"an object is {type(item).__name__}")
+        name, size, version = (_text(item, key, page) for key in ("name", "size", "generation"))
+        if not name.startswith(self.prefix):
+            raise _damaged(page, f"{name!r} is in it, which does not begin with {self.prefix!r}")
+        if not _SIZE.fullmatch(size):
+            raise _damaged(page, f"object {name!r} has size {size!r}")
+        url, digest = f"{HOST}/{self.bucket}/{quote(name)}", _digest(item, page)
         if item.get("contentEncoding") == "gzip":
             # sent unpacked to whom does not accept gzip, but size and digests are of what is stored
-            return replace(found, size=None, digest=None)
-        return found
+            return BucketObject(name, None, None, version, url)
+        return BucketObject(name, int(size), digest, version, url)
+
+
+def list_bucket(
+    url: str,
+    settings: Settings,
+    *,
+    ending: str = "",
+    limits: FetchLimits | None = None,
+    sleep: Callable[[float], None] | None = None,
+) -> tuple[BucketObject, ...]:
+    """List the objects of a public bucket whose names begin with a prefix.
+
+    Nothing in the URL is unquoted. `a/b` is also the beginning of `a/bc`: a folder ends with `/`.
+    A mirror of the settings replaces the beginning of the `https://` URLs of pages and objects.
+
+    Args:
+        url: `gs://BUCKET/PREFIX`.
+        settings: Mirrors, and whether a network may be used.
+        ending: Leave out objects whose names end otherwise; the request says so, so that the host
+            need not send them.
+        limits: Waits and tries; None for the defaults.
+        sleep: Waits so many seconds between tries; None for `time.sleep`.
+
+    Returns:
+        By name, in the order of code points; without placeholders of folders (names that end
+        with `/`). Empty if nothing has the prefix. Objects that change while pages are being
+        fetched may be in it or not.
+
+    Raises:
+        UsageError: The URL has another form, or a name that no bucket has.
+        OfflineError: `settings.offline` is set; no socket was opened.
+        NotFoundError: No such bucket.
+        AuthError: It may not be listed without an account.
+        NetworkError: The host does not answer as it should.
+        IntegrityError: The answer is not a listing, lists an object twice, or never ends.
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if scheme != "gs":
+        raise UsageError(f"{url!r} is not the URL of a bucket; expected {_FORM}")
+    if not _BUCKET.fullmatch(bucket) or not is_unicode(prefix):
+        raise UsageError(f"{url!r} names no bucket and prefix; expected {_FORM}")
+    listing = GcsListing(bucket, prefix, ending)
+    found: dict[str, BucketObject] = {}
+    seen: set[str | None] = set()
+    token: str | None = None
+    while True:
+        page_url = listing.page_url(token)
+        try:
+            page = get_document(page_url, settings, listing.read_page, limits=limits, sleep=sleep)
+        except OfflineError:
+            raise
+        except (NotFoundError, AuthError, NetworkError) as error:
+            message = f"gs://{bucket} cannot be listed: {error.message}"
+            raise type(error)(message, hint=_HINTS.get(type(error), error.hint)) from error
+        for listed in page.objects:
+            if listed.name in found:
+                raise _damaged(page_url, f"{listed.name!r} is listed twice")
+            found[listed.name] = listed
+        if page.token is None:
+            break
+        seen.add(token)
+        token = page.token
+        if token in seen:
+            raise _damaged(page_url, f"the token {token!r} of a next page came before: no end")
+        if len(seen) == _MAX_PAGES:
+            raise _damaged(page_url, f"it has more than {_MAX_PAGES:,} pages")
+    return tuple(
+        found[name] for name in sorted(found) if name.endswith(ending) and not name.endswith("/")
+    )
 
 
 def _digest(item: Mapping[str, Any], page: str) -> str | None:
     """Return the best digest of an object; one that was composed of others has no md5."""
     for key, algorithm, length in _DIGESTS:
         if key in item:
-            value = _from_base64(item[key])
+            try:
+                value = base64.b64decode(item[key], validate=True)
+            except (ValueError, TypeError):
+                value = b""
             if len(value) != length:
-                raise damaged(page, f"{key!r} of {item.get('name')!r} is {item[key]!r}")
+                raise _damaged(page, f"{key!r} of {item.get('name')!r} is {item[key]!r}")
             return f"{algorithm}:{value.hex()}"
     return None
 
 
-def _from_base64(value: Any) -> bytes:
-    """Decode a digest; empty where it is none."""
-    try:
-        return base64.b64decode(value, validate=True)
-    except (ValueError, TypeError):
-        return b""
+def _text(item: Mapping[str, object], key: str, page: str) -> str:
+    """Return a text of a page; raises `FormatError` if it is missing, empty or not Unicode."""
+    value = item.get(key)
+    if not isinstance(value, str) or not value or not is_unicode(value):
+        raise _damaged(page, f"{key!r} is {value!r} in {dict(item)}")
+    return value
+
+
+def _damaged(page: str, found: str) -> FormatError:
+    return FormatError(
+        f"{page} is not a listing of a bucket: {found[:_MAX_MESSAGE]}",
+        hint="a proxy or a mirror may stand between; OFFLINE_DATA_MIRRORS names other hosts",
+    )

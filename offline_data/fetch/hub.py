@@ -1,25 +1,50 @@
-"""Files of the Hugging Face hub: their URLs, what it publishes about them, the user's own cache.
+"""The Hugging Face hub: files of a dataset repository, what it publishes about them, its errors.
 
-Their bytes come as those of every other host do, so that they are resumed and verified alike.
+The bytes come as those of every other host do, so that they are resumed and verified alike.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from offline_data.errors import UsageError
-from offline_data.fetch.hub_api import hub_errors
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    NetworkError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.retry import (
+    PASSING,
+    FetchLimits,
+    TransientError,
+    parse_retry_after,
+    with_retries,
+)
 
 if TYPE_CHECKING:
-    from offline_data.config import Settings
-    from offline_data.fetch.files import RemoteFile
+    from collections.abc import Callable, Iterator
 
+    from offline_data.config import Settings
+
+T = TypeVar("T")
 _URL = re.compile(r"hf://datasets/(?P<repo>[^@]+)@(?P<revision>[^/]+)/(?P<path>.+)")
 _HEX = re.compile(r"[0-9a-f]+")
 _ALGORITHMS = {64: "sha256", 40: "git"}
+_MOST_ENTRIES = 1_000_000
+_LOG_IN = (
+    "log in with `hf auth login` or set HF_TOKEN; a gated dataset also needs its terms accepted"
+)
 
 
 @dataclass(frozen=True)
@@ -105,3 +130,140 @@ def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
     if algorithm is None or (algorithm == "git" and size is None):
         return replace(file, size=size)
     return replace(file, size=size, digest=f"{algorithm}:{found.etag}")
+
+
+@dataclass(frozen=True)
+class HubListing:
+    """The files of a folder of a repository at one commit."""
+
+    commit: str
+    """Sha, 40 hex digits: the same files for ever."""
+    files: tuple[RemoteFile, ...]
+    """Sorted by path; `path` is the one in the repository. Each has its size, and a digest: sha256
+    of what is kept in LFS or Xet, git's blob id of what is not."""
+
+
+def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -> HubListing:
+    """List all files below a folder.
+
+    Args:
+        repo: `user/name` of a dataset repository.
+        folder: Posix path in it; empty for all of it.
+        revision: Commit, branch or tag; None for the main branch.
+        settings: Endpoint and token.
+
+    Raises:
+        NotFoundError: No such repository, revision or folder, or no files in it.
+        AuthError: The hub refuses.
+        NetworkError: It does not answer as it should, after several tries.
+        OfflineError: `settings.offline` is set.
+    """
+    api, what = hub_api(settings), f"dataset repository {repo}"
+    commit = ask_hub(what, lambda: str(api.dataset_info(repo, revision=revision).sha))
+
+    def entries() -> list[Any]:
+        listed = api.list_repo_tree(
+            repo,
+            path_in_repo=folder.rstrip("/") or None,
+            recursive=True,
+            revision=commit,
+            repo_type="dataset",
+        )
+        return list(islice(listed, _MOST_ENTRIES + 1))
+
+    found = sorted(ask_hub(what, entries), key=lambda entry: str(entry.path))
+    if len(found) > _MOST_ENTRIES:
+        raise FormatError(f"The listing of {repo} has more than {_MOST_ENTRIES:,} entries")
+    files = tuple(
+        RemoteFile(
+            entry.path,
+            (f"hf://datasets/{repo}@{commit}/{entry.path}",),
+            entry.size,
+            f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git:{entry.blob_id}",
+        )
+        for entry in found
+        if hasattr(entry, "size")
+    )
+    if not files:
+        raise NotFoundError(f"{repo} has no files in {folder or 'it'}")
+    return HubListing(commit, files)
+
+
+def hub_api(settings: Settings) -> Any:
+    """Return a `huggingface_hub.HfApi` with the endpoint and token of the settings.
+
+    Call its methods inside `hub_errors`, and never in offline mode.
+
+    Raises:
+        OfflineError: `settings.offline` is set.
+    """
+    if settings.offline:
+        raise OfflineError(
+            "The Hugging Face hub cannot be asked in offline mode",
+            hint="run this once without --offline (and without HF_HUB_OFFLINE)",
+        )
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=settings.hub_endpoint, token=settings.hub_token)
+
+
+def ask_hub(what: str, call: Callable[[], T]) -> T:
+    """Call the hub's API, again where that may help, and turn its errors into this package's.
+
+    Args:
+        what: Repository or account that messages name.
+        call: For example a method of `hub_api`; an iterator must be used up inside.
+
+    Raises:
+        AuthError, NotFoundError, UsageError: What the hub said.
+        NetworkError: It does not answer as it should.
+    """
+
+    def attempt() -> T:
+        with hub_errors(what):
+            return call()
+
+    return with_retries(attempt, FetchLimits(), time.sleep)
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Turn every expected error of huggingface_hub into one of this package.
+
+    Args:
+        what: URL or repository that messages name.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    # the base class of the HTTP library that this version of huggingface_hub uses
+    http_error = HfHubHTTPError.__bases__[0]
+    try:
+        yield
+    except OfflineDataError:
+        raise
+    except HFValidationError as error:
+        raise UsageError(f"{what} cannot be on the hub: {error}") from error
+    except (http_error, OSError, RuntimeError, ValueError) as error:
+        raise _translate(error, what, passing=isinstance(error, http_error)) from error
+
+
+def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineDataError:
+    from huggingface_hub import errors as hub
+
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    said = " ".join(str(error).split()[:40])
+    if isinstance(error, hub.OfflineModeIsEnabled):
+        return OfflineError(f"{what} is not on this disk and the hub is offline: {said}")
+    missing = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.EntryNotFoundError)
+    if isinstance(error, missing) and not isinstance(error, hub.GatedRepoError):
+        return NotFoundError(f"The hub has no {what}: {said}", hint=f"if it is private, {_LOG_IN}")
+    if status in {401, 403}:
+        return AuthError(f"The hub refused {what} with status {status}: {said}", hint=_LOG_IN)
+    answer = f"status {status}" if status else type(error).__name__
+    message = f"The hub did not answer about {what}: {answer}: {said}"
+    if status in PASSING or (passing and status is None):
+        wait = getattr(response, "headers", {}).get("Retry-After")
+        now = datetime.now(timezone.utc)
+        return TransientError(message, retry_after=parse_retry_after(wait, now))
+    return NetworkError(message, hint="try again later, or name another hub in HF_ENDPOINT")

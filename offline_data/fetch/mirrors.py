@@ -1,12 +1,19 @@
-"""Mirrors: other places for a published URL, and the order in which places are tried."""
+"""The places of a file: published URLs and their mirrors, and the hosts behind them."""
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def with_mirrors(
@@ -14,12 +21,12 @@ def with_mirrors(
     mirrors: Sequence[tuple[str, str]],
     plainly: Callable[[str], str] = str,
 ) -> tuple[str, ...]:
-    """List where to look for a file: before each URL its rewritings, in the order of `mirrors`.
+    """List the places of a file: before each URL its mirrors, in the order of `mirrors`.
 
     Args:
         urls: Published URLs, best first.
-        mirrors: Prefixes and what to put in their place.
-        plainly: Gives the `http(s)://` form of a URL of another kind, which mirrors may name too.
+        mirrors: Prefixes and their replacements.
+        plainly: Returns the `http(s)://` form of a URL of another kind, which mirrors may name too.
 
     Example:
         >>> with_mirrors(["http://a/x"], [("http://a", "file:///mnt/a"), ("http://b", "http://c")])
@@ -41,7 +48,7 @@ def scheme_of(url: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Name the place that a URL leads to, for people and for counting connections.
+    """Name the host of a URL, for messages and for counting connections.
 
     Example:
         >>> host_of("http://a.org:80/x"), host_of("hf://datasets/u/n@c/x"), host_of("file:///x")
@@ -51,3 +58,55 @@ def host_of(url: str) -> str:
     if parts.scheme in {"http", "https"}:
         return parts.netloc.rpartition("@")[2]
     return "this machine" if parts.scheme == "file" else parts.scheme
+
+
+def path_of_url(url: str) -> Path:
+    """Return the path of a `file://` URL; raises `UsageError` if it names another machine.
+
+    Example:
+        >>> path_of_url("file:///data/a%20b.hdf5").as_posix()
+        '/data/a b.hdf5'
+    """
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+        raise UsageError(f"{url!r} is not a file of this machine; expected file:///PATH")
+    return Path(os.fsdecode(unquote_to_bytes(parts.path)))
+
+
+class Hosts:
+    """The hosts of one run: few connections to each, and those that failed come last.
+
+    Shared by threads.
+
+    Args:
+        per_host: Files that are fetched from one host at a time.
+    """
+
+    def __init__(self, per_host: int) -> None:
+        self._slots: dict[str, Semaphore] = defaultdict(lambda: Semaphore(per_host))
+        self._down: set[str] = set()
+        self._lock = Lock()
+
+    def order(self, urls: Sequence[str]) -> list[str]:
+        """Return the URLs in their order, but those of hosts that failed last."""
+        with self._lock:
+            return sorted(urls, key=lambda url: host_of(url) in self._down)
+
+    def failed(self, url: str) -> bool:
+        """Mark the host of `url` as failed; return True the first time."""
+        with self._lock:
+            known = host_of(url) in self._down
+            self._down.add(host_of(url))
+        return not known
+
+    @contextmanager
+    def slot(self, url: str, check: Callable[[], None]) -> Iterator[None]:
+        """Hold one of the few connections to the host of `url`; `check` may raise while waiting."""
+        with self._lock:
+            slots = self._slots[host_of(url)]
+        while not slots.acquire(timeout=0.1):
+            check()
+        try:
+            yield
+        finally:
+            slots.release()

@@ -1,4 +1,4 @@
-"""Decides what is to be fetched, without a network and without touching the disk."""
+"""Decides what is to be fetched; asks no host and writes nothing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from offline_data.disk import free_bytes, human_bytes
 from offline_data.errors import UsageError
 from offline_data.fetch.cache import (
-    Record,
+    FetchRecord,
+    PartialState,
     bytes_of,
     partial_path,
     read_record,
     whole_path,
 )
-from offline_data.fetch.digest import split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
-from offline_data.fetch.note import note_path, read_note
+from offline_data.fetch.verify import split_digest
 from offline_data.paths import check_relative
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ SCHEMES = frozenset({"http", "https", "hf", "file"})
 
 @dataclass(frozen=True)
 class FileStep:
-    """What is to be done about one file, and why."""
+    """The action for one file, and its reason."""
 
     file: RemoteFile
     """The file as published."""
@@ -44,13 +44,13 @@ class FileStep:
     reason: str
     """Half a sentence for people."""
     places: tuple[str, ...]
-    """Where to look, in this order: mirrors and published URLs."""
+    """Mirrors and published URLs, in the order in which they are tried."""
     wanted: int | None
-    """Bytes still to come over the network; None where nobody says."""
+    """Bytes still to come over the network; None if unknown."""
     path: Path | None = None
-    """Where its bytes are (`keep`), else None."""
-    record: Record | None = None
-    """What its URL had when it was last fetched."""
+    """Path of its bytes (`keep`), else None."""
+    record: FetchRecord | None = None
+    """The record of the last fetch."""
     force: bool = False
     """Whether a change of content since then is accepted."""
 
@@ -62,7 +62,7 @@ class FetchPlan:
     steps: tuple[FileStep, ...]
     """One for each file, in the order given."""
     root: Path
-    """Where the bytes will go: the downloads folder."""
+    """The downloads folder."""
     free: int
     """Bytes free there."""
 
@@ -73,15 +73,15 @@ class FetchPlan:
 
     @property
     def unknown(self) -> int:
-        """Number of files whose size nobody says."""
+        """Number of files of unknown size."""
         return sum(step.wanted is None for step in self.steps)
 
     def __str__(self) -> str:
         """Give a line for each file and one for all."""
-        lines = [
-            f"{step.action:8} {_size(step.wanted):>10}  {step.file.path}  ({step.reason})"
-            for step in self.steps
-        ]
+        lines = []
+        for step in self.steps:
+            size = "?" if step.wanted is None else human_bytes(step.wanted)
+            lines.append(f"{step.action:8} {size:>10}  {step.file.path}  ({step.reason})")
         more = f" and {self.unknown} files of unknown size" if self.unknown else ""
         total = f"{human_bytes(self.wanted)}{more} to fetch; {human_bytes(self.free)} free"
         return "\n".join([*lines, f"{total} in {self.root}"])
@@ -102,28 +102,18 @@ def plan_fetch(
         UsageError: No URL, an unknown kind of URL, a malformed digest, a path given twice.
     """
     paths = [check_relative(file.path) for file in files]
-    twice = (
-        {path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()
-    )
-    if twice:
-        raise UsageError(f"Files to fetch have the same path: {', '.join(sorted(twice))}")
+    if len(set(paths)) < len(paths):
+        twice = ", ".join(sorted({path for path in paths if paths.count(path) > 1}))
+        raise UsageError(f"Files to fetch have the same path: {twice}")
     steps = tuple(_step(file, settings, force=force) for file in files)
     return FetchPlan(steps, settings.downloads, free_bytes(settings.downloads))
 
 
 def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
-    places = with_mirrors(file.urls, settings.mirrors, lambda url: _plainly(url, settings))
-    _check(file, places)
-    record = read_record(settings, file.urls[0])
-    action, reason, wanted, path = _decide(file, settings, record, places, force=force)
-    return FileStep(file, action, reason, places, wanted, path, record, force=force)
+    def plainly(url: str) -> str:
+        return url_on_hub(url, settings) if scheme_of(url) == "hf" else url
 
-
-def _plainly(url: str, settings: Settings) -> str:
-    return url_on_hub(url, settings) if scheme_of(url) == "hf" else url
-
-
-def _check(file: RemoteFile, places: tuple[str, ...]) -> None:
+    places = with_mirrors(file.urls, settings.mirrors, plainly)
     if not places:
         raise UsageError(f"{file.path} has no URL")
     for url in places:
@@ -132,56 +122,40 @@ def _check(file: RemoteFile, places: tuple[str, ...]) -> None:
             raise UsageError(f"{file.path} cannot be fetched from {url!r}; known are {known}")
     if file.digest is not None:
         split_digest(file.digest)
+    record = read_record(settings, file.urls[0])
 
+    def step(action: Action, reason: str, wanted: int | None, path: Path | None = None) -> FileStep:
+        return FileStep(file, action, reason, places, wanted, path, record, force=force)
 
-def _size(wanted: int | None) -> str:
-    return "?" if wanted is None else human_bytes(wanted)
-
-
-_Decision: TypeAlias = tuple[Action, str, "int | None", "Path | None"]
-
-
-def _decide(
-    file: RemoteFile,
-    settings: Settings,
-    record: Record | None,
-    places: tuple[str, ...],
-    *,
-    force: bool,
-) -> _Decision:
     path = here(file, settings, record)
     if path is not None and not force:
-        return "keep", "here already", 0, path
+        return step("keep", "here already", 0, path)
     if force and record is not None:
-        return "replace", "asked for again", file.size, None
+        return step("replace", "asked for again", file.size)
     if record is not None and bytes_of(settings, record) is not None:
-        return "replace", "published as another file since", file.size, None
-    return _new(file, settings, places)
-
-
-def _new(file: RemoteFile, settings: Settings, places: tuple[str, ...]) -> _Decision:
+        return step("replace", "published as another file since", file.size)
     if scheme_of(places[0]) == "file":
-        return "fetch", "on this machine, to be verified", 0, None
+        return step("fetch", "on this machine, to be verified", 0)
     if scheme_of(file.urls[0]) == "hf" and cached_by_user(file.urls[0]):
-        return "fetch", "in the Hugging Face cache, to be verified", 0, None
-    part = _bytes_of_part(file, settings)
+        return step("fetch", "in the Hugging Face cache, to be verified", 0)
+    part = _resumable_bytes(file, settings)
     if part:
         left = None if file.size is None else max(file.size - part, 0)
-        return "resume", f"{human_bytes(part)} are here", left, None
-    return "fetch", "not here", file.size, None
+        return step("resume", f"{human_bytes(part)} are here", left)
+    return step("fetch", "not here", file.size)
 
 
-def _bytes_of_part(file: RemoteFile, settings: Settings) -> int:
-    """Return how many bytes of a part will be gone on with, if its host lets us."""
+def _resumable_bytes(file: RemoteFile, settings: Settings) -> int:
+    """Return how many bytes of a partial file will be resumed, if its host allows it."""
     path = partial_path(settings, file.urls[0])
     try:
         size = path.stat().st_size
     except OSError:
         return 0
-    return size if file.digest else read_note(note_path(path)).trusted(size)
+    return size if file.digest else PartialState.read(path).trusted(size)
 
 
-def here(file: RemoteFile, settings: Settings, record: Record | None) -> Path | None:
+def here(file: RemoteFile, settings: Settings, record: FetchRecord | None) -> Path | None:
     """Return where a file's verified bytes are on this disk, or None.
 
     They are its bytes if they have the published sha256, or if they were verified when they were

@@ -1,8 +1,9 @@
-"""Trying again: exponential backoff with jitter, `Retry-After`, and an end to it."""
+"""`FetchLimits`, and trying again within them: exponential backoff with jitter, `Retry-After`."""
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -12,13 +13,43 @@ from offline_data.errors import NetworkError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offline_data.fetch.limits import FetchLimits
-
 T = TypeVar("T")
 _STEPS = 1000
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that the next try may not meet."""
+
+
+@dataclass(frozen=True)
+class FetchLimits:
+    """Limits of one run; the defaults are for real hosts, tests pass shorter ones.
+
+    `huggingface_hub` keeps its own limits for what goes through it.
+    """
+
+    connect: float = 10.0
+    """Seconds to wait for a connection."""
+    read: float = 30.0
+    """Seconds without a byte after which a connection counts as stalled."""
+    tries: int = 5
+    """Tries in a row that may bring next to nothing before a host is given up."""
+    fruitful: int = 1024
+    """New bytes from which on a try counts as one that brought something."""
+    first_wait: float = 0.5
+    """Seconds before the second try; doubles with every try that brings nothing."""
+    longest_wait: float = 30.0
+    """Seconds that the doubling stops at."""
+    longest_retry_after: float = 120.0
+    """Seconds of a server's `Retry-After` that are honoured; a longer one gives the host up."""
+    redirects: int = 10
+    """Redirects that one request may follow."""
+    unsized: int = 64 << 30
+    """Bytes of an answer that does not say how many will come, where the source does not either;
+    and never more than half of what is free on the disk."""
+    files_at_once: int = 8
+    """Files that are fetched at the same time."""
+    per_host: int = 4
+    """Files that are fetched from one host at the same time."""
 
 
 class TransientError(NetworkError):
@@ -34,13 +65,13 @@ class TransientError(NetworkError):
         self.retry_after = retry_after
 
 
-def persist(
+def with_retries(
     attempt: Callable[[], T],
     limits: FetchLimits,
     sleep: Callable[[float], None],
     reached: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Call `attempt` until it succeeds or too many tries in a row brought nothing new.
+    """Call `attempt` until it succeeds or too many attempts in a row made no progress.
 
     Args:
         attempt: Raises `TransientError` where another try may help; other errors end it at once.
@@ -63,17 +94,13 @@ def persist(
             else:
                 failures += 1
             if failures >= limits.tries:
-                raise _given_up(error, failures) from error
+                attempts = "1 attempt" if failures == 1 else f"{failures} attempts in a row"
+                raise NetworkError(
+                    f"{error.message} (gave up after {attempts} without progress)",
+                    hint="run the same command again: it resumes where it stopped; "
+                    "OFFLINE_DATA_MIRRORS names other hosts",
+                ) from error
             sleep(wait_before(failures, error, limits))
-
-
-def _given_up(error: TransientError, failures: int) -> NetworkError:
-    tries = "one try" if failures == 1 else f"{failures} tries in a row"
-    return NetworkError(
-        f"{error.message} (given up after {tries} that brought next to nothing)",
-        hint="run the same command again: it goes on where it stopped; "
-        "OFFLINE_DATA_MIRRORS names other hosts",
-    )
 
 
 def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> float:
@@ -89,7 +116,7 @@ def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> fl
         if error.retry_after > limits.longest_retry_after:
             raise NetworkError(
                 f"{error.message}: it asks to come back in {error.retry_after:.0f} s",
-                hint="run the same command again then: it goes on where it stopped",
+                hint="run the same command again then: it resumes where it stopped",
             ) from error
         return error.retry_after
     full = min(limits.first_wait * 2.0 ** max(failures - 1, 0), limits.longest_wait)
@@ -97,7 +124,7 @@ def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> fl
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Read a `Retry-After` header, seconds or a date; None where there is none that makes sense.
+    """Read a `Retry-After` header, seconds or a date; None if it is missing or makes no sense.
 
     Example:
         >>> parse_retry_after("7", datetime(2024, 1, 1, tzinfo=timezone.utc))

@@ -1,36 +1,58 @@
-"""Carries a plan out: several files at once, one count of bytes, an end that leaves no half file."""
+"""Carries a plan out: several files at once, each verified before it gets its name."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from threading import Event
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
 
-from offline_data.disk import require_bytes
-from offline_data.fetch.assemble import assemble
-from offline_data.fetch.bring import bring_file
-from offline_data.fetch.downloads import discard
-from offline_data.fetch.errand import Errand, FetchCancelledError
+from offline_data.disk import disk_errors, require_bytes, sync_folder
+from offline_data.errors import (
+    AccessError,
+    AuthError,
+    IntegrityError,
+    NetworkError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+)
+from offline_data.fetch.cache import (
+    FetchRecord,
+    file_lock,
+    lock_path,
+    partial_path,
+    read_record,
+    remove_partial,
+    whole_path,
+    write_record,
+)
+from offline_data.fetch.client import offline_error, open_client
+from offline_data.fetch.download import FetchCancelledError, FetchSession, ResumableDownload
 from offline_data.fetch.files import FetchedFile
-from offline_data.fetch.hosts import Hosts
-from offline_data.fetch.http import open_client
-from offline_data.fetch.limits import FetchLimits
-from offline_data.fetch.meter import Meter, total_of
-from offline_data.fetch.mirrors import scheme_of
-from offline_data.fetch.publish import kept
-from offline_data.fetch.threads import in_threads
+from offline_data.fetch.hub import cached_by_user, hub_headers, url_on_hub, with_facts
+from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
+from offline_data.fetch.plan import here
+from offline_data.fetch.progress import ByteProgress, total_of
+from offline_data.fetch.retry import FetchLimits, with_retries
+from offline_data.fetch.verify import Hashes, check_whole, hash_file
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import httpx
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.fetch.files import RemoteFile
     from offline_data.fetch.plan import FetchPlan, FileStep
     from offline_data.progress import Progress
 
-__all__ = ["FetchedFile", "assemble", "discard", "run_fetch"]
+T = TypeVar("T")
+_GRACE = 1.0
+"""Seconds that threads get to notice the end; one that waits for a host is left to its limits."""
 
 
 def run_fetch(
@@ -41,14 +63,14 @@ def run_fetch(
     limits: FetchLimits | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> tuple[FetchedFile, ...]:
-    """Bring every file of a plan here and verify it.
+    """Fetch every file of a plan and verify it.
 
-    Files get their names only after size, first bytes and digest are right. What was interrupted,
-    by an error, Ctrl-C or a kill, is resumed by the next run where the host allows it. If one file
-    fails, the others stop.
+    Files get their names only after size, first bytes and digest are right. A download that was
+    interrupted by an error, Ctrl-C or a kill is resumed by the next run where the host allows it.
+    If one file fails, the others stop.
 
     Args:
-        plan: What `plan_fetch` decided.
+        plan: From `plan_fetch`.
         settings: The settings that the plan was made with.
         progress: Gets one task of bytes over all files.
         limits: Waits, tries, connections; None for the defaults.
@@ -59,73 +81,313 @@ def run_fetch(
 
     Raises:
         OfflineError: Offline, and a file is neither here nor on this machine; no socket was opened.
-        NoSpaceError: The disk is too small, or became full; the part of that file is gone.
-        IntegrityError: What came is not what is published, or changed since it was last fetched.
-        NotFoundError, AuthError, NetworkError: What the published host said, after all mirrors.
+        NoSpaceError: The disk is too small, or became full; that file's partial file is deleted.
+        IntegrityError: A file is not what is published, or changed since it was last fetched.
+        NotFoundError, AuthError, NetworkError: Of the published host, after all mirrors failed.
         AccessError: The downloads folder may not be written.
     """
     coming = [step for step in plan.steps if step.path is None]
-    found = iter(_bring_all(coming, settings, progress, limits or FetchLimits(), sleep))
+    bounds = limits or FetchLimits()
+    fetched = iter(_fetch_all(coming, settings, progress, bounds, sleep) if coming else ())
     return tuple(
-        kept(step.file, step.path, step.record) if step.path else next(found) for step in plan.steps
+        _kept(step.file, step.path, step.record) if step.path else next(fetched)
+        for step in plan.steps
     )
 
 
-def _bring_all(
-    coming: list[FileStep],
-    settings: Settings,
-    progress: Progress,
-    limits: FetchLimits,
-    sleep: Callable[[float], None] | None,
-) -> list[FetchedFile]:
-    if not coming:
-        return []
-    wanted = sum(step.wanted or 0 for step in coming)
-    require_bytes(settings.downloads, wanted, f"Fetching {len(coming)} files")
-    with _errand(coming, settings, progress, limits, sleep) as errand:
-        return in_threads(
-            lambda index: bring_file(coming[index], index, errand),
-            len(coming),
-            errand.limits.files_at_once,
-            errand.stop,
-        )
-
-
-@contextmanager
-def _errand(
+def _fetch_all(
     steps: list[FileStep],
     settings: Settings,
     progress: Progress,
     limits: FetchLimits,
     sleep: Callable[[float], None] | None,
-) -> Iterator[Errand]:
-    """Open what the files of one run share."""
+) -> list[FetchedFile]:
+    wanted = sum(step.wanted or 0 for step in steps)
+    require_bytes(settings.downloads, wanted, f"Fetching {len(steps)} files")
     stop = Event()
 
     def wait(seconds: float) -> None:
         if stop.wait(seconds):
             raise FetchCancelledError
 
-    with _client(steps, settings, limits) as client, _count(progress, steps) as meter:
-        hosts = Hosts(limits.per_host)
-        yield Errand(settings, limits, progress, meter, hosts, client, stop, sleep or wait)
-
-
-@contextmanager
-def _count(progress: Progress, steps: list[FileStep]) -> Iterator[Meter]:
+    schemes = {scheme_of(url) for step in steps for url in step.places}
+    online = not settings.offline and schemes & {"http", "https", "hf"}
     sizes = [step.file.size for step in steps]
     label = f"fetch {len(steps)} files" if len(steps) > 1 else f"fetch {steps[0].file.path}"
-    with progress.task(label, total_of(sizes), "B") as task:
-        yield Meter(task, sizes)
+    with (
+        open_client(limits) if online else nullcontext() as client,
+        progress.task(label, total_of(sizes), "B") as task,
+    ):
+        received, hosts = ByteProgress(task, sizes), Hosts(limits.per_host)
+        session = FetchSession(
+            settings, limits, progress, received, hosts, client, stop, sleep or wait
+        )
+        return in_threads(
+            lambda index: FileFetch(steps[index], index, session).run(),
+            len(steps),
+            limits.files_at_once,
+            stop,
+        )
 
 
-@contextmanager
-def _client(
-    steps: list[FileStep], settings: Settings, limits: FetchLimits
-) -> Iterator[httpx.Client | None]:
-    places = [url for step in steps for url in step.places]
-    if settings.offline or not any(scheme_of(url) in {"http", "https", "hf"} for url in places):
-        yield None
-        return
-    with open_client(limits) as client:
-        yield client
+@dataclass(frozen=True)
+class Arrival:
+    """A whole file that agrees with everything its source publishes about it."""
+
+    url: str
+    """URL it came from."""
+    path: Path
+    """Path of its bytes."""
+    hashes: Hashes
+    """Their digests and size."""
+    etag: str | None = None
+    """Validator that the host gave."""
+    outside: bool = False
+    """Whether the bytes are the user's own file, which stays as and where it is."""
+
+
+class FileFetch:
+    """Fetches one file of a plan: under its lock, from place after place, verified, then named.
+
+    Args:
+        step: From the plan; not `keep`.
+        index: The file's place in the count of bytes.
+        session: What the run shares.
+    """
+
+    def __init__(self, step: FileStep, index: int, session: FetchSession) -> None:
+        self._step = step
+        self._file = step.file
+        self._index = index
+        self._session = session
+        self._settings = session.settings
+        self._waiting = False
+
+    def run(self) -> FetchedFile:
+        """Fetch, verify and name the file; waits while another process does so.
+
+        Raises:
+            OfflineDataError: As `run_fetch`.
+        """
+        step, session, url = self._step, self._session, self._file.urls[0]
+        lock = lock_path(self._settings, url)
+        with ExitStack() as held:
+            with disk_errors(lock):
+                held.enter_context(file_lock(lock, self._wait_for_lock))
+            record = read_record(self._settings, url)
+            path = here(self._file, self._settings, record)
+            if path is not None and not (step.force and record == step.record):
+                file = _kept(self._file, path, record)
+                session.received.sized(self._index, file.size)
+                session.received.at(self._index, file.size)
+                return file
+            with session.received.following(self._index, self._file.path, session.progress):
+                return self._from_places()
+
+    def _wait_for_lock(self) -> None:
+        self._session.check()
+        if not self._waiting:
+            self._session.progress.note(f"{self._file.path} is being fetched already; waiting")
+        self._waiting = True
+        self._session.stop.wait(0.05)
+
+    def _from_places(self) -> FetchedFile:
+        places, session = self._step.places, self._session
+        errors: dict[str, OfflineDataError] = {}
+        for url in session.hosts.order(places):
+            try:
+                arrival = self._from(url)
+                session.received.sized(self._index, arrival.hashes.size)
+                failed = tuple(f"{host_of(place)}: {errors[place].message}" for place in errors)
+                return self._publish(arrival, failed)
+            except (NetworkError, NotFoundError, AuthError, IntegrityError) as error:
+                session.check()
+                errors[url] = error
+                down = isinstance(error, NetworkError) and not isinstance(error, OfflineError)
+                if down and session.hosts.failed(url) and len(places) > 1:
+                    session.progress.note(
+                        f"{host_of(url)} failed; trying other hosts first: {error.message}"
+                    )
+        raise _all_failed(self._file, errors)
+
+    def _from(self, url: str) -> Arrival:
+        scheme = scheme_of(url)
+        if scheme == "file":
+            return self._from_disk(path_of_url(url), url)
+        if scheme == "hf":
+            return self._from_hub(url)
+        with self._session.hosts.slot(url, self._session.check):
+            return self._from_http(url, self._file)
+
+    def _from_http(
+        self, url: str, file: RemoteFile, headers: Mapping[str, str] | None = None
+    ) -> Arrival:
+        client = self._session.client
+        if client is None:
+            raise offline_error(file.path, url)
+        path = partial_path(self._settings, file.urls[0])
+        download = ResumableDownload(file, path, self._index, self._session, client, headers)
+        hashes = download.fetch(url)
+        return Arrival(url, path, hashes, etag=download.validator)
+
+    def _from_hub(self, url: str) -> Arrival:
+        session, offline = self._session, self._settings.offline
+        cached = cached_by_user(url)
+        if cached is not None and not (self._step.force and not offline):
+            try:
+                return self._from_disk(cached, url)
+            except OfflineDataError as error:
+                if offline:
+                    raise
+                session.progress.note(f"{cached} in the Hugging Face cache is skipped: {error}")
+        if offline:
+            raise offline_error(self._file.path, url)
+
+        def ask() -> RemoteFile:
+            return with_facts(self._file, url, self._settings)
+
+        with session.hosts.slot(url, session.check):
+            file = self._file
+            if file.digest is None:
+                file = with_retries(ask, session.limits, session.sleep)
+            place, headers = url_on_hub(url, self._settings), hub_headers(self._settings)
+            try:
+                return replace(self._from_http(place, file, headers), url=url)
+            except (AuthError, NotFoundError):
+                # the API knows whether it is gated, private or not there
+                with_retries(ask, session.limits, session.sleep)
+                raise
+
+    def _from_disk(self, path: Path, url: str) -> Arrival:
+        try:
+            with disk_errors(path):
+                hashes = hash_file(path, self._file, self._session.count(self._index))
+        except AccessError as error:
+            message = f"There is no {self._file.path} at {path}: {error.message}"
+            raise NotFoundError(message) from error
+        check_whole(self._file, hashes, url)
+        return Arrival(url, path, hashes, outside=True)
+
+    def _publish(self, arrival: Arrival, failed: tuple[str, ...]) -> FetchedFile:
+        """Move a file to its name and write its record, in this order, each whole or not at all.
+
+        Raises:
+            IntegrityError: Its source publishes no digest, and it is not what it was last time.
+        """
+        step, before = self._step, self._step.record
+        sha256, size = arrival.hashes.hex(), arrival.hashes.size
+        unchecked = self._file.digest is None and not step.force
+        if unchecked and before is not None and before.sha256 != sha256:
+            if not arrival.outside:
+                remove_partial(arrival.path)
+            raise IntegrityError(
+                f"{self._file.path} changed at {arrival.url}: sha256 {sha256} now, "
+                f"{before.sha256} when it was fetched on {before.fetched}; "
+                "its source publishes no digest",
+                hint="if the change is meant, accept it with --force",
+            )
+        path = arrival.path
+        with disk_errors(self._settings.downloads):
+            if not arrival.outside:
+                path = whole_path(self._settings, sha256)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                arrival.path.chmod(0o444)
+                arrival.path.replace(path)
+                sync_folder(path.parent)
+                remove_partial(arrival.path)
+            record = FetchRecord(
+                url=self._file.urls[0],
+                sha256=sha256,
+                size=size,
+                came_from=arrival.url,
+                fetched=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                etag=arrival.etag,
+                outside=str(path) if arrival.outside else None,
+                mtime_ns=path.stat().st_mtime_ns if arrival.outside else None,
+                digest=self._file.digest,
+                failed=failed,
+            )
+            write_record(self._settings, record)
+        return FetchedFile(self._file.path, path, sha256, size, arrival.url, failed)
+
+
+def _kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFile:
+    """Describe a file that is here already, by its own record or only by its content."""
+    if record is None or (str(path) != record.outside and path.name != record.sha256):
+        return FetchedFile(file.path, path, path.name, path.stat().st_size, file.urls[0])
+    return FetchedFile(
+        file.path, path, record.sha256, record.size, record.came_from, tuple(record.failed)
+    )
+
+
+def _all_failed(file: RemoteFile, errors: Mapping[str, OfflineDataError]) -> OfflineDataError:
+    """Return the error to raise after all places failed, by URL in the order of the attempts.
+
+    It is of the kind that the first published URL gave: mirrors may know less.
+    """
+    published = (errors[url] for url in file.urls if url in errors)
+    chosen = next(published, None) or next(iter(errors.values()))
+    if len(errors) == 1:
+        return chosen
+    reasons = "".join(f"\n  {error.message}" for error in errors.values())
+    summary = type(chosen)(
+        f"{file.path} could not be fetched from any of {len(errors)} places:{reasons}",
+        hint=chosen.hint,
+    )
+    summary.__cause__ = chosen
+    return summary
+
+
+def in_threads(call: Callable[[int], T], count: int, threads: int, stop: Event) -> list[T]:
+    """Return `[call(0), …, call(count - 1)]`, several calls at a time.
+
+    The first error ends it: `stop` is set, calls that have not begun do not begin, and the error is
+    raised after the running calls ended or had a second to do so. Threads are daemons: they never
+    keep a process from ending.
+
+    Args:
+        call: Must end soon after `stop` is set.
+        count: How many calls.
+        threads: How many at a time.
+        stop: Set when the calls must end.
+
+    Example:
+        >>> from threading import Event
+        >>> in_threads(lambda index: index * index, 4, 2, Event())
+        [0, 1, 4, 9]
+    """
+    to_do: SimpleQueue[int] = SimpleQueue()
+    done: SimpleQueue[tuple[int, T | BaseException]] = SimpleQueue()
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                index = to_do.get_nowait()
+            except Empty:
+                return
+            try:
+                done.put((index, call(index)))
+            except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+                done.put((index, error))
+
+    for index in range(count):
+        to_do.put(index)
+    workers = [Thread(target=work, daemon=True) for _ in range(min(threads, count))]
+    for worker in workers:
+        worker.start()
+    results: dict[int, T] = {}
+    try:
+        while len(results) < count:
+            try:
+                index, outcome = done.get(timeout=0.1)
+            except Empty:
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            results[index] = outcome
+        return [results[index] for index in range(count)]
+    finally:
+        stop.set()
+        end = monotonic() + _GRACE
+        for worker in workers:
+            worker.join(max(end - monotonic(), 0.0))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.fetch.run import FetchedFile
+    from offline_data.fetch.files import FetchedFile
     from offline_data.ingest.options import Options
     from offline_data.progress import Progress
     from offline_data.sources.base import Release
@@ -69,7 +69,7 @@ def raw_folder(
             error.message, hint="; ".join(filter(None, (error.hint, hint)))
         ) from error
     if not options.keep_raw:
-        from offline_data.fetch.run import discard
+        from offline_data.fetch.cache import discard
 
         discard([file for file in fetched if file.sha256 not in stay], settings)
 
@@ -78,8 +78,7 @@ def _forget(
     doubtful: Iterable[tuple[FetchedFile, str]], stay: Container[str], settings: Settings
 ) -> None:
     """Delete files that were fetched, unless they were asked to stay, and what is known of them."""
-    from offline_data.fetch.cache import forget
-    from offline_data.fetch.run import discard
+    from offline_data.fetch.cache import discard, forget
 
     for file, url in doubtful:
         with disk_errors(settings.downloads):
@@ -92,8 +91,9 @@ def raw_files(
     release: Release, settings: Settings, folder: Path, progress: Progress, *, force: bool
 ) -> tuple[FetchedFile, ...]:
     """Fetch the files of a release and lay them out under `folder`."""
+    from offline_data.fetch.files import assemble
     from offline_data.fetch.plan import plan_fetch
-    from offline_data.fetch.run import assemble, run_fetch
+    from offline_data.fetch.run import run_fetch
 
     fetched = run_fetch(plan_fetch(release.files, settings, force=force), settings, progress)
     assemble(fetched, folder)

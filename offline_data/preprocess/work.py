@@ -6,8 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offline_data.disk import disk_errors
-from offline_data.fetch.note import boot_id
+from offline_data.disk import boot_id, disk_errors
 from offline_data.preprocess.checked import read_checked, write_checked
 from offline_data.preprocess.placed import Range, holds
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from offline_data.disk import disk_errors
 from offline_data.errors import ManifestError, OfflineDataError
-from offline_data.fetch.downloads import list_downloads
+from offline_data.fetch.cache import list_downloads
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, survey

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from offline_data.disk import disk_errors
 from offline_data.errors import NotFoundError, OfflineDataError
-from offline_data.fetch.downloads import unless_locked
-from offline_data.fetch.partial import remove_partial
+from offline_data.fetch.cache import remove_partial, unless_locked
 from offline_data.store.housekeeping import (
     CacheItem,
     bytes_freed,

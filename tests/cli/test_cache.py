@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from offline_data.config import Settings
-from offline_data.fetch.cache import Record, write_record
+from offline_data.fetch.cache import FetchRecord, write_record
 from offline_data.progress import SILENT
 from offline_data.store.locks import dataset_lock, lock_name
 from offline_data_cli.main import main
@@ -30,7 +30,7 @@ def raw(tmp_path: Path) -> Settings:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"r" * size)
     url = "http://host.example/again"
-    write_record(settings, Record(url, AGAIN, 20, url, "2024-01-01"))
+    write_record(settings, FetchRecord(url, AGAIN, 20, url, "2024-01-01"))
     return settings
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import FileServer
 

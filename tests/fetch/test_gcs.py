@@ -1,10 +1,13 @@
-"""Pages of Google's listing: what is read out of them, and that damage is always named."""
+"""Listings of Google's buckets: what is read out of them, damage that is named, what is fetched."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import replace
-from typing import Any
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,13 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offline_data.config import Settings
-from offline_data.errors import FormatError, IntegrityError
-from offline_data.fetch.buckets import list_bucket
-from offline_data.fetch.gcs import GcsListing
-from offline_data.fetch.limits import FetchLimits
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    IntegrityError,
+    NetworkError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.fetch.gcs import BucketObject, GcsListing, list_bucket
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.gcs_server import GcsServer
+from offline_data.testing.servers import Answer, Fault, Request
 
 URL = "https://storage.googleapis.com/storage/v1/b/open-x/o?prefix=door"
 LISTING = GcsListing("open-x", "door")
@@ -185,3 +197,258 @@ def test_another_content_than_listed_is_named(
         plan = plan_fetch([item.file()], online)
         with pytest.raises(IntegrityError, match=f"{item.url} has crc32c"):
             run_fetch(plan, online, limits=quick)
+
+
+BUCKET = "open-x"
+NAMES = (
+    "door/%24store%24_ckpt.0.gz",
+    "door/$store$_ckpt.0.gz",
+    "door/&a=b;c/<x>'\",~!*().bin",
+    "door/+plus +and+ spaces  .bin",
+    "door/100%/q?#fragment.bin",
+    "door/metadata.json",
+    "door/ü/日本語/\u2028/🚪.bin",
+)
+OBJECTS = {name: f"content of {name} ".encode() * 50 for name in NAMES}
+OTHERS = {"door": b"1", "door/": b"", "door/ü/": b"", "door-2/metadata.json": b"2", "../up": b"3"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host with the bucket, and how to get there."""
+
+    server: GcsServer
+    url: str
+    settings: Settings
+
+
+@pytest.fixture
+def place(online: Settings) -> Iterator[Place]:
+    with GcsServer({BUCKET: {**OBJECTS, **OTHERS}}, page_size=3) as server:
+        settings = replace(online, mirrors=(server.mirror,))
+        yield Place(server, f"gs://{BUCKET}", settings)
+
+
+@pytest.fixture
+def listed(place: Place, quick: FetchLimits) -> Callable[[], tuple[BucketObject, ...]]:
+    return lambda: list_bucket(f"{place.url}/door/", place.settings, limits=quick)
+
+
+def test_what_was_listed_is_fetched(
+    place: Place, listed: Callable[[], tuple[BucketObject, ...]], quick: FetchLimits
+) -> None:
+    objects = listed()
+    assert [item.name for item in objects] == sorted(OBJECTS)
+    assert len(place.server.requests) == 3, "three names a page, of nine"
+    for item in objects:
+        md5 = hashlib.md5(OBJECTS[item.name], usedforsecurity=False).hexdigest()
+        assert (item.size, item.digest) == (len(OBJECTS[item.name]), f"md5:{md5}")
+    files = [item.file("door/") for item in objects]
+    plan = plan_fetch(files, place.settings)
+    found = run_fetch(plan, place.settings, limits=quick)
+    assert {f"door/{file.name}": file.path.read_bytes() for file in found} == OBJECTS
+    assert [file.failed for file in found] == [()] * len(NAMES), "the first place had each of them"
+    assert [step.action for step in plan_fetch(files, place.settings).steps] == ["keep"] * 7
+
+
+def test_prefixes_and_endings(place: Place, quick: FetchLimits) -> None:
+    def names(prefix: str, ending: str = "") -> list[str]:
+        url = f"{place.url}{prefix}"
+        found = list_bucket(url, place.settings, ending=ending, limits=quick)
+        return [item.name for item in found]
+
+    everything = sorted(name for name in [*OBJECTS, *OTHERS] if not name.endswith("/"))
+    assert names("") == names("/") == everything
+    assert names("/door") == everything[1:]
+    assert names("/nothing/here/") == []
+    both = ["door-2/metadata.json", "door/metadata.json"]
+    assert names("/door", "/metadata.json") == both
+    assert names("/door", "[a]*.json") == []
+    assert names("/door/+plus +and+ ") == ["door/+plus +and+ spaces  .bin"]
+    assert names("/door/%24") == ["door/%24store%24_ckpt.0.gz"], "nothing is unquoted"
+
+
+def test_google_sends_only_the_ending(online: Settings, quick: FetchLimits) -> None:
+    objects = {f"{number}/{part}": b"1" for number in range(9) for part in ("data", "x.json")}
+    with GcsServer({BUCKET: objects}, page_size=9) as server:
+        settings = replace(online, mirrors=(server.mirror,))
+        found = list_bucket(f"gs://{BUCKET}", settings, ending="/x.json", limits=quick)
+        assert (len(found), len(server.requests)) == (9, 1)
+
+
+def test_a_version_is_another_where_the_content_is(
+    place: Place, listed: Callable[[], tuple[BucketObject, ...]]
+) -> None:
+    before = {item.name: item.version for item in listed()}
+    place.server.buckets = {BUCKET: {**OBJECTS, NAMES[0]: b"changed"}}
+    after = {item.name: item.version for item in listed()}
+    assert {name for name in before if before[name] != after[name]} == {NAMES[0]}
+
+
+@pytest.mark.parametrize("name", ["../up", "/root", "a//b", "a/./b", "a/../../b", "a\\b", "a\nb"])
+def test_names_that_are_no_paths_are_listed_and_not_fetched(
+    name: str, place: Place, quick: FetchLimits
+) -> None:
+    place.server.buckets = {BUCKET: {name: b"hostile"}}
+    (item,) = list_bucket(place.url, place.settings, limits=quick)
+    assert item.name == name
+    with pytest.raises(IntegrityError, match="An object at http"):
+        item.file()
+    with pytest.raises(UsageError, match="not below 'door/'"):
+        item.file("door/")
+
+
+def test_a_file_of_an_object() -> None:
+    item = BucketObject("pen/a", 3, "md5:x", "7", "https://host.example/b/pen/a")
+    file = item.file("pen/", b"\x89HDF")
+    assert (file.path, file.urls) == ("a", ("https://host.example/b/pen/a",))
+    assert (file.size, file.digest, file.magic) == (3, "md5:x", b"\x89HDF")
+    with pytest.raises(IntegrityError):
+        item.file("pen/a")
+
+
+HTML = Answer(b"<!DOCTYPE html><title>Log in</title>", headers={"Content-Type": "text/html"})
+FAULTS: dict[str, tuple[list[Fault], type[OfflineDataError] | None]] = {
+    "503, then cut": ([Fault(Answer(b"", 503)), Fault(cut_after=50)], None),
+    "404": ([Fault(Answer(b"", 404))] * 9, NotFoundError),
+    "403": ([Fault(Answer(b"", 403))] * 9, AuthError),
+    "401": ([Fault(Answer(b"", 401))] * 9, AuthError),
+    "301 without a place": ([Fault(Answer(b"", 301))] * 9, NetworkError),
+    "500 for ever": ([Fault(Answer(b"", 500))] * 9, NetworkError),
+    "a web page": ([Fault(HTML)] * 9, FormatError),
+    "nothing": ([Fault(Answer(b""))] * 9, FormatError),
+    "cut off without a word": ([Fault(Answer(b'{"kind": "storage#obj'))] * 9, FormatError),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults_are_survived_or_named(
+    case: str, online: Settings, quick: FetchLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults, error = FAULTS[case]
+    listing = f"/storage/v1/b/{BUCKET}/o"
+    with GcsServer({BUCKET: OBJECTS}, page_size=3) as server:
+        monkeypatch.setattr("offline_data.fetch.gcs.HOST", server.url)
+        server.script(listing, *faults)
+        if error is None:
+            found = list_bucket(f"gs://{BUCKET}/door/", online, limits=quick)
+            assert [item.name for item in found] == sorted(OBJECTS)
+            return
+        with pytest.raises(error, match=rf"{server.url}{listing}\?prefix=door") as caught:
+            list_bucket(f"gs://{BUCKET}/door/", online, limits=quick)
+    assert type(caught.value) is error
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "hint"),
+    [(404, NotFoundError, "name right"), (401, AuthError, "lets nobody list it")],
+)
+def test_a_refusal_names_the_bucket(
+    status: int,
+    error: type[OfflineDataError],
+    hint: str,
+    online: Settings,
+    quick: FetchLimits,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = GcsServer({})
+    monkeypatch.setattr("offline_data.fetch.gcs.HOST", server.url)
+    server.always(f"/storage/v1/b/{BUCKET}/o", Fault(Answer(b"", status)))
+    with server, pytest.raises(error) as caught:
+        list_bucket(f"gs://{BUCKET}/door/", online, limits=quick)
+    assert caught.value.message.startswith(f"gs://{BUCKET} cannot be listed: {server.url}/")
+    assert str(status) in caught.value.message
+    assert hint in str(caught.value.hint)
+
+
+def test_a_mirror_that_gives_no_listing_is_passed_over(
+    online: Settings, quick: FetchLimits
+) -> None:
+    with GcsServer({BUCKET: OBJECTS}) as wrong, GcsServer({BUCKET: OBJECTS}) as right:
+        wrong.always(f"/storage/v1/b/{BUCKET}/o", Fault(Answer(b'{"items": []}')))
+        settings = replace(online, mirrors=(wrong.mirror, right.mirror))
+        found = list_bucket(f"gs://{BUCKET}", settings, limits=quick)
+        assert len(found) == len(OBJECTS)
+        assert len(wrong.requests) == 1
+
+
+def _gcs_page(names: list[str], token: str | None) -> Answer:
+    items = [{"name": name, "size": "1", "generation": "1"} for name in names]
+    more = {} if token is None else {"nextPageToken": token}
+    return Answer(json.dumps({"kind": "storage#objects", "items": items, **more}).encode())
+
+
+def test_a_host_with_an_order_of_its_own(online: Settings, quick: FetchLimits) -> None:
+    pages = [_gcs_page(["b/c", "a", "ü"], "t"), _gcs_page([], "u"), _gcs_page(["b-c", "b/"], None)]
+    with GcsServer({BUCKET: {}}) as server:
+        server.script(f"/storage/v1/b/{BUCKET}/o", *(Fault(page) for page in pages))
+        settings = replace(online, mirrors=(server.mirror,))
+        found = list_bucket(f"gs://{BUCKET}", settings, limits=quick)
+        assert [item.name for item in found] == ["a", "b-c", "b/c", "ü"]
+
+
+@pytest.mark.parametrize(
+    ("pages", "found"),
+    [
+        ([_gcs_page(["a"], "t"), _gcs_page(["b"], "t")], "token 't' of a next page came before"),
+        (
+            [_gcs_page([], "t"), _gcs_page([], "u"), _gcs_page([], "t")],
+            "token 't' of a next page came before",
+        ),
+        ([_gcs_page(["a"], "t"), _gcs_page(["a"], "u")], "'a' is listed twice"),
+    ],
+)
+def test_a_listing_that_never_ends(
+    pages: list[Answer], found: str, online: Settings, quick: FetchLimits
+) -> None:
+    with GcsServer({BUCKET: {}}) as server:
+        server.script(f"/storage/v1/b/{BUCKET}/o", *(Fault(page) for page in pages))
+        with pytest.raises(FormatError, match=found):
+            list_bucket(f"gs://{BUCKET}", replace(online, mirrors=(server.mirror,)), limits=quick)
+        assert len(server.requests) == len(pages)
+
+
+def test_names_beside_the_prefix_are_damage(
+    online: Settings, quick: FetchLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with GcsServer({BUCKET: {**OBJECTS, **OTHERS}}) as server:
+        monkeypatch.setattr("offline_data.fetch.gcs.HOST", server.url)
+        listing = f"/storage/v1/b/{BUCKET}/o"
+        everything = server.answer(Request("GET", listing, "", {}, {}))
+        server.script(listing, Fault(everything))
+        with pytest.raises(FormatError, match=r"'\.\./up' is in it, .* not begin with 'door'"):
+            list_bucket(f"gs://{BUCKET}/door", online, limits=quick)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "open-x/door",
+        "gcs://open-x/door",
+        "gs://",
+        "gs:///door",
+        "gs://../door",
+        "gs://a b/door",
+        "gs://x?y/door",
+        "gs://-x/door",
+        "gs://user@host/door",
+        "s3://open-x/door",
+        "https://host.example/open-x",
+        "gs://open-x/\udcff",
+    ],
+)
+def test_what_is_no_bucket(url: str, online: Settings) -> None:
+    with pytest.raises(UsageError, match="expected gs://BUCKET/PREFIX"):
+        list_bucket(url, online)
+
+
+def test_offline_opens_no_socket(online: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        pytest.fail("a socket was opened in offline mode")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+    with pytest.raises(OfflineError, match=r"^A listing is .* would come from https://") as caught:
+        list_bucket("gs://open-x/a", replace(online, offline=True))
+    assert str(caught.value.hint).endswith("without --offline (and without OFFLINE_DATA_OFFLINE)")

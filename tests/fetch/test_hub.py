@@ -17,8 +17,7 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.hub import parse_hub_url
-from offline_data.fetch.hub_api import hub_api, hub_errors
+from offline_data.fetch.hub import hub_api, hub_errors, parse_hub_url
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.hub_server import HubServer
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
 REPO = "farama/D4RL"
 BIG = "door/human-v2/data/main_data.hdf5"

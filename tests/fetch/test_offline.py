@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from offline_data.errors import OfflineError
-from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.http import get_json
+from offline_data.fetch.client import get_json
+from offline_data.fetch.files import RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
-from offline_data.fetch.run import assemble, run_fetch
+from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import FileServer
 
 if TYPE_CHECKING:

@@ -5,10 +5,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offline_data.disk import boot_id
 from offline_data.errors import IntegrityError, UsageError
-from offline_data.fetch.cache import Record, partial_path, whole_path, write_record
+from offline_data.fetch.cache import (
+    FetchRecord,
+    PartialState,
+    partial_path,
+    state_path,
+    whole_path,
+    write_record,
+)
 from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.note import Note, boot_id, note_path
 from offline_data.fetch.plan import FileStep, plan_fetch
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ def put(settings: Settings, data: bytes = b"abcde", digest: str | None = None) -
     path = whole_path(settings, SHA)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    write_record(settings, Record(URL, SHA, 5, URL, "2024-01-01", digest=digest))
+    write_record(settings, FetchRecord(URL, SHA, 5, URL, "2024-01-01", digest=digest))
 
 
 def test_nothing_is_touched(online: Settings) -> None:
@@ -84,7 +91,7 @@ def test_a_part_is_resumed(online: Settings) -> None:
     part.write_bytes(b"ab")
     published = replace(FILE, digest=f"sha256:{SHA}")
     assert (step(published, online).action, step(published, online).wanted) == ("resume", 3)
-    note_path(part).write_bytes(Note(URL, '"tag"', 5, boot_id(), durable=2).encode())
+    state_path(part).write_bytes(PartialState(URL, '"tag"', 5, boot_id(), durable=2).encode())
     assert (step(FILE, online).action, step(FILE, online).wanted) == ("resume", 3)
     assert step(replace(FILE, size=None), online).wanted is None
 
@@ -96,7 +103,7 @@ def test_of_a_part_that_a_crash_may_have_damaged_only_what_is_sure_is_counted(
     part.parent.mkdir(parents=True)
     part.write_bytes(b"abc")
     assert step(FILE, online).action == "fetch"
-    note_path(part).write_bytes(Note(URL, '"tag"', 5, "another boot", durable=1).encode())
+    state_path(part).write_bytes(PartialState(URL, '"tag"', 5, "another boot", durable=1).encode())
     assert (step(FILE, online).action, step(FILE, online).wanted) == ("resume", 4)
 
 

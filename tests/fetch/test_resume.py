@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import offline_data.fetch
+from offline_data.disk import boot_id
 from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.limits import FetchLimits
-from offline_data.fetch.note import boot_id
 from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import Fault, FileServer
 

@@ -5,8 +5,13 @@ from datetime import datetime, timezone
 import pytest
 
 from offline_data.errors import NetworkError
-from offline_data.fetch.limits import FetchLimits
-from offline_data.fetch.retry import TransientError, parse_retry_after, persist, wait_before
+from offline_data.fetch.retry import (
+    FetchLimits,
+    TransientError,
+    parse_retry_after,
+    wait_before,
+    with_retries,
+)
 
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
@@ -20,8 +25,10 @@ def test_it_gives_up_after_so_many_tries_without_a_new_byte() -> None:
         tries.append(1)
         raise TransientError("host was cut")
 
-    with pytest.raises(NetworkError, match="4 tries in a row") as caught:
-        persist(attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached))
+    with pytest.raises(NetworkError, match="4 attempts in a row") as caught:
+        with_retries(
+            attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached)
+        )
     assert len(tries) == 5
     assert type(caught.value) is NetworkError
 
@@ -35,7 +42,9 @@ def test_a_new_byte_renews_patience() -> None:
         raise TransientError("host was cut")
 
     with pytest.raises(NetworkError):
-        persist(attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached))
+        with_retries(
+            attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached)
+        )
     assert len(tries) == 9
 
 
@@ -47,7 +56,7 @@ def test_other_errors_end_it_at_once() -> None:
         pytest.fail("it waited")
 
     with pytest.raises(NetworkError, match="no"):
-        persist(attempt, FetchLimits(), sleep)
+        with_retries(attempt, FetchLimits(), sleep)
 
 
 def test_waits_double_up_to_a_limit_and_differ() -> None:

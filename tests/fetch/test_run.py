@@ -15,9 +15,8 @@ from offline_data.errors import (
     IntegrityError,
     NoSpaceError,
 )
-from offline_data.fetch.files import RemoteFile
-from offline_data.fetch.limits import FetchLimits
-from offline_data.fetch.run import FetchedFile
+from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.retry import FetchLimits
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
@@ -119,16 +118,16 @@ def test_a_disk_that_becomes_full_leaves_nothing_behind(
     fetch: Fetch,
     left: Names,
 ) -> None:
-    from offline_data.fetch.partial import Partial
+    from offline_data.fetch.download import PartialFile
 
-    def full(self: Partial, block: bytes) -> None:
+    def full(self: PartialFile, block: bytes) -> None:
         if self.size > 50_000:
             with disk.disk_errors(self.path):
                 raise OSError(errno.ENOSPC, "No space left on device")
         original(self, block)
 
-    original = Partial.append
-    monkeypatch.setattr(Partial, "append", full)
+    original = PartialFile.append
+    monkeypatch.setattr(PartialFile, "append", full)
     with pytest.raises(NoSpaceError, match="full"):
         fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
     assert left() == []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from offline_data.config import Settings
     from offline_data.fetch.files import FetchedFile
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]

@@ -385,7 +385,7 @@ def prepare_http(seed: int, folder: Path) -> Plan:
 
 def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command beside a server that is hostile to the first one."""
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
     from offline_data.testing.servers import Fault, FileServer
 
     given = {field.name: _QUICK.get(field.name, field.default) for field in fields(FetchLimits)}

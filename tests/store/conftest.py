@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offline_data.config import Settings
-from offline_data.fetch.cache import Record, partial_path, write_record
+from offline_data.fetch.cache import FetchRecord, partial_path, write_record
 from offline_data.store.layout import MANIFEST
 from offline_data.store.locks import lock_name
 from offline_data.testing.toy import toy_batch, write_toy
@@ -30,7 +30,7 @@ def full(settings: Settings) -> Settings:
     for sha256, size in zip(SHAS.values(), (100, 200), strict=True):
         _write(settings.downloads / "sha256" / sha256[:2] / sha256, b"x" * size)
         url = f"http://host.example/{sha256[:2]}"
-        write_record(settings, Record(url, sha256, size, url, "2024-01-01"))
+        write_record(settings, FetchRecord(url, sha256, size, url, "2024-01-01"))
     laid_out = settings.downloads / "raw" / "d4rl" / "toy" / "v"
     laid_out.mkdir(parents=True)
     os.link(settings.downloads / "sha256" / "bb" / SHAS["laid out"], laid_out / "toy.hdf5")

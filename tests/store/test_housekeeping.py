@@ -13,7 +13,7 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import AccessError
-from offline_data.fetch.cache import Record, key_of, write_record
+from offline_data.fetch.cache import FetchRecord, key_of, write_record
 from offline_data.progress import SILENT
 from offline_data.store import housekeeping
 from offline_data.store.housekeeping import (
@@ -116,7 +116,7 @@ def test_which_raw_files_can_be_had_again(url: str | None, again: bool, full: Se
     path.parent.mkdir()
     path.write_bytes(b"raw")
     if url:
-        write_record(full, Record(url, sha256, 3, url, "2024-01-01"))
+        write_record(full, FetchRecord(url, sha256, 3, url, "2024-01-01"))
     item = item_of(full, sha256)
     assert (item.refetchable, item.detail) == (again, url or "unknown origin")
 

@@ -7,14 +7,14 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NotFoundError
-from offline_data.fetch.buckets import list_bucket
+from offline_data.fetch.gcs import list_bucket
 from offline_data.readers.hdf5 import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offline_data.config import Settings
-    from offline_data.fetch.buckets import BucketObject
+    from offline_data.fetch.gcs import BucketObject
     from offline_data.sources.base import RemoteFile
 
 _METADATA = "/data/metadata.json"

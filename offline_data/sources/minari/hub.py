@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.fetch.http import get_document, get_json
-from offline_data.fetch.hub_list import list_hub
-from offline_data.fetch.limits import FetchLimits
+from offline_data.fetch.client import get_document, get_json
+from offline_data.fetch.hub import list_hub
+from offline_data.fetch.retry import FetchLimits
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.strict_json import shown
 

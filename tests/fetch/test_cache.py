@@ -1,29 +1,36 @@
 from __future__ import annotations
 
+import itertools
 import os
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offline_data.errors import IntegrityError, NetworkError
-from offline_data.fetch.cache import partial_path, read_record, whole_path
-from offline_data.fetch.downloads import (
+from offline_data.fetch.cache import (
     Download,
+    discard,
     list_downloads,
+    lock_path,
+    partial_path,
+    read_record,
     remove_downloads,
     unless_locked,
+    whole_path,
 )
-from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
-from offline_data.fetch.run import assemble, discard, run_fetch
+from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offline_data.config import Settings
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
 
 @pytest.fixture
@@ -113,6 +120,53 @@ def test_nothing_is_done_under_a_lock_that_is_held(tmp_path: Path) -> None:
     with FileLock(lock):
         assert not unless_locked(lock, lambda: done.append("held"))
     assert done == ["free"]
+
+
+@pytest.fixture
+def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock is ten seconds earlier than the one before."""
+    steps = itertools.count()
+    for name in ("time", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: 1e9 - 10.0 * next(steps))
+
+
+@pytest.mark.usefixtures("backwards")
+def test_a_clock_that_runs_backwards_does_not_hide_a_lock(tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    with FileLock(tmp_path / "x.lock"):
+        found: list[bool] = []
+        asker = threading.Thread(
+            target=lambda: found.append(unless_locked(tmp_path / "x.lock", list)), daemon=True
+        )
+        asker.start()
+        asker.join(10)
+        assert found == [False]
+
+
+@pytest.mark.usefixtures("backwards")
+def test_a_clock_that_runs_backwards_does_not_keep_a_fetch_from_saying_that_it_waits(
+    server: FileServer, online: Settings, tally: Any
+) -> None:
+    from filelock import FileLock
+
+    file = RemoteFile("raw/a", (server.at("/a"),))
+    plan = plan_fetch([file], online)
+    lock = lock_path(online, server.at("/a"))
+    lock.parent.mkdir(parents=True)
+    found: list[FetchedFile] = []
+    with FileLock(lock, thread_local=False):
+        asker = threading.Thread(
+            target=lambda: found.extend(run_fetch(plan, online, tally)), daemon=True
+        )
+        asker.start()
+        for _ in range(1000):
+            if tally.notes:
+                break
+            time.sleep(0.01)
+        assert tally.notes == ["raw/a is being fetched already; waiting"]
+    asker.join(10)
+    assert [fetched.path.read_bytes() for fetched in found] == [b"a" * 1000]
 
 
 def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:

@@ -5,9 +5,10 @@ This is the only file that imports httpx.
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data import strict_json
@@ -20,10 +21,14 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
-from offline_data.fetch.limits import FetchLimits
 from offline_data.fetch.mirrors import with_mirrors
-from offline_data.fetch.retry import PASSING, TransientError, parse_retry_after, persist
-from offline_data.heads import describe_head
+from offline_data.fetch.retry import (
+    PASSING,
+    FetchLimits,
+    TransientError,
+    parse_retry_after,
+    with_retries,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -34,17 +39,16 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
 
 T = TypeVar("T")
-_ONLINE = "run the same command once without --offline (and without OFFLINE_DATA_OFFLINE)"
 _BETWEEN = "a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts"
 _CONTENT = frozenset({200, 203, 206})
 """Statuses whose body is what was asked for, or a part of it."""
 
 
 def offline_error(what: str, url: str) -> OfflineError:
-    """Say that something is not here and may not be fetched; touches no network."""
+    """Return the error for something that is not here and may not be fetched; touches no network."""
     return OfflineError(
         f"{what} is not on this disk, and offline mode is on; it would come from {url}",
-        hint=_ONLINE,
+        hint="run the same command once without --offline (and without OFFLINE_DATA_OFFLINE)",
     )
 
 
@@ -52,7 +56,7 @@ def open_client(limits: FetchLimits) -> httpx.Client:
     """Open a pool of connections; close it with `with`.
 
     Raises:
-        UsageError: A proxy of the environment is none that can be used.
+        UsageError: A proxy of the environment cannot be used.
     """
     import httpx
 
@@ -75,7 +79,7 @@ def open_client(limits: FetchLimits) -> httpx.Client:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return what servers are checked against; reading all authorities takes 20 ms, so only once."""
+    """Return the certificate authorities; reading them takes 20 ms, so only once."""
     import httpx
 
     return httpx.create_ssl_context()
@@ -87,13 +91,13 @@ def open_url(
 ) -> Iterator[httpx.Response]:
     """Send a `GET`; the body is read inside the block.
 
-    A status of 416 comes through where `headers` asks for a `Range`.
+    A status of 416 is returned if `headers` asks for a `Range`.
 
     Raises:
         NotFoundError: 404 or 410.
         AuthError: 401 or 403.
         TransientError: No answer, or one that may be another next time.
-        NetworkError: Everything else that is no answer to the request.
+        NetworkError: Every other failure.
     """
     import httpx
 
@@ -122,29 +126,25 @@ def _check_status(response: httpx.Response, url: str) -> None:
     status = response.status_code
     reason = "".join(filter(str.isprintable, response.reason_phrase))[:100]
     answered = f"{url} answered {status} {reason}".rstrip()
-    if status in _CONTENT:
-        _check_encoding(response, url)
-    elif status in {404, 410}:
-        raise NotFoundError(answered, hint="it may have moved: OFFLINE_DATA_MIRRORS names hosts")
-    elif status in {401, 403}:
-        raise AuthError(
-            answered, hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts"
-        )
-    elif status in PASSING:
-        now = datetime.now(timezone.utc)
-        wait = parse_retry_after(response.headers.get("Retry-After"), now)
-        raise TransientError(answered, retry_after=wait)
-    else:
-        raise NetworkError(answered, hint="OFFLINE_DATA_MIRRORS names other hosts")
-
-
-def _check_encoding(response: httpx.Response, url: str) -> None:
     encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
+    if status in _CONTENT and encoding != "identity":
         raise NetworkError(
             f"{url} is sent with Content-Encoding {encoding} though identity was asked for",
             hint="the bytes could not be compared with what is published; use another mirror",
         )
+    if status in _CONTENT:
+        return
+    if status in {404, 410}:
+        raise NotFoundError(answered, hint="it may have moved: OFFLINE_DATA_MIRRORS names hosts")
+    if status in {401, 403}:
+        raise AuthError(
+            answered, hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts"
+        )
+    if status in PASSING:
+        now = datetime.now(timezone.utc)
+        wait = parse_retry_after(response.headers.get("Retry-After"), now)
+        raise TransientError(answered, retry_after=wait)
+    raise NetworkError(answered, hint="OFFLINE_DATA_MIRRORS names other hosts")
 
 
 def get_json(
@@ -157,7 +157,7 @@ def get_json(
     """Fetch a small JSON document, a listing for example; arguments and errors are `get_document`'s.
 
     Raises:
-        IntegrityError: What came is not JSON.
+        IntegrityError: The answer is not JSON.
     """
     return get_document(url, settings, parse_json, limits=limits, sleep=sleep)
 
@@ -175,55 +175,43 @@ def get_document(
     Args:
         url: `http(s)://…`.
         settings: Mirrors, and whether a network may be used.
-        parse: Gets the bytes and where they came from; raises `IntegrityError` where they are not
-            what was asked for, and the next place is tried.
+        parse: Gets the bytes and where they came from; if it raises `IntegrityError`, the next
+            place is tried.
         limits: Waits and tries; None for the defaults.
         sleep: Waits so many seconds between tries; None for `time.sleep`.
 
     Raises:
         OfflineError: `settings.offline` is set; no socket was opened.
         NotFoundError, AuthError, NetworkError: Of the published URL, after all mirrors failed.
-        IntegrityError: What came is not such a document, or has more than `strict_json.MAX_BYTES`.
+        IntegrityError: `parse` refused the answer, or it has more than `strict_json.MAX_BYTES`.
     """
-    import time
-
     if settings.offline:
         raise offline_error("A listing", url)
     bounds, pause = limits or FetchLimits(), sleep or time.sleep
     *mirrors, published = with_mirrors([url], settings.mirrors)
     with open_client(bounds) as client:
 
-        def fetch(place: str) -> T:
-            return persist(lambda: parse(_body(client, place), place), bounds, pause)
+        def attempt(place: str) -> T:
+            body = bytearray()
+            with open_url(client, place) as response:
+                for block in response.iter_raw():
+                    body += block
+                    if len(body) > strict_json.MAX_BYTES:
+                        size = f"more than {strict_json.MAX_BYTES:,} bytes"
+                        raise IntegrityError(f"{place} has {size}: too many for a listing")
+            return parse(bytes(body), place)
 
         for place in mirrors:
             try:
-                return fetch(place)
+                return with_retries(partial(attempt, place), bounds, pause)
             except (NetworkError, NotFoundError, AuthError, IntegrityError):
                 continue
-        return fetch(published)
-
-
-def _body(client: httpx.Client, url: str) -> bytes:
-    body = bytearray()
-    with open_url(client, url) as response:
-        for block in response.iter_raw():
-            body += block
-            if len(body) > strict_json.MAX_BYTES:
-                raise IntegrityError(
-                    f"{url} has more than {strict_json.MAX_BYTES:,} bytes: too many for a listing"
-                )
-    return bytes(body)
+        return with_retries(lambda: attempt(published), bounds, pause)
 
 
 def parse_json(body: bytes, url: str) -> Any:
-    """Read a JSON document for `get_document`; raises `FormatError` where it is none."""
+    """Read a JSON document for `get_document`; raises `FormatError` if it is not one."""
     try:
         return strict_json.parse_json(body, url)
     except FormatError as error:
         raise FormatError(error.message, hint=_BETWEEN) from error
-
-
-def not_a_document(kind: str, body: bytes, url: str) -> IntegrityError:
-    """Say that what came is not the kind of document that was asked for."""
-    return IntegrityError(f"{url} is not {kind}: {describe_head(body[:512])}", hint=_BETWEEN)

@@ -14,13 +14,13 @@ from offline_data.errors import (
     NotFoundError,
     OfflineDataError,
 )
-from offline_data.fetch.http import get_json
+from offline_data.fetch.client import get_json
 from offline_data.testing.gcs_server import GcsServer
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
     from offline_data.config import Settings
-    from offline_data.fetch.limits import FetchLimits
+    from offline_data.fetch.retry import FetchLimits
 
 GCS = "https://storage.googleapis.com"
 

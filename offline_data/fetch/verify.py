@@ -1,4 +1,4 @@
-"""What a file is checked by: its digests while it streams, its size, its first bytes."""
+"""Checks of a file: its digests while it streams, its size, its first bytes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def split_digest(digest: str) -> tuple[str, str]:
 
 
 class Hashes:
-    """Digests, size and first bytes of a file that arrives piece by piece.
+    """Digests, size and first bytes of a file that arrives block by block.
 
     Args:
         file: What is published; the algorithm of its digest is computed beside sha256.
@@ -87,18 +87,18 @@ class Hashes:
         return self._hashes[algorithm].hexdigest()
 
 
-def hash_file(path: Path, published: RemoteFile, seen: Callable[[int], None]) -> Hashes:
-    """Read a file once for its digests; `seen` is told the bytes read so far.
+def hash_file(path: Path, published: RemoteFile, report: Callable[[int], None]) -> Hashes:
+    """Read a file once for its digests; `report` is called with the bytes read so far.
 
     Raises:
-        AccessError: It is no plain file: a FIFO or a device may never end.
+        AccessError: It is not a plain file: a FIFO or a device may never end.
         OSError: It cannot be read.
     """
     hashes = Hashes(published)
     with open(path, "rb", opener=_open_plain) as file:
         while block := file.read(_BLOCK):
             hashes.update(block)
-            seen(hashes.size)
+            report(hashes.size)
     return hashes
 
 

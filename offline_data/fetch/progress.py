@@ -1,4 +1,4 @@
-"""Counts the bytes of all files of a run, from many threads: in all, and of large ones singly."""
+"""Reports the bytes of all files of a run, from many threads: in all, and of large files singly."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress, Task
 
 _PAUSE = 0.05
-"""Seconds between two words to the task: blocks come far more often than anyone can read."""
+"""Seconds between two reports: blocks come far more often than anyone can read."""
 
 LARGE = 16 << 20
 """Bytes from which on a file has a task of its own beside that of the run."""
 
 
-class Meter:
-    """The bytes of a run: how many there are, how many have come.
+class ByteProgress:
+    """The bytes of a run: how many there are, how many are here.
 
-    The tasks are told at once when a file is whole or starts over, else a few times a second.
+    Tasks are updated at once when a file is whole or starts over, else a few times a second.
 
     Args:
-        task: Where to tell those of all files; only ever called by one thread at a time.
-        sizes: Size of each file, None where nobody says yet.
-        clock: Seconds from some moment on.
+        task: Of all files; only ever called by one thread at a time.
+        sizes: Size of each file, None if it is unknown yet.
+        clock: Seconds since some moment.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Meter:
         self._sizes = list(sizes)
         self._seen = [0] * len(self._sizes)
         self._clock = clock
-        self._untold = 0
-        self._told = float("-inf")
+        self._unreported = 0
+        self._reported_at = float("-inf")
         self._followed: dict[int, tuple[Task, int]] = {}
         self._lock = Lock()
 
     @contextmanager
     def following(self, index: int, label: str, progress: Progress) -> Iterator[None]:
-        """Tell the bytes of one file to a task of its own too, if it is large and not the only one."""
+        """Report one file to a task of its own too, if it is large and not the only one."""
         size = self._sizes[index]
         if len(self._sizes) == 1 or (size is not None and size < LARGE):
             yield
@@ -62,16 +62,20 @@ class Meter:
                     del self._followed[index]
 
     def at(self, index: int, seen: int) -> None:
-        """Say that `seen` bytes of a file are here; fewer than before where it starts over."""
+        """Report that `seen` bytes of a file are here; fewer than before if it starts over."""
         with self._lock:
             more = seen - self._seen[index]
             self._seen[index] = seen
-            self._untold += more
-            if more < 0 or seen == self._sizes[index] or self._clock() - self._told >= _PAUSE:
-                self._tell()
+            self._unreported += more
+            if (
+                more < 0
+                or seen == self._sizes[index]
+                or self._clock() - self._reported_at >= _PAUSE
+            ):
+                self._report()
 
     def sized(self, index: int, size: int) -> None:
-        """Say how many bytes a file has."""
+        """Set the size of a file in bytes."""
         with self._lock:
             if self._sizes[index] != size:
                 self._sizes[index] = size
@@ -80,13 +84,13 @@ class Meter:
                 if None not in self._sizes:
                     self._task.resize(sum(known or 0 for known in self._sizes))
             if self._seen[index] == size:
-                self._tell()
+                self._report()
 
-    def _tell(self) -> None:
-        self._told = self._clock()
-        if self._untold:
-            self._task.advance(self._untold)
-            self._untold = 0
+    def _report(self) -> None:
+        self._reported_at = self._clock()
+        if self._unreported:
+            self._task.advance(self._unreported)
+            self._unreported = 0
         for index, (task, told) in self._followed.items():
             if self._seen[index] != told:
                 task.advance(self._seen[index] - told)
@@ -94,6 +98,6 @@ class Meter:
 
 
 def total_of(sizes: Sequence[int | None]) -> int | None:
-    """Sum of sizes, None while one is unknown."""
+    """Return the sum of sizes, None while one is unknown."""
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None

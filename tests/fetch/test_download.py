@@ -1,4 +1,4 @@
-"""What is here of a file: its digests at any moment, and what outlives a crash of the machine."""
+"""A partial file: its digests at any moment, its state, and what survives a crash of the machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offline_data.disk import boot_id
 from offline_data.errors import AccessError, NetworkError
-from offline_data.fetch import partial as partial_module
-from offline_data.fetch.cache import partial_path
+from offline_data.fetch import cache as cache_module
+from offline_data.fetch import download as download_module
+from offline_data.fetch.cache import PartialState, partial_path, state_path
+from offline_data.fetch.download import BackgroundWorker, PartialFile
 from offline_data.fetch.files import FetchedFile, RemoteFile
-from offline_data.fetch.note import Note, boot_id, note_path, read_note
-from offline_data.fetch.partial import Partial
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
@@ -28,14 +30,82 @@ if TYPE_CHECKING:
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]
 
+
+STATE = PartialState("http://host/x", '"tag"', 200_000, "boot 1", 60_000)
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = state_path(tmp_path / "key.part")
+    assert path == tmp_path / "key.json"
+    path.write_bytes(STATE.encode())
+    assert PartialState.read(path) == STATE
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            b'{"url": "http://host/x", "validator": "\\"tag\\""}',
+            PartialState("http://host/x", '"tag"'),
+        ),
+        (b'{"url": 7, "validator": [], "total": -1, "boot": {}, "durable": "9"}', PartialState()),
+        (b'{"durable": -5}', PartialState()),
+        (b'{"url": "http://ho', PartialState()),
+        (b"[1]", PartialState()),
+        (b"", PartialState()),
+    ],
+)
+def test_what_a_state_does_not_say_is_not_known(
+    content: bytes, expected: PartialState, tmp_path: Path
+) -> None:
+    path = tmp_path / "key.json"
+    path.write_bytes(content)
+    assert PartialState.read(path) == expected
+
+
+def test_a_missing_state_says_nothing(tmp_path: Path) -> None:
+    assert PartialState.read(tmp_path / "key.json") == PartialState()
+
+
+@pytest.mark.parametrize(
+    ("written", "running", "here", "trusted"),
+    [
+        ("boot 1", "boot 1", 150_000, 150_000),
+        ("boot 1", "boot 2", 150_000, 60_000),
+        ("boot 1", None, 150_000, 60_000),
+        (None, "boot 2", 150_000, 60_000),
+        (None, None, 150_000, 60_000),
+        ("boot 1", "boot 2", 50_000, 50_000),
+    ],
+)
+def test_only_the_system_that_wrote_them_is_trusted_with_bytes_that_were_not_synced(
+    written: str | None,
+    running: str | None,
+    here: int,
+    trusted: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_module, "boot_id", lambda: running)
+    assert PartialState(boot=written, durable=60_000).trusted(here) == trusted
+
+
+def test_the_running_system_is_named_alike_every_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert boot_id() == boot_id() != ""
+    missing: Any = tmp_path / "boot_id"
+    monkeypatch.setattr("offline_data.disk._BOOT_ID", missing)
+    assert boot_id() is None
+
+
 PATH = "/set/door.hdf5"
 DOWN = [Fault(Answer(b"", 503))] * 9
 ANOTHER = "00000000-another-boot"
 PUBLISHED = RemoteFile("door.hdf5", ("http://host/x",))
 
 
-def open_part(path: Path, published: RemoteFile = PUBLISHED) -> Partial:
-    return Partial(path, published, lambda _: None)
+def open_part(path: Path, published: RemoteFile = PUBLISHED) -> PartialFile:
+    return PartialFile(path, published, lambda _: None)
 
 
 @pytest.mark.parametrize("block", [1_000, 65_536])
@@ -63,7 +133,7 @@ def test_digests_are_those_of_the_bytes_that_are_here(
 def test_synced_bytes_are_noted_while_the_rest_still_comes(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_module, "SYNC_EVERY", 50_000)
+    monkeypatch.setattr(download_module, "SYNC_EVERY", 50_000)
     synced: list[int] = []
     sync = os.fsync
 
@@ -80,21 +150,21 @@ def test_synced_bytes_are_noted_while_the_rest_still_comes(
         for at in range(0, 200_000, 40_000):
             part.append(content[at : at + 40_000])
             part._syncing.wait()
-            durable.append(read_note(note_path(path)).durable)
+            durable.append(PartialState.read(path).durable)
             assert durable[-1] <= max(synced, default=0)
         part.secure()
-        assert read_note(note_path(path)) == Note(
+        assert PartialState.read(path) == PartialState(
             "http://host/x", '"tag"', None, boot_id(), len(content)
         )
     assert durable == [0, 80_000, 80_000, 160_000, 160_000]
 
 
-def test_bytes_are_synced_before_the_note_says_so(
+def test_bytes_are_synced_before_the_state_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: done.append("synced"))
-    monkeypatch.setattr(partial_module, "write_durably", lambda *_: done.append("noted"))
+    monkeypatch.setattr(download_module, "write_durably", lambda *_: done.append("noted"))
     with open_part(tmp_path / "key.part") as part:
         part.start("http://host/x", '"tag"', None)
         part.append(b"content")
@@ -103,7 +173,7 @@ def test_bytes_are_synced_before_the_note_says_so(
     assert done == ["synced", "noted"]
 
 
-def test_a_note_that_takes_the_place_of_another_is_synced(
+def test_a_state_that_takes_the_place_of_another_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -111,11 +181,11 @@ def test_a_note_that_takes_the_place_of_another_is_synced(
     with open_part(tmp_path / "key.part") as part:
         part.start("http://host/x", '"1"', 9)
         assert synced == []
-        assert read_note(note_path(part.path)).validator == '"1"'
+        assert PartialState.read(part.path).validator == '"1"'
         part.append(b"con")
         part.start("http://host/x", '"2"', 7)
         assert synced
-        assert read_note(note_path(part.path)) == Note("http://host/x", '"2"', 7, boot_id())
+        assert PartialState.read(part.path) == PartialState("http://host/x", '"2"', 7, boot_id())
 
 
 def cut_part(server: FileServer, online: Settings, file: RemoteFile, fetch: Fetch) -> Path:
@@ -130,26 +200,26 @@ def cut_part(server: FileServer, online: Settings, file: RemoteFile, fetch: Fetc
     return part
 
 
-def crash(part: Path, note: dict[str, Any] | None, lost_from: int) -> None:
-    """Put zeros in the place of what had not reached the disk, and another note beside it."""
+def crash(part: Path, state: dict[str, Any] | None, lost_from: int) -> None:
+    """Put zeros in the place of what had not reached the disk, and another state beside it."""
     content = part.read_bytes()
     part.write_bytes(content[:lost_from] + bytes(len(content) - lost_from))
-    if note is None:
-        note_path(part).unlink()
+    if state is None:
+        state_path(part).unlink()
     else:
-        note_path(part).write_text(json.dumps(note))
+        state_path(part).write_text(json.dumps(state))
 
 
-NOTES: dict[str, tuple[dict[str, Any] | None, int]] = {
+STATES: dict[str, tuple[dict[str, Any] | None, int]] = {
     "another boot": ({"boot": ANOTHER, "durable": 60_000}, 60_000),
     "another boot, nothing synced": ({"boot": ANOTHER, "durable": 0}, 0),
     "no name of the boot": ({"boot": None, "durable": 60_000}, 60_000),
     "an older form": ({}, 0),
-    "the note is lost too": (None, 0),
+    "the state is lost too": (None, 0),
 }
 
 
-@pytest.mark.parametrize("which", NOTES)
+@pytest.mark.parametrize("which", STATES)
 @pytest.mark.parametrize("told", ["sha256", "nothing"])
 def test_bytes_that_a_crash_took_end_in_the_right_file(
     which: str,
@@ -162,9 +232,9 @@ def test_bytes_that_a_crash_took_end_in_the_right_file(
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}" if told == "sha256" else None
     file = RemoteFile("door.hdf5", (server.at(PATH),), digest=digest)
     part = cut_part(server, online, file, fetch)
-    assert read_note(note_path(part)).durable == (0 if digest else 150_000)
-    said, durable = NOTES[which]
-    known = {"url": file.urls[0], "validator": read_note(note_path(part)).validator}
+    assert PartialState.read(part).durable == (0 if digest else 150_000)
+    said, durable = STATES[which]
+    known = {"url": file.urls[0], "validator": PartialState.read(part).validator}
     crash(part, None if said is None else {**known, **said}, durable)
     assert fetch(file, online).path.read_bytes() == content
     ranges = [request.headers.get("range") for request in server.requests]
@@ -180,7 +250,7 @@ def test_what_was_not_synced_is_kept_while_the_system_runs(
 ) -> None:
     file = RemoteFile("door.hdf5", (server.at(PATH),))
     part = cut_part(server, online, file, fetch)
-    note_path(part).write_bytes(replace(read_note(note_path(part)), durable=0).encode())
+    state_path(part).write_bytes(replace(PartialState.read(part), durable=0).encode())
     assert fetch(file, online).path.read_bytes() == content
     assert [request.headers["range"] for request in server.requests] == ["bytes=150000-"]
 
@@ -189,12 +259,12 @@ def test_what_was_not_synced_is_kept_while_the_system_runs(
 def test_a_part_of_another_boot_becomes_one_of_this(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key.part"
     path.write_bytes(content[:150_000])
-    note = Note("http://host/x", '"tag"', None, ANOTHER, 60_000)
-    note_path(path).write_bytes(note.encode())
+    state = PartialState("http://host/x", '"tag"', None, ANOTHER, 60_000)
+    state_path(path).write_bytes(state.encode())
     killed = open_part(path)
     killed.__enter__()
     killed.append(content[60_000:70_000])
-    assert read_note(note_path(path)) == replace(note, boot=boot_id())
+    assert PartialState.read(path) == replace(state, boot=boot_id())
     with open_part(path) as part:
         assert part.size == 70_000
         assert part.hashes.hex() == hashlib.sha256(content[:70_000]).hexdigest()
@@ -209,7 +279,7 @@ def test_a_disk_that_once_failed_to_sync_is_not_believed_later(
     named: Names,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partial_module, "SYNC_EVERY", 100_000)
+    monkeypatch.setattr(download_module, "SYNC_EVERY", 100_000)
     failures = [OSError(errno.EIO, "Input/output error")]
     sync = os.fsync
 
@@ -235,6 +305,69 @@ def test_a_part_that_cannot_be_read_leaves_no_open_file(tmp_path: Path) -> None:
 
     published = replace(PUBLISHED, digest="md5:" + "0" * 32)
     before = len(list(Path("/dev/fd").iterdir()))
-    with pytest.raises(StoppedError), Partial(tmp_path / "key.part", published, stop):
+    with pytest.raises(StoppedError), PartialFile(tmp_path / "key.part", published, stop):
         pass
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def wait_for(event: Event) -> None:
+    assert event.wait(5)
+
+
+def test_calls_are_made_in_order_in_another_thread() -> None:
+    seen: list[int] = []
+    go = Event()
+    worker = BackgroundWorker(limit=3)
+    worker.put(lambda: wait_for(go))
+    worker.put(lambda: seen.append(0))
+    worker.put(lambda: seen.append(1))
+    assert (seen, worker.idle) == ([], False)
+    go.set()
+    worker.wait()
+    assert (seen, worker.idle) == ([0, 1], True)
+    worker.put(lambda: seen.append(2))
+    worker.close()
+    assert seen == [0, 1, 2]
+
+
+def test_nobody_gets_further_ahead_than_allowed() -> None:
+    go = Event()
+    worker = BackgroundWorker(limit=2)
+    worker.put(lambda: wait_for(go))
+    ahead: list[int] = []
+
+    def put_many() -> None:
+        for number in range(6):
+            worker.put(lambda: None)
+            ahead.append(number)
+
+    caller = Thread(target=put_many, daemon=True)
+    caller.start()
+    caller.join(0.2)
+    # one runs or is about to, two wait
+    assert len(ahead) in {2, 3}
+    go.set()
+    caller.join(5)
+    worker.close()
+    assert ahead == list(range(6))
+
+
+def test_a_failure_is_told_and_ends_the_calls_after_it() -> None:
+    def fail() -> None:
+        raise OSError(5, "the first failure")
+
+    seen: list[int] = []
+    worker = BackgroundWorker(limit=2)
+    for call in (lambda: seen.append(1), fail, lambda: seen.append(2)):
+        worker.put(call)
+    with pytest.raises(OSError, match="the first failure"):
+        worker.wait()
+    worker.close()
+    assert seen == [1]
+
+
+def test_nothing_put_means_nothing_to_wait_for() -> None:
+    worker = BackgroundWorker(limit=1)
+    worker.wait()
+    worker.close()
+    assert worker.idle
