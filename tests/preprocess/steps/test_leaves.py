@@ -8,12 +8,10 @@ from offline_data.preprocess.steps.leaves import (
     below,
     changed,
     column,
-    kind_of,
     leaves,
     matching,
     meant,
     numbers,
-    one,
     place,
     replaced,
 )
@@ -96,13 +94,6 @@ def test_the_nearest_is_offered() -> None:
     assert caught.value.hint is None
 
 
-def test_one_leaf_and_not_several() -> None:
-    piece = toy_piece([1])
-    assert one(piece, "obs.position") == POSITION
-    with pytest.raises(StepError, match=r"several leaves.*observation/position, observation/vel"):
-        one(piece, "obs")
-
-
 def test_beginnings() -> None:
     piece = toy_piece([1])
     assert meant(piece, "obs") == ("observation",)
@@ -125,7 +116,6 @@ def test_numbers_leave_out_what_is_none_below_a_beginning() -> None:
     for name, kind in (("mission", "text"), ("extra.text", "text"), ("terminated", "bool")):
         with pytest.raises(StepError, match=f"{name!r} means no leaf of numbers.* is {kind}"):
             numbers(piece, ["obs", name])
-    assert kind_of(piece, ("extra", "count")) == "int32"
 
 
 def test_columns_and_new_ones_in_their_place() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps.naming import REQUIRED, check_names, check_required
+from offline_data.preprocess.steps.leaves import REQUIRED, check_names, check_required
 
 STEPS = [("action",), *REQUIRED]
 OBSERVATIONS = [("observation", "a"), ("info",)]
