@@ -28,13 +28,13 @@ def executor_named(
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")
-        from offline_data.preprocess.executors.pool import GivenPool
+        from offline_data.preprocess.executors.local import GivenPool
 
         return GivenPool(pool)
     if not isinstance(engine, str):
         return engine
     if engine == "ray":
-        from offline_data.preprocess.executors.ray_executor import RayExecutor
+        from offline_data.preprocess.executors.ray import RayExecutor
 
         return RayExecutor(workers=workers, worker_threads=worker_threads)
     if engine != "local":

@@ -34,7 +34,12 @@ _WORDS = "|".join(sorted({*keyword.kwlist} - {"and", "or", "not", "in", "True", 
 _KEYWORD = re.compile(rf"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<!\w)({_WORDS})(?!\w)""")
 """Quoted text, or a word that is a name here and not in Python, such as `return`."""
 
-_FUNCTIONS = {"min": np.min, "max": np.max, "mean": np.mean, "percentile": np.percentile}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": np.min,
+    "max": np.max,
+    "mean": np.mean,
+    "percentile": np.percentile,
+}
 _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -176,6 +181,8 @@ class Expression:
                 among = isinstance(operator, (ast.In, ast.NotIn))
                 if among and not isinstance(side, (ast.List, ast.Tuple)):
                     raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
+                if among and side is not node.comparators[-1]:
+                    raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
                 children += side.elts if among else [side]  # type: ignore[attr-defined]
             return children
         raise self._refused(f"{source_of(node)!r} is no part of expressions")
@@ -244,7 +251,9 @@ class _Evaluator(ast.NodeVisitor):
                     hint="return >= percentile(return, 90) keeps the best tenth",
                 )
         known = values[~np.isnan(values)]
-        return _FUNCTIONS[source_of(node.func)](known, *map(float, more)) if known.size else np.nan
+        if not known.size:
+            return np.nan
+        return _FUNCTIONS[source_of(node.func)](known, *map(float, more))
 
     def _compared(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
         if type(operator) in _UFUNCS:

@@ -179,6 +179,7 @@ def test_fields_in_order() -> None:
         ("~terminated", "'~terminated' has an operator"),
         ("length in 3", "in takes a list [a, b], not '3'"),
         ("length in id", "in takes a list [a, b], not 'id'"),
+        ("length in [3] == terminated", "nothing is compared with a list, as '[3]'"),
         ("[length] == 3", "'[length]' is no part"),
         ("length[0] == 3", "'length[0]' is no part"),
         ("{length} == 3", "'{length}' is no part"),
