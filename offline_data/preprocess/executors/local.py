@@ -181,7 +181,8 @@ class _ChildRun:
                         answer = child.ask(self._tasks[number])
                         break
                     except ChildDiedError as death:
-                        child = self._end(child)
+                        self._end(child)
+                        child = None
                         if self._stopped:
                             raise
                         if is_last:
@@ -194,13 +195,13 @@ class _ChildRun:
                         self._news.put(f"{died} {what}; running it again")
                 served += 1
                 if served == self._limit:
-                    child = self._end(child)
+                    self._end(child)
+                    child = None
                 self._news.put((number, answer))
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             self._news.put(error)
         finally:
-            if child is not None:
-                self._end(child)
+            self._end(child)
 
     def _take(self) -> int | None:
         try:
@@ -216,10 +217,11 @@ class _ChildRun:
                 child.kill()
         return child
 
-    def _end(self, child: Child) -> None:
-        with self._lock:
-            self._children.remove(child)
-        child.close()
+    def _end(self, child: Child | None) -> None:
+        if child is not None:
+            with self._lock:
+                self._children.remove(child)
+            child.close()
 
 
 class GivenPool:

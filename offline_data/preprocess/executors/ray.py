@@ -318,7 +318,7 @@ def connected(
         yield False
         return
     place = address or child_environ().get("RAY_ADDRESS") or _LOCAL
-    # Ray prints that a worker died, whatever its options say: standard output is the program's.
+    # Ray prints that a worker died, whatever its options say; standard output is for results.
     with redirect_stdout(sys.stderr):
         _connect(ray, place, cpus, namespace)
         try:

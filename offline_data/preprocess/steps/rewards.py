@@ -13,6 +13,7 @@ from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.columns import check_bounds, clipped
 from offline_data.preprocess.steps.leaves import (
     check_names,
+    column,
     numbers,
     overflow,
     replaced,
@@ -222,7 +223,7 @@ def _with_reward(
     Raises:
         StepError: A result is infinite or does not fit the type; names the row.
     """
-    reward = piece.batch.steps[REWARD]
+    reward = column(piece, REWARD)
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 
