@@ -28,7 +28,7 @@ def executor_named(
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")
-        from offline_data.preprocess.executors.local import GivenPool
+        from offline_data.preprocess.executors.pool import GivenPool
 
         return GivenPool(pool)
     if not isinstance(engine, str):

@@ -1,40 +1,24 @@
-"""Executors of one machine: this process, child processes, or a pool that the caller made."""
+"""Executors of one machine: this process, or child processes."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import sys
 from collections import deque
-from concurrent import futures
 from contextlib import contextmanager
-from multiprocessing.pool import Pool, ThreadPool
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import UsageError
 from offline_data.preprocess.errors import WorkerDiedError
 from offline_data.preprocess.executors.base import at_least
 from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.calls import answer_in_pool
-from offline_data.processes.child import how_ended
-from offline_data.processes.wire import dumps, loads, pack_function
+from offline_data.processes.wire import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.process import BaseProcess
 
     from offline_data.preprocess.executors.base import R, T
     from offline_data.progress import Progress
-
-_CHECK_SECONDS = 0.05
-"""Between two checks of a pool's processes: one that starts and dies in between is not noticed."""
-
-_POOL_HINT = (
-    "if memory was short, make a smaller pool; --resume goes on with what is finished, and "
-    "workers of this package's own are replaced when they die"
-)
 
 
 def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
@@ -222,144 +206,6 @@ class _ChildRun:
             with self._lock:
                 self._children.remove(child)
             child.close()
-
-
-class GivenPool:
-    """Runs tasks in a pool that is somebody else's, and stays open; see `Executor`.
-
-    Calls that run when the iterator is closed cannot be ended from here: they are waited for. In a
-    pool of threads one task runs at a time.
-
-    Args:
-        pool: A `concurrent.futures.Executor`, or a `multiprocessing.pool.Pool`.
-
-    Raises:
-        UsageError: Something else.
-
-    Example:
-        >>> from concurrent.futures import ThreadPoolExecutor
-        >>> from offline_data.progress import SILENT
-        >>> with ThreadPoolExecutor(1) as pool:
-        ...     list(GivenPool(pool).run(lambda x: 2 * x, [3], SILENT))
-        [(0, 6)]
-    """
-
-    name = "given pool"
-    shards = False
-
-    def __init__(self, pool: futures.Executor | Pool) -> None:
-        if not isinstance(pool, (futures.Executor, Pool)):
-            raise UsageError(
-                f"pool is {pool!r}; expected a concurrent.futures.Executor or a "
-                "multiprocessing.pool.Pool"
-            )
-        self._pool = pool
-
-    def run(
-        self,
-        job: Callable[[T], R],
-        tasks: Sequence[T],
-        progress: Progress,  # noqa: ARG002 - what a pool does about a death is its own
-    ) -> Iterator[tuple[int, R]]:
-        """Yield the number and the answer of each task as it finishes.
-
-        Raises:
-            UsageError: The pool is closed, or `job` refers to something of this process only.
-            WorkerDiedError: A process of the pool died; its other calls are not waited for.
-            Exception: Raised by `job`; `__cause__` has its traceback there as text.
-        """
-        pool = _WatchedPool(self._pool) if isinstance(self._pool, Pool) else self._pool
-        watched = pool if isinstance(pool, _WatchedPool) else None
-        function, left = pack_function(job), deque(enumerate(tasks))
-        under_way: dict[futures.Future[bytes], int] = {}
-        finished: SimpleQueue[futures.Future[bytes]] = SimpleQueue()
-        try:
-            while left or under_way:
-                while left and (watched is None or len(under_way) < watched.room):
-                    number, task = left.popleft()
-                    future = _submit(pool, function, dumps(task))
-                    under_way[future] = number
-                    future.add_done_callback(finished.put)
-                future = _next(finished, watched)
-                number = under_way.pop(future)
-                try:
-                    packed = future.result()
-                except futures.BrokenExecutor as error:
-                    raise _broken(error) from error
-                except futures.CancelledError as error:
-                    raise UsageError("The pool was closed before it had done all tasks") from error
-                yield number, loads(packed).result()
-        finally:
-            running = {future for future in under_way if not future.cancel()}
-            while running and not (watched and watched.lost()):
-                running = futures.wait(running, timeout=_CHECK_SECONDS).not_done
-
-
-class _WatchedPool(futures.Executor):
-    """A `multiprocessing` pool as an executor; by itself it never tells that a worker died.
-
-    Calls in it cannot be cancelled, so that few should wait there. All workers of such pools in
-    this process are watched: nothing public tells which of them are this pool's.
-    """
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._workers = self._alive()
-        self._reason: str | None = None
-        self.room = 2 * (len(self._workers) or os.cpu_count() or 1)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        """Have the pool make a call."""
-        future: futures.Future[Any] = futures.Future()
-        future.set_running_or_notify_cancel()  # nobody may cancel it
-        self._pool.apply_async(
-            fn, args, kwargs, callback=future.set_result, error_callback=future.set_exception
-        )
-        return future
-
-    def lost(self) -> str | None:
-        """Return why a call may never end, in words; None: it will."""
-        alive = self._alive()
-        for process in self._workers - alive:
-            if process.exitcode:
-                self._reason = f"A process of the pool {how_ended(process.exitcode)}"
-        self._workers = alive
-        try:
-            self._pool.map_async(abs, [], chunksize=1)  # of nothing: no worker is needed
-        except ValueError:
-            self._reason = "The pool was terminated or closed"
-        return self._reason
-
-    def _alive(self) -> set[BaseProcess]:
-        if isinstance(self._pool, ThreadPool):
-            return set()
-        return {one for one in multiprocessing.active_children() if "PoolWorker" in one.name}
-
-
-def _submit(pool: futures.Executor, function: bytes, request: bytes) -> futures.Future[bytes]:
-    try:
-        return pool.submit(answer_in_pool, function, request)
-    except futures.BrokenExecutor as error:
-        raise _broken(error) from error
-    except (RuntimeError, ValueError) as error:
-        raise UsageError(f"The pool takes no task: {error}") from error
-
-
-def _next(
-    finished: SimpleQueue[futures.Future[bytes]], watched: _WatchedPool | None
-) -> futures.Future[bytes]:
-    """Wait for a call to finish; raises `WorkerDiedError` where it may never."""
-    while True:
-        lost = watched.lost() if watched else None
-        try:
-            return finished.get(timeout=_CHECK_SECONDS if watched else None)
-        except Empty:
-            if lost is not None:
-                raise WorkerDiedError(lost, hint=_POOL_HINT) from None
-
-
-def _broken(error: futures.BrokenExecutor) -> WorkerDiedError:
-    return WorkerDiedError(f"The pool is broken: {error}", hint=_POOL_HINT)
 
 
 @contextmanager

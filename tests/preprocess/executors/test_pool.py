@@ -18,7 +18,7 @@ import pytest
 from offline_data.errors import FormatError, UsageError
 from offline_data.preprocess.errors import WorkerDiedError
 from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.local import GivenPool
+from offline_data.preprocess.executors.pool import GivenPool
 from offline_data.processes.calls import RemoteError
 from offline_data.progress import SILENT
 from tests.preprocess.executors.jobs import EXPECTED, TASKS, deaths, pids, quadrupled
