@@ -210,6 +210,6 @@ def _executor(
         return None
     if plan is not None:
         raise UsageError("--engine ray runs tasks, and --plan-only runs none")
-    from offline_data.preprocess.executors.ray_executor import RayExecutor
+    from offline_data.preprocess.executors.ray import RayExecutor
 
     return RayExecutor(address, workers=workers)

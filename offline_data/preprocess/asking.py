@@ -34,7 +34,7 @@ def executor_named(
     if not isinstance(engine, str):
         return engine
     if engine == "ray":
-        from offline_data.preprocess.executors.ray_executor import RayExecutor
+        from offline_data.preprocess.executors.ray import RayExecutor
 
         return RayExecutor(workers=workers, worker_threads=worker_threads)
     if engine != "local":

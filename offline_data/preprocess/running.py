@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from offline_data.preprocess.executors.choice import choose
-from offline_data.preprocess.executors.in_process import InProcess
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.preprocess.recipe import Revised
 from offline_data.preprocess.tasks import MeasureJob, WriteJob
 
@@ -42,7 +40,7 @@ def executor_for(
         return options.executor
     heavy = any(step.brings_torch for step in plan.recipe.steps)
     most = min(options.workers or workers, tasks)
-    count = choose(seconds, most, START[heavy]) if most > 1 else 1
+    count = choose_workers(seconds, most, START[heavy]) if most > 1 else 1
     if count == 1:
         return InProcess(options.worker_threads)
     return LocalProcesses(

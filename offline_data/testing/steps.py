@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step
-from offline_data.preprocess.steps.tables import episode_columns
+from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step, episode_columns
 from offline_data.testing.pieces import (
     as_stored,
     assert_same_piece,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from offline_data.preprocess import engine
-from offline_data.preprocess.executors import ray_executor
+from offline_data.preprocess.executors import ray as ray_executor
 from offline_data.preprocess.steps.registry import parse_step, step_names
 from offline_data.store.integrity import verify
 from offline_data.store.reader import open_reader

@@ -16,8 +16,7 @@ from offline_data.config import Settings
 from offline_data.errors import OfflineDataError
 from offline_data.preprocess import plan
 from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.in_process import InProcess
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import InProcess, LocalProcesses
 from offline_data.progress import Progress
 from tests.preprocess.runs import make
 

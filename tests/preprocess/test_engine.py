@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import LocalProcesses
 from offline_data.preprocess.spec import Calling, Stage, function_step
 from offline_data.store.integrity import verify
 from offline_data.store.layout import LayoutName

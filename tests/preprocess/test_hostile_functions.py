@@ -12,7 +12,7 @@ import torch
 
 import offline_data
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import LocalProcesses
 from offline_data.testing.toy import toy_batch, write_toy
 
 

@@ -18,7 +18,7 @@ import torch
 import offline_data
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.errors import UsageError
-from offline_data.preprocess.steps.clip import Clip
+from offline_data.preprocess.steps.columns import Clip
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.oracle import Plain, Row, check, cut, digests, episodes_of, mapped
 from tests.preprocess.runs import LENGTHS, Notes, Shuffled, write_rich

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import offline_data
-from offline_data.preprocess.executors.ray_executor import RayExecutor
+from offline_data.preprocess.executors.ray import RayExecutor
 from offline_data.progress import SilentProgress
 from offline_data.store.integrity import verify
 from offline_data.store.reader import open_reader

@@ -14,7 +14,7 @@ from offline_data.config import Settings
 from offline_data.errors import ManifestError, UsageError
 from offline_data.preprocess import work as working
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.executors.in_process import InProcess
+from offline_data.preprocess.executors.local import InProcess
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Revision, Step
 from offline_data.store.integrity import verify

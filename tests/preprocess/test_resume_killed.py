@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from offline_data.config import Settings
-from offline_data.preprocess.executors.in_process import InProcess
+from offline_data.preprocess.executors.local import InProcess
 from offline_data.store.integrity import verify
 from tests.preprocess.oracle import digests
 from tests.preprocess.program import Watched, tasks_marked
@@ -117,7 +117,7 @@ import sys, time
 from pathlib import Path
 import offline_data
 from offline_data.preprocess import plan
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import LocalProcesses
 
 parent, dest, marks, seconds, resume = sys.argv[1:]
 

@@ -1,1 +1,1 @@
-"""Who runs the tasks: this process, local processes, a pool that is given, Ray."""
+"""Executors run the tasks of a job: in this process, in local processes, in a given pool, on Ray."""

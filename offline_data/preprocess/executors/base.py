@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from offline_data.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -23,7 +25,7 @@ class Executor(Protocol):
     """
 
     name: str
-    """What the manifest and the screen call it: `in process`, `2 processes`, `ray`."""
+    """Name in the manifest and on the screen: `in process`, `2 processes`, `ray`."""
     shards: bool
     """Whether tasks may run on machines that share only a filesystem: then each writes files of
     its own, and never two of them into one."""
@@ -37,11 +39,18 @@ class Executor(Protocol):
         for its end.
 
         Args:
-            job: What to do with a task.
+            job: Called with each task.
             tasks: All of them.
             progress: Told (`note`) when a process died and its task is run again.
 
         Raises:
-            OfflineDataError: What `job` raised, as it was raised there.
+            OfflineDataError: Raised by `job`, passed on as it is.
             WorkerDiedError: A process died twice with the same task.
         """
+
+
+def at_least(least: int, value: int, name: str) -> int:
+    """Return a number; raises `UsageError` if it is too small."""
+    if value < least:
+        raise UsageError(f"{name} is {value}; expected at least {least}")
+    return value

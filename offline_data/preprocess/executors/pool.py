@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import multiprocessing
 import os
 from collections import deque
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent import futures
+from multiprocessing.pool import Pool, ThreadPool
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import WorkerDiedError
@@ -17,16 +18,15 @@ from offline_data.processes.wire import dumps, loads, pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.pool import Pool
     from multiprocessing.process import BaseProcess
 
     from offline_data.preprocess.executors.base import R, T
     from offline_data.progress import Progress
 
-_LOOK = 0.02
-"""Seconds between two looks at the processes of a pool: none should come and go unseen."""
+_CHECK_SECONDS = 0.05
+"""Between two checks of a pool's processes: one that starts and dies in between is not noticed."""
 
-_HINT = (
+_POOL_HINT = (
     "if memory was short, make a smaller pool; --resume goes on with what is finished, and "
     "workers of this package's own are replaced when they die"
 )
@@ -55,9 +55,13 @@ class GivenPool:
     name = "given pool"
     shards = False
 
-    def __init__(self, pool: Executor | Pool) -> None:
+    def __init__(self, pool: futures.Executor | Pool) -> None:
+        if not isinstance(pool, (futures.Executor, Pool)):
+            raise UsageError(
+                f"pool is {pool!r}; expected a concurrent.futures.Executor or a "
+                "multiprocessing.pool.Pool"
+            )
         self._pool = pool
-        _door_of(pool)
 
     def run(
         self,
@@ -69,150 +73,98 @@ class GivenPool:
 
         Raises:
             UsageError: The pool is closed, or `job` refers to something of this process only.
-            WorkerDiedError: A process of the pool died; what others still do is not waited for.
-            Exception: What `job` raised; `__cause__` has its traceback there as text.
+            WorkerDiedError: A process of the pool died; its other calls are not waited for.
+            Exception: Raised by `job`; `__cause__` has its traceback there as text.
         """
-        calls = _Calls(_door_of(self._pool), pack_function(job), tasks)
+        pool = _WatchedPool(self._pool) if isinstance(self._pool, Pool) else self._pool
+        watched = pool if isinstance(pool, _WatchedPool) else None
+        function, left = pack_function(job), deque(enumerate(tasks))
+        under_way: dict[futures.Future[bytes], int] = {}
+        finished: SimpleQueue[futures.Future[bytes]] = SimpleQueue()
         try:
-            for _ in tasks:
-                yield calls.next_answer()
+            while left or under_way:
+                while left and (watched is None or len(under_way) < watched.room):
+                    number, task = left.popleft()
+                    future = _submit(pool, function, dumps(task))
+                    under_way[future] = number
+                    future.add_done_callback(finished.put)
+                future = _next(finished, watched)
+                number = under_way.pop(future)
+                try:
+                    packed = future.result()
+                except futures.BrokenExecutor as error:
+                    raise _broken(error) from error
+                except futures.CancelledError as error:
+                    raise UsageError("The pool was closed before it had done all tasks") from error
+                yield number, loads(packed).result()
         finally:
-            calls.settle()
+            running = {future for future in under_way if not future.cancel()}
+            while running and not (watched and watched.lost()):
+                running = futures.wait(running, timeout=_CHECK_SECONDS).not_done
 
 
-class _Calls:
-    """The calls of one run: some wait here, some are under way in the pool."""
+class _WatchedPool(futures.Executor):
+    """A `multiprocessing` pool as an executor; by itself it never tells that a worker died.
 
-    def __init__(self, door: _Door, function: bytes, tasks: Sequence[Any]) -> None:
-        self._door = door
-        self._function = function
-        self._left = deque(enumerate(tasks))
-        self._under_way: dict[Future[bytes], int] = {}
-        self._finished: SimpleQueue[Future[bytes]] = SimpleQueue()
-
-    def next_answer(self) -> tuple[int, Any]:
-        while self._left and len(self._under_way) < self._door.room:
-            self._submit(*self._left.popleft())
-        future = self._next_finished()
-        number = self._under_way.pop(future)
-        try:
-            packed = future.result()
-        except BrokenExecutor as error:
-            raise WorkerDiedError(f"The pool is broken: {error}", hint=_HINT) from error
-        except CancelledError as error:
-            raise UsageError("The pool was closed before it had done all tasks") from error
-        return number, loads(packed).result()
-
-    def settle(self) -> None:
-        """Take back what has not begun, and wait for the rest, if it can still end."""
-        running = {future for future in self._under_way if not future.cancel()}
-        while running:
-            running = wait(running, timeout=_LOOK).not_done
-            try:
-                self._door.check()
-            except WorkerDiedError:
-                return
-
-    def _submit(self, number: int, task: object) -> None:
-        try:
-            future = self._door.submit(self._function, dumps(task))
-        except BrokenExecutor as error:
-            raise WorkerDiedError(f"The pool is broken: {error}", hint=_HINT) from error
-        except (RuntimeError, ValueError) as error:
-            raise UsageError(f"The pool takes no task: {error}") from error
-        self._under_way[future] = number
-        future.add_done_callback(self._finished.put)
-
-    def _next_finished(self) -> Future[bytes]:
-        self._door.watch()
-        while True:
-            try:
-                return self._finished.get(timeout=_LOOK)
-            except Empty:
-                self._door.check()
-
-
-class _Door(Protocol):
-    """Where calls go into a pool."""
-
-    room: float
-    """Calls that should be in it at a time."""
-
-    def submit(self, function: bytes, request: bytes) -> Future[bytes]:
-        """Have it call `answer_in_pool`."""
-
-    def watch(self) -> None:
-        """Take notice of the processes that it has now."""
-
-    def check(self) -> None:
-        """Raise `WorkerDiedError` where a call in it may never end."""
-
-
-class _ExecutorDoor:
-    """Of `concurrent.futures`: it takes calls back, and notices itself when a process died."""
-
-    room = math.inf
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    def submit(self, function: bytes, request: bytes) -> Future[bytes]:
-        return self._executor.submit(answer_in_pool, function, request)
-
-    def watch(self) -> None:
-        """Leave it to the executor."""
-
-    def check(self) -> None:
-        """Leave it to the executor."""
-
-
-class _PoolDoor:
-    """Of `multiprocessing`: it keeps what it was given, and waits for ever when a process died."""
+    Calls in it cannot be cancelled, so that few should wait there. All workers of such pools in
+    this process are watched: nothing public tells which of them are this pool's.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._known: set[BaseProcess] = set()
-        self._lost: str | None = None
-        self.watch()
-        self.room = 2.0 * (len(self._known) or os.cpu_count() or 1)
+        self._workers = self._alive()
+        self._reason: str | None = None
+        self.room = 2 * (len(self._workers) or os.cpu_count() or 1)
 
-    def submit(self, function: bytes, request: bytes) -> Future[bytes]:
-        future: Future[bytes] = Future()
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        """Have the pool make a call."""
+        future: futures.Future[Any] = futures.Future()
         future.set_running_or_notify_cancel()  # nobody may cancel it
         self._pool.apply_async(
-            answer_in_pool,
-            (function, request),
-            callback=future.set_result,
-            error_callback=future.set_exception,
+            fn, args, kwargs, callback=future.set_result, error_callback=future.set_exception
         )
         return future
 
-    def watch(self) -> None:
-        here = self._processes()
-        # Only those that the pool has let go of: its own thread waits for the others.
-        ended = [process.exitcode for process in self._known - here]
-        self._known = here
-        for status in filter(None, ended):
-            self._lost = f"A process of the pool {how_ended(status)}"
-        if getattr(self._pool, "_state", "") == "TERMINATE":
-            self._lost = "The pool was terminated"
+    def lost(self) -> str | None:
+        """Return why a call may never end, in words; None: it will."""
+        alive = self._alive()
+        for process in self._workers - alive:
+            if process.exitcode:
+                self._reason = f"A process of the pool {how_ended(process.exitcode)}"
+        self._workers = alive
+        try:
+            self._pool.map_async(abs, [], chunksize=1)  # of nothing: no worker is needed
+        except ValueError:
+            self._reason = "The pool was terminated or closed"
+        return self._reason
 
-    def check(self) -> None:
-        self.watch()
-        if self._lost is not None:
-            raise WorkerDiedError(self._lost, hint=_HINT)
-
-    def _processes(self) -> set[BaseProcess]:
-        return set(getattr(self._pool, "_pool", ()))  # nothing public tells of a death
+    def _alive(self) -> set[BaseProcess]:
+        if isinstance(self._pool, ThreadPool):
+            return set()
+        return {one for one in multiprocessing.active_children() if "PoolWorker" in one.name}
 
 
-def _door_of(pool: Executor | Pool) -> _Door:
-    from multiprocessing.pool import Pool
+def _submit(pool: futures.Executor, function: bytes, request: bytes) -> futures.Future[bytes]:
+    try:
+        return pool.submit(answer_in_pool, function, request)
+    except futures.BrokenExecutor as error:
+        raise _broken(error) from error
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"The pool takes no task: {error}") from error
 
-    if isinstance(pool, Executor):
-        return _ExecutorDoor(pool)
-    if isinstance(pool, Pool):
-        return _PoolDoor(pool)
-    raise UsageError(
-        f"pool is {pool!r}; expected a concurrent.futures.Executor or a multiprocessing.pool.Pool"
-    )
+
+def _next(
+    finished: SimpleQueue[futures.Future[bytes]], watched: _WatchedPool | None
+) -> futures.Future[bytes]:
+    """Wait for a call to finish; raises `WorkerDiedError` where it may never."""
+    while True:
+        lost = watched.lost() if watched else None
+        try:
+            return finished.get(timeout=_CHECK_SECONDS if watched else None)
+        except Empty:
+            if lost is not None:
+                raise WorkerDiedError(lost, hint=_POOL_HINT) from None
+
+
+def _broken(error: futures.BrokenExecutor) -> WorkerDiedError:
+    return WorkerDiedError(f"The pool is broken: {error}", hint=_POOL_HINT)

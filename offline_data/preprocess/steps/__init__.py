@@ -1,4 +1,4 @@
-'''Built-in steps of recipes, one a file; `registry.py` names them.
+'''Built-in steps of recipes, a family a file; `registry.py` names them.
 
 A step of your own is a frozen dataclass whose fields are its parameters:
 

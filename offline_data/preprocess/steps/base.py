@@ -1,4 +1,4 @@
-"""What a step of a recipe is: a map of pieces, a choice of episodes, or a map that measures first."""
+"""A step of a recipe: it maps episodes, chooses among them, or measures all data and then maps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
+from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps.arguments import read_arguments
+from offline_data.preprocess.steps.parse import read_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from offline_data.episodes import Key
+    from offline_data.episodes.fields import Key
     from offline_data.preprocess.piece import Piece
 
 
@@ -26,6 +27,7 @@ class Step:
     Subclasses set `name` and override `apply`. A step that must look at all data first is a
     `MeasuredStep`, one that chooses episodes a `Selection`. Steps are values: they are pickled,
     compared, and written into the manifest; what they learn from the data is their `state`.
+    Fields with `metadata={"state": True}` are learnt, all others are parameters.
     """
 
     name: ClassVar[str]
@@ -64,7 +66,8 @@ class Step:
 
     def describe(self) -> dict[str, Any]:
         """Return the parameters as JSON values, for the manifest and to tell recipes apart."""
-        return {"step": self.name, **{f.name: _plain(getattr(self, f.name)) for f in self._own()}}
+        own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
+        return {"step": self.name, **{name: _plain(getattr(self, name)) for name in own}}
 
     def settled(self, probe: Piece) -> Self:
         """Return the step with what it learns from a few transitions or episodes.
@@ -86,10 +89,6 @@ class Step:
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the manifest: rules that were applied, once the step is settled."""
         return ()
-
-    def _own(self) -> list[Any]:
-        """Fields that are parameters: those with `metadata={"state": True}` were learnt."""
-        return [f for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
 
 
 class MeasuredStep(Step):
@@ -140,8 +139,6 @@ class Selection(Step):
 
         `("number",)`, the number in the parent, must be one: not all episodes may be there.
         """
-        from offline_data.preprocess.steps.tables import episode_columns
-
         return episode_columns(piece)
 
     def choose(
@@ -159,6 +156,24 @@ class Selection(Step):
             StepError: A column is not there, or nothing is left.
         """
         raise NotImplementedError
+
+
+def episode_columns(piece: Piece) -> dict[Key, NDArray[Any]]:
+    """Return `[E, …]` columns of the episodes of a piece: the source's own, and computed ones.
+
+    `number` (in the parent), `length`, `return`, `terminated` and `truncated` (of the last
+    transition), `final_observation`, and the source's (`id`, `seed`, …; text as codes).
+    """
+    batch = piece.batch
+    return {
+        **batch.episodes,
+        ("number",): piece.episodes,
+        ("length",): batch.lengths,
+        ("return",): batch.returns,
+        ("terminated",): batch.steps[TERMINATED][batch.last_rows, 0].astype(bool),
+        ("truncated",): batch.steps[TRUNCATED][batch.last_rows, 0].astype(bool),
+        ("final_observation",): batch.final_observation,
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Expressions over columns, `return > 100 and not truncated`: read into a tree, and checked."""
+"""Expressions over columns, `return > 100 and not truncated`: an `ast` allow-list and a visitor."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import keyword
 import re
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from offline_data.errors import UsageError
+from offline_data.preprocess.errors import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-FUNCTIONS = {"min": 1, "max": 1, "mean": 1, "percentile": 2}
-"""Functions of a whole column, and how many arguments each takes."""
+    from numpy.typing import NDArray
 
 HINT = (
     "an expression has fields, numbers, quoted text, + - * / %, == != < <= > >=, in [a, b], and, "
@@ -25,30 +27,64 @@ HINT = (
 
 _MOST_CHARACTERS = 20_000
 _MOST_DEPTH = 50
+_LEAST, _GREATEST = -(2**63), 2**64 - 1
 
 _MARK = "_keyword_"
 _WORDS = "|".join(sorted({*keyword.kwlist} - {"and", "or", "not", "in", "True", "False"}))
 _KEYWORD = re.compile(rf"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<!\w)({_WORDS})(?!\w)""")
 """Quoted text, or a word that is a name here and not in Python, such as `return`."""
 
-_OPERATORS = (
-    *(ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd),
-    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod),
-    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
-)
-_LEAST, _GREATEST = -(2**63), 2**64 - 1
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": np.min,
+    "max": np.max,
+    "mean": np.mean,
+    "percentile": np.percentile,
+}
+_UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.true_divide,
+    ast.Mod: np.remainder,
+    ast.USub: np.negative,
+    ast.UAdd: np.positive,
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.And: np.logical_and,
+    ast.Or: np.logical_or,
+}
+_OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A column of text, as codes into its vocabulary."""
+
+    codes: NDArray[np.int32]
+    """`[E]`; -1 where there is none."""
+    words: Sequence[str]
+
+    def equal(self, word: str) -> NDArray[np.bool_]:
+        """Return which are `word`, `[E]`; a missing one equals no word."""
+        return np.array([*(one == word for one in self.words), False])[self.codes]
+
+
+Column: TypeAlias = "NDArray[Any] | Text"
+"""Bools, int64, uint64 or floats `[E]`, or text."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression that has only parts that are known; nothing of it is ever executed.
+    """An expression of allowed parts only; its text is never executed.
 
     Args:
         text: In Python's syntax, where every word but `and`, `or`, `not`, `in`, `True`, `False`
             and the names of functions may be a field; `a.b` is the nested key `a/b`.
 
     Raises:
-        UsageError: It cannot be read, has something else in it, or names no field.
+        UsageError: It cannot be parsed, has a part that is not allowed, or names no field.
 
     Example:
         >>> Expression("return >= percentile(return, 90) and id != '3'").fields
@@ -59,14 +95,14 @@ class Expression:
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise refused(self.text, "it names no field of the episodes")
+            raise self._refused("it names no field of the episodes")
 
     @cached_property
     def tree(self) -> ast.expr:
-        """What was read; words that Python keeps for itself stand there marked, see `source_of`."""
+        """The parsed text; Python's keywords stand in it marked, see `source_of`."""
         if len(self.text) > _MOST_CHARACTERS:
-            shown = f"{self.text[:40]}…"
-            raise refused(shown, f"it has more than {_MOST_CHARACTERS} characters")
+            long = f"it has more than {_MOST_CHARACTERS} characters"
+            raise self._refused(long, f"{self.text[:40]}…")
         marked = _KEYWORD.sub(lambda m: m[1] or _MARK + m[2], self.text.strip())
         try:
             with warnings.catch_warnings():  # what Python would say of `1or 2`, or of "\d"
@@ -78,87 +114,173 @@ class Expression:
                 part.replace(_MARK, "") for part in (marked[: offset - 1], marked[offset - 1 :])
             )
             where = f"after {before.rstrip()!r}" if rest and before.strip() else "as one"
-            raise refused(self.text, f"it cannot be read {where}") from error
+            raise self._refused(f"it cannot be read {where}") from error
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """Names of the fields, each once, in the order of the text; parts joined by `.`."""
-        return tuple(dict.fromkeys(self._checked(self.tree, 0)))
+        return tuple(dict.fromkeys(self._names(self.tree, 0)))
 
-    def _checked(self, node: ast.expr, depth: int) -> Iterator[str]:
-        """Yield the names below a node; raises where something is no part of expressions."""
+    def evaluate(self, columns: Mapping[str, Column], count: int) -> NDArray[np.bool_]:
+        """Return where the expression is true, bool `[count]`.
+
+        Comparisons with NaN are false, but for `!=`; min, max, mean and percentile leave NaN out.
+
+        Args:
+            columns: `[count]` for each of the fields.
+            count: Rows.
+
+        Raises:
+            StepError: Text where a number is expected, or the other way round, or a number where
+                true or false is expected.
+
+        Example:
+            >>> columns = {"length": np.array([5, 9]), "id": Text(np.array([0, 1]), ["a", "b"])}
+            >>> Expression("length * 2 > 12 or id in ['a']").evaluate(columns, 2).tolist()
+            [True, True]
+        """
+        with np.errstate(all="ignore"):  # 1 / 0 is infinite, and 0 / 0 is NaN, which equals nothing
+            flags = _Evaluator(columns).flags(self.tree)
+        return np.array(np.broadcast_to(flags, count))
+
+    def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
+        """Yield the names of fields below a node; raise where a part is not allowed."""
         if depth > _MOST_DEPTH:
-            raise refused(self.text, f"more than {_MOST_DEPTH} levels lie in one another")
-        self._check_operators(node)
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            yield self._checked_name(node)
-        elif isinstance(node, ast.Constant):
-            self._check_constant(node)
-        else:
-            for child in self._children(node):
-                yield from self._checked(child, depth + 1)
-
-    def _children(self, node: ast.expr) -> list[ast.expr]:
-        if isinstance(node, ast.BoolOp):
-            return node.values
-        if isinstance(node, ast.UnaryOp):
-            return [node.operand]
-        if isinstance(node, ast.BinOp):
-            return [node.left, node.right]
-        if isinstance(node, ast.Compare):
-            return [node.left, *(x for side in self._sides(node) for x in side)]
-        if isinstance(node, ast.Call):
-            self._check_call(node)
-            return node.args
-        raise refused(self.text, f"{source_of(node)!r} is no part of expressions")
-
-    def _sides(self, node: ast.Compare) -> Iterator[list[ast.expr]]:
-        """Yield what stands right of each comparison: one thing, or the items of a list."""
-        for operator, side in zip(node.ops, node.comparators, strict=True):
-            if not isinstance(operator, (ast.In, ast.NotIn)):
-                yield [side]
-            elif isinstance(side, (ast.List, ast.Tuple)):
-                yield side.elts
-            else:
-                raise refused(self.text, f"in takes a list [a, b], not {source_of(side)!r}")
-
-    def _check_operators(self, node: ast.expr) -> None:
-        for one in (getattr(node, "op", None), *getattr(node, "ops", ())):
-            if one is not None and not isinstance(one, _OPERATORS):
-                what = f"{source_of(node)!r} has an operator that is not known"
-                raise refused(self.text, what)
-
-    def _check_call(self, node: ast.Call) -> None:
-        name = node.func.id if isinstance(node.func, ast.Name) else None
-        if name not in FUNCTIONS:
-            raise refused(self.text, f"there is no function {source_of(node.func)!r}")
-        if node.keywords or len(node.args) != FUNCTIONS[name]:
-            takes = "one value" if FUNCTIONS[name] == 1 else f"{FUNCTIONS[name]} values"
-            raise refused(self.text, f"{name} takes {takes}")
-
-    def _checked_name(self, node: ast.Name | ast.Attribute) -> str:
-        inner: ast.expr = node
+            raise self._refused(f"more than {_MOST_DEPTH} levels lie in one another")
+        operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
+        if not all(one is None or isinstance(one, _OPERATORS) for one in operators):
+            raise self._refused(f"{source_of(node)!r} has an operator that is not known")
+        inner = node
         while isinstance(inner, ast.Attribute):
             inner = inner.value
-        if not isinstance(inner, ast.Name):
-            raise refused(self.text, f"{source_of(node)!r} is no part of expressions")
-        return source_of(node)
+        if isinstance(inner, ast.Name):
+            yield source_of(node)
+            return
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, int) and not _LEAST <= node.value <= _GREATEST:
+                raise self._refused(f"{node.value} is too large for a whole number of 64 bits")
+            if isinstance(node.value, (bool, int, float, str)):
+                return
+        for child in self._children(node):
+            yield from self._names(child, depth + 1)
 
-    def _check_constant(self, node: ast.Constant) -> None:
-        value = node.value
-        if not isinstance(value, (bool, int, float, str)):
-            raise refused(self.text, f"{source_of(node)!r} is no part of expressions")
-        if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
-            raise refused(self.text, f"{value} is too large for a whole number of 64 bits")
+    def _children(self, node: ast.expr) -> Sequence[ast.expr]:
+        if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.BinOp)):
+            return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        if isinstance(node, ast.Call):
+            name = source_of(node.func)
+            if not isinstance(node.func, ast.Name) or name not in _FUNCTIONS:
+                raise self._refused(f"there is no function {name!r}")
+            if node.keywords or len(node.args) != 1 + (name == "percentile"):
+                takes = "2 values" if name == "percentile" else "one value"
+                raise self._refused(f"{name} takes {takes}")
+            return node.args
+        if isinstance(node, ast.Compare):
+            children = [node.left]
+            for operator, side in zip(node.ops, node.comparators, strict=True):
+                among = isinstance(operator, (ast.In, ast.NotIn))
+                if among and not isinstance(side, (ast.List, ast.Tuple)):
+                    raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
+                if among and side is not node.comparators[-1]:
+                    raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
+                children += side.elts if among else [side]  # type: ignore[attr-defined]
+            return children
+        raise self._refused(f"{source_of(node)!r} is no part of expressions")
+
+    def _refused(self, what: str, shown: str | None = None) -> UsageError:
+        return UsageError(f"Expression {shown or self.text!r}: {what}", hint=HINT)
 
 
-def refused(text: str, what: str) -> UsageError:
-    """Return the error of an expression that cannot be meant."""
-    return UsageError(f"Expression {text!r}: {what}", hint=HINT)
+class _Evaluator(ast.NodeVisitor):
+    """Values of the nodes of an expression: whole columns `[E]`, scalars, or text."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = columns
+
+    def flags(self, node: ast.expr) -> NDArray[np.bool_]:
+        """Return true or false, `[E]` or a scalar."""
+        value = self.visit(node)
+        text = isinstance(value, (Text, str))
+        if text or np.asarray(value).dtype != np.bool_:
+            raise StepError(
+                f"{source_of(node)!r} is {'text' if text else 'a number'}, where true or false is "
+                "wanted",
+                hint="compare it with something, as in length > 10; in a shell the step stands in "
+                "quotes",
+            )
+        return np.asarray(value)
+
+    def number(self, node: ast.expr) -> Any:
+        """Return numbers; true counts as 1."""
+        value = self.visit(node)
+        if isinstance(value, (Text, str)):
+            raise StepError(f"{source_of(node)!r} is text, where a number is wanted", hint=HINT)
+        return np.asarray(value, np.int64) if np.asarray(value).dtype == np.bool_ else value
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self._columns[source_of(node)]
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        return self._columns[source_of(node)]
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        return _UFUNCS[type(node.op)](self.number(node.left), self.number(node.right))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            return np.logical_not(self.flags(node.operand))
+        return _UFUNCS[type(node.op)](self.number(node.operand))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        return reduce(_UFUNCS[type(node.op)], [self.flags(one) for one in node.values])
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        sides = [node.left, *node.comparators]
+        pairs = zip(node.ops, sides, sides[1:], strict=False)
+        return reduce(np.logical_and, [self._compared(*pair) for pair in pairs])
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        values, *more = (np.asarray(self.number(one)) for one in node.args)
+        for share in more:  # of percentile
+            if share.ndim or not 0 <= share <= 100:
+                raise StepError(
+                    f"{source_of(node)!r}: expected a number from 0 to 100 after the comma",
+                    hint="return >= percentile(return, 90) keeps the best tenth",
+                )
+        known = values[~np.isnan(values)]
+        if not known.size:
+            return np.nan
+        return _FUNCTIONS[source_of(node.func)](known, *map(float, more))
+
+    def _compared(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
+        if type(operator) in _UFUNCS:
+            return np.asarray(_UFUNCS[type(operator)](self.number(left), self.number(right)))
+        among = right.elts if isinstance(right, (ast.List, ast.Tuple)) else [right]
+        equal = [self._equal(left, one) for one in among]
+        found = np.asarray(reduce(np.logical_or, equal, np.asarray(False)))
+        return ~found if isinstance(operator, (ast.NotIn, ast.NotEq)) else found
+
+    def _equal(self, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
+        one, two = self.visit(left), self.visit(right)
+        if isinstance(two, Text):
+            one, two = two, one
+        if isinstance(one, Text) and isinstance(two, str):
+            return one.equal(two)
+        texts = [isinstance(side, (Text, str)) for side in (one, two)]
+        if isinstance(one, Text) or texts[0] != texts[1]:
+            what = "two fields of text" if all(texts) else "text with a number"
+            raise StepError(
+                f"{source_of(left)!r} and {source_of(right)!r}: {what} cannot be compared",
+                hint="text is compared with quoted text: id == '3'; numbers stand without quotes",
+            )
+        return np.asarray(np.equal(one, two) if not texts[0] else one == two)
 
 
 def source_of(node: ast.expr) -> str:
-    """Write a node as the user does.
+    """Return the text of a node as the user writes it.
 
     Example:
         >>> source_of(Expression("return>1").tree)

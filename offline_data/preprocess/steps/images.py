@@ -1,18 +1,26 @@
-"""Columns of images: which axes of a row are which, and new columns made in blocks."""
+"""Steps for images, `crop grayscale to_chw` (and `resize`), and how they find and read them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
+from typing_extensions import Self
 
 from offline_data.episodes.fields import Key, join_key
+from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced
+from offline_data.preprocess.steps.parse import check_whole, read_arguments, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
+
+    from offline_data.preprocess.piece import Piece
 
 Format: TypeAlias = Literal["hwc", "chw", "hw"]
 """Order of the last axes of a row: height, width, channels. Axes before them are a stack."""
@@ -26,7 +34,12 @@ CHANNELS: Mapping[Format, int] = {"hwc": -1, "chw": -3}
 LEAST_SIDE = 8
 """A side is at least as long; a shorter axis is one of channels or of stacked frames."""
 BLOCK_BYTES = 4 << 20
-"""What is under way at a time besides the columns; more would leave the processor's cache."""
+"""Working memory of a block of rows besides the columns; more would leave the processor's cache."""
+
+_LUMA = (0.299, 0.587, 0.114)
+"""Parts of red, green and blue in the luma of ITU-R Recommendation BT.601, section 2.5.1."""
+_LUMA_16 = (19595, 38470, 7471)
+"""The same in units of 2^-16, as Pillow's mode `L` has them (`L24` in its `Convert.c`)."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +70,325 @@ class Images:
         return 1 if axis is None else int(self.values.shape[axis])
 
     def __str__(self) -> str:
-        return said(self.key, self.values)
+        return _described(self.key, self.values)
 
 
-def said(key: Key, values: NDArray[Any]) -> str:
-    """Write a column with the dtype and shape of a row, for a message.
+class ImageStep(Step):
+    """A step that changes every image on its own; subclasses have the fields, and `change`."""
+
+    example: ClassVar[str]
+    """An example call, for messages."""
+    formats: ClassVar[tuple[Format, ...]] = FORMATS
+    """Formats it can work with."""
+
+    keys: tuple[str, ...]
+    """Leaves, see `images`; none: all that look like images."""
+    format: Format | None
+    """How rows are read; None: by their shape, see `formats_of`."""
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with the images changed."""
+        return replaced(piece, {one.key: self.change(one) for one in self.images(piece)})
+
+    def change(self, images: Images) -> NDArray[Any]:
+        """Return `[n, …]` new images, a view or a new array.
+
+        Raises:
+            StepError: It cannot be done with images like these.
+        """
+        raise NotImplementedError
+
+    def distinct(self, form: Format) -> object:
+        """Return what counts in a format; a row may have several where it is equal in all."""
+        return form
+
+    def images(self, piece: Piece) -> list[Images]:
+        """Return the columns the step changes, in the order of the piece.
+
+        Without names these are all that look like images and have a format of the step. A name
+        that stands for several leaves means those among them; one that stands for a single leaf
+        means it, whatever it looks like where the step's `format` is given.
+
+        Raises:
+            StepError: No such leaf, one that is no image, or one whose format is not clear.
+        """
+        every = leaves(piece)
+        groups = [matching(piece, [name]) for name in self.keys] if self.keys else [every]
+        chosen: set[Key] = set()
+        for group in groups:
+            named = bool(self.keys) and len(group) == 1
+            found = group if named else [key for key in group if self._looks_fit(piece, key)]
+            if not found:
+                listed = ", ".join(_described(key, column(piece, key)) for key in group)
+                raise StepError(
+                    f"Step {self.name!r} finds no image for it among {listed}",
+                    hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
+                )
+            chosen.update(found)
+        return [self._read(piece, key) for key in every if key in chosen]
+
+    def check_leaves(self) -> None:
+        """Raise `UsageError` if the keys are not a tuple, or the format is unknown."""
+        if not isinstance(self.keys, tuple):
+            raise usage_error(type(self), f"has keys={self.keys!r}; expected a tuple of names")
+        if self.format is not None and self.format not in FORMATS:
+            formats = ", ".join(FORMATS)
+            raise usage_error(type(self), f"has format={self.format}; expected {formats}")
+
+    def _looks_fit(self, piece: Piece, key: Key) -> bool:
+        values = column(piece, key)
+        fit = set(formats_of(values.shape[1:])) & set(self.formats)
+        return (
+            key not in piece.words
+            and looks_like_images(values)
+            and (self.format in fit if self.format else bool(fit))
+        )
+
+    def _read(self, piece: Piece, key: Key) -> Images:
+        values = column(piece, key)
+        what = f"Step {self.name!r}: leaf {_described(key, values)}"
+        if key in piece.words:
+            raise StepError(f"Step {self.name!r}: leaf {join_key(key)!r} is text, not an image")
+        possible = (self.format,) if self.format else formats_of(values.shape[1:])
+        if self.format and (values.ndim <= len(self.format) or 0 in values.shape[1:]):
+            raise StepError(f"{what} has too few axes for format={self.format}, or an empty one")
+        if not possible:
+            raise StepError(
+                f"{what} does not look like an image: expected two sides of {LEAST_SIDE} or more, "
+                "and no other axis behind them than channels",
+                hint="format=hwc, chw or hw reads its last axes so" if values.ndim > 2 else None,
+            )
+        if len({self.distinct(form) for form in possible}) > 1:
+            raise StepError(
+                f"{what} may be {' or '.join(possible)}",
+                hint="say which with format=…, or name other leaves",
+            )
+        if possible[0] not in self.formats:
+            raise StepError(f"{what} has no axis of channels; expected {' or '.join(self.formats)}")
+        return Images(key, values, possible[0])
+
+
+class SizedImageStep(ImageStep):
+    """A step for images with a new height and width; only the axes of the sides matter to it."""
+
+    height: int
+    """Pixels from top to bottom."""
+    width: int | None
+    """Pixels from left to right; None: as many as `height`."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """New height and width."""
+        return self.height, self.height if self.width is None else self.width
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `HEIGHT[,WIDTH][,KEY…][,k=v…]`; see `Step.parse`.
+
+        Example:
+            >>> Crop.parse("84,observation.pixels,top=0").keys
+            ('observation.pixels',)
+        """
+        parts = [part.strip().removeprefix("keys=") for part in text.split(",")]
+        named = [part for part in parts if "=" in part]
+        unnamed = [part for part in parts if part and "=" not in part]
+        sizes = list(takewhile(str.isdecimal, unnamed))[:2]
+        sides = [f"{side}={size}" for side, size in zip(("height", "width"), sizes, strict=False)]
+        values = read_arguments(cls, ",".join([*sides, *named]))
+        keys = tuple(unnamed[len(sizes) :])
+        return cls(**{**values, "keys": keys} if keys else values)
+
+    def distinct(self, form: Format) -> object:
+        """Return the axes of the sides."""
+        return SIDES[form]
+
+
+@dataclass(frozen=True)
+class Crop(SizedImageStep):
+    """Keep `height` x `width` pixels of every image, from the middle unless said; a view.
+
+    Where a side has one pixel too many for a middle, one more is cut off at the bottom and on
+    the right. Types, values (NaN too) and the order of axes stay; images that are stacked in a row
+    are cut alike.
+
+    Raises:
+        UsageError: A size below 1, or a place below 0.
+        StepError: The part reaches beyond the image; a leaf that is not there or is no image.
 
     Example:
-        >>> said(("observation", "pixels"), np.zeros((5, 8, 8), np.uint8))
-        "'observation/pixels' (uint8 [8, 8])"
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> rows = np.arange(1, 241, dtype=np.uint8).reshape(3, 8, 10)
+        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
+        >>> Crop(2, 4).apply(piece).batch.observations["pixels",][0].tolist()
+        [[34, 35, 36, 37], [44, 45, 46, 47]]
     """
-    return f"{join_key(key)!r} ({values.dtype} {list(values.shape[1:])})"
+
+    name: ClassVar[str] = "crop"
+    example: ClassVar[str] = "crop:height=64,width=64,top=8"
+
+    height: int
+    """Pixels from top to bottom."""
+    width: int | None = None
+    """Pixels from left to right; None: as many as `height`."""
+    top: int | None = None
+    """Rows cut off above; None: half of those to be cut off, rounded down."""
+    left: int | None = None
+    """Columns cut off on the left; None: half of those to be cut off, rounded down."""
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    """Leaves, or beginnings of keys; none: all that look like images, see `looks_like_images`."""
+    format: Format | None = None
+    """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
+
+    def __post_init__(self) -> None:
+        self.check_leaves()
+        check_whole(Crop, "height", self.height, 1)
+        for name, least in (("width", 1), ("top", 0), ("left", 0)):
+            if getattr(self, name) is not None:
+                check_whole(Crop, name, getattr(self, name), least)
+
+    def change(self, images: Images) -> NDArray[Any]:
+        """Return the parts, a view of the images."""
+        rows = self._part(images, "height", images.height, self.size[0], self.top)
+        columns = self._part(images, "width", images.width, self.size[1], self.left)
+        if images.format == "hwc":
+            return images.values[..., rows, columns, :]
+        return images.values[..., rows, columns]
+
+    def _part(self, images: Images, what: str, side: int, size: int, first: int | None) -> slice:
+        start = (side - size) // 2 if first is None else first
+        if start < 0 or start + size > side:
+            at = "" if first is None else f" from {first} on"
+            raise StepError(f"Step 'crop': leaf {images} has {what} {side}, not {size}{at}")
+        return slice(start, start + size)
 
 
-def readings(shape: tuple[int, ...]) -> tuple[Format, ...]:
+@dataclass(frozen=True)
+class Grayscale(ImageStep):
+    """Turn colours into luma: 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601).
+
+    So do Pillow (mode `L`) and torchvision (`Grayscale`). Bytes are rounded, halves up, and equal
+    Pillow's; torchvision's, cut off with 0.2989 R, may be one less. Floats keep their type, and
+    NaN stays in its pixel. A fourth channel, alpha, is dropped. The order of axes stays, with
+    `channels` on the axis of the channels; images of one channel are gray already.
+
+    A row of four channels may as well be four gray frames, so it takes a `format` to say that it
+    is not.
+
+    Raises:
+        UsageError: `channels` other than 0, 1 and 3, or a format there is not.
+        StepError: A leaf with other than 1, 3 or 4 channels, or of another type than uint8 and
+            float; a leaf that is not there or is no image, or whose order of axes is not clear.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> rows = np.broadcast_to(np.array([200, 100, 50], np.uint8), (3, 8, 10, 3))
+        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
+        >>> gray = Grayscale().apply(piece).batch.observations["pixels",]
+        >>> gray.shape, gray[0, 0, 0].tolist()
+        ((3, 8, 10, 1), [124])
+    """
+
+    name: ClassVar[str] = "grayscale"
+    example: ClassVar[str] = "grayscale:observation.pixels,format=hwc"
+    formats: ClassVar[tuple[Format, ...]] = ("hwc", "chw")
+
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    """Leaves, or beginnings of keys; none: all that look like images with channels."""
+    channels: int = 1
+    """1, or 3 that are equal, or 0: no axis of channels."""
+    format: Format | None = None
+    """`hwc` or `chw`: how rows are read; None: by their shape, see `formats_of`."""
+
+    def __post_init__(self) -> None:
+        self.check_leaves()
+        if type(self.channels) is not int or self.channels not in {0, 1, 3}:
+            raise usage_error(Grayscale, f"has channels={self.channels}; expected 0, 1 or 3")
+        if self.format == "hw":
+            raise usage_error(Grayscale, "has format=hw; expected hwc or chw")
+
+    def change(self, images: Images) -> NDArray[Any]:
+        """Return new images; where they are gray already, or `channels` is 3, a view."""
+        if images.values.dtype != np.uint8 and images.values.dtype.kind != "f":
+            raise StepError(f"Step 'grayscale': leaf {images} is neither uint8 nor float")
+        if images.channels not in {1, 3, 4}:
+            raise StepError(
+                f"Step 'grayscale': leaf {images} has {images.channels} channels, expected 1, 3 or 4"
+            )
+        if images.channels == 4 and self.format is None:
+            raise StepError(
+                f"Step 'grayscale': leaf {images} has four channels: colours with alpha, or frames",
+                hint=f"say format={images.format} if the fourth is alpha, or name other leaves",
+            )
+        axis = CHANNELS[images.format]
+        colours = np.moveaxis(images.values, axis, -1)
+        gray = colours[..., 0]
+        if images.channels > 1:
+            gray = by_block(colours, gray.shape[1:], gray.dtype, 16 * gray[:1].size, _luma)
+        if self.channels == 0:
+            return gray
+        gray = np.expand_dims(gray, axis)
+        shape = list(images.values.shape)
+        shape[axis] = self.channels
+        return gray if self.channels == 1 else np.broadcast_to(gray, shape)
+
+
+@dataclass(frozen=True)
+class ToChw(ImageStep):
+    """Turn images `[H, W, C]` into `[C, H, W]`, and `[H, W]` into `[1, H, W]`.
+
+    Axes of stacked frames stay before them, and images that have this order stay as they are. The
+    result is a view, and types and values stay (NaN too). With `scale=true` it is a new float32
+    array of values / 255, as torchvision's `ToTensor` makes of bytes.
+
+    Raises:
+        UsageError: A format there is not, or a scale that is not true or false.
+        StepError: With `scale=true`, a leaf that is not uint8; a leaf that is not there or is no
+            image, or whose order of axes is not clear.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> rows = np.full((3, 8, 10, 3), 51, np.uint8)
+        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
+        >>> made = ToChw(scale=True).apply(piece).batch.observations["pixels",]
+        >>> made.shape, made.dtype.name, float(made[0, 0, 0, 0])
+        ((3, 3, 8, 10), 'float32', 0.20000000298023224)
+    """
+
+    name: ClassVar[str] = "to_chw"
+    example: ClassVar[str] = "to_chw:observation.pixels,scale=true"
+
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    """Leaves, or beginnings of keys; none: all that look like images, see `looks_like_images`."""
+    scale: bool = False
+    """Whether bytes become float32 from 0 to 1."""
+    format: Format | None = None
+    """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
+
+    def __post_init__(self) -> None:
+        self.check_leaves()
+        if not isinstance(self.scale, bool):
+            raise usage_error(ToChw, f"has scale={self.scale}; expected true or false")
+
+    def change(self, images: Images) -> NDArray[Any]:
+        """Return a view, or new float32 images."""
+        moved = images.values
+        if images.format != "chw":
+            moved = moved[..., None, :, :] if images.format == "hw" else np.moveaxis(moved, -1, -3)
+        if not self.scale:
+            return moved
+        if moved.dtype != np.uint8:
+            raise StepError(
+                f"Step 'to_chw': leaf {images} is not uint8, so scale=true does not know its range",
+                hint="name the leaves that are uint8",
+            )
+
+        def scaled(values: NDArray[Any], out: NDArray[Any]) -> None:
+            np.divide(values, 255, out=out, dtype=np.float32)
+
+        return by_block(moved, moved.shape[1:], np.dtype(np.float32), 0, scaled)
+
+
+def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:
     """Return the formats that a row of this shape may have; none: it is no image.
 
     Sides have 8 pixels or more. With a shorter axis behind them a row is `hwc`; with 1 or 3 before
@@ -78,7 +396,7 @@ def readings(shape: tuple[int, ...]) -> tuple[Format, ...]:
     the last two is as long as a side, all three are possible.
 
     Example:
-        >>> readings((84, 84, 3)), readings((4, 84, 84)), readings((7,))
+        >>> formats_of((84, 84, 3)), formats_of((4, 84, 84)), formats_of((7,))
         (('hwc',), ('chw', 'hw'), ())
     """
     if 0 in shape:
@@ -95,7 +413,7 @@ def readings(shape: tuple[int, ...]) -> tuple[Format, ...]:
 
 
 def looks_like_images(values: NDArray[Any]) -> bool:
-    """Return whether a column is taken for images without being named.
+    """Return True if a column is taken for images without being named.
 
     Bytes in any format there may be; floats, which often have long axes, only with an axis of 1, 3
     or 4 channels.
@@ -105,7 +423,7 @@ def looks_like_images(values: NDArray[Any]) -> bool:
         (True, False)
     """
     shape = values.shape[1:]
-    found = readings(shape)
+    found = formats_of(shape)
     if values.dtype.kind != "f":
         return bool(found) and values.dtype == np.uint8
     axes = {CHANNELS[form] for form in found if form in CHANNELS}
@@ -125,8 +443,8 @@ def by_block(
         values: `[n, …]`.
         shape: Of a row of the result.
         dtype: Of the result.
-        row_bytes: What `fill` takes for a row besides the two columns; a block takes 4 MiB, or
-            what a single row takes.
+        row_bytes: Working memory of `fill` for a row, besides the two columns; a block takes
+            4 MiB, or the memory of a single row.
         fill: Given a block of rows and that of the result, it fills the second.
 
     Example:
@@ -138,3 +456,22 @@ def by_block(
     for start in range(0, len(values), rows):
         fill(values[start : start + rows], result[start : start + rows])
     return result
+
+
+def _described(key: Key, values: NDArray[Any]) -> str:
+    return f"{join_key(key)!r} ({values.dtype} {list(values.shape[1:])})"
+
+
+def _luma(colours: NDArray[Any], out: NDArray[Any]) -> None:
+    planes = (colours[..., channel] for channel in range(3))
+    if colours.dtype == np.uint8:
+        total = np.full(out.shape, 1 << 15, np.uint32)
+        for plane, part in zip(planes, _LUMA_16, strict=True):
+            total += np.multiply(plane, part, dtype=np.uint32)
+        np.right_shift(total, 16, out=out, casting="unsafe")
+        return
+    exact = np.promote_types(colours.dtype, np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
+        out[...] = sum(
+            np.multiply(p, part, dtype=exact) for p, part in zip(planes, _LUMA, strict=True)
+        )

@@ -1,4 +1,4 @@
-"""Which columns of a piece a step means by a name, and new columns in their place."""
+"""Columns of a piece: found by the name a step gives, replaced by new ones, named themselves."""
 
 from __future__ import annotations
 
@@ -6,16 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
+from offline_data.episodes.fields import (
+    DONE,
+    RESERVED_ROOTS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Key,
+    check_key,
+    join_key,
+    next_of,
+    split_key,
+)
+from offline_data.errors import FormatError
 from offline_data.ids import nearest
 from offline_data.preprocess.errors import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
     from offline_data.preprocess.piece import Piece
+
+REQUIRED = (REWARD, TERMINATED, TRUNCATED)
+"""Step leaves of every dataset; besides, one or more whose key begins with `action`."""
 
 _SHORT: dict[str, Key] = {
     "obs": ("observation",),
@@ -41,11 +56,12 @@ def matching(piece: Piece, names: Iterable[str]) -> list[Key]:
     Raises:
         StepError: A name that means no column; the hint has the nearest.
     """
-    wanted = {key for name in _several(names) for key in below(piece, meant(piece, name))}
+    several = (names,) if isinstance(names, str) else names
+    wanted = {key for name in several for key in below(piece, meant(piece, name))}
     return [key for key in leaves(piece) if key in wanted]
 
 
-def numbers(piece: Piece, names: Iterable[str], kinds: str = "iuf") -> list[Key]:
+def numbers(piece: Piece, names: Iterable[str], wanted: str = "iuf") -> list[Key]:
     """Return the columns of numbers meant by names, in the order of the piece.
 
     Of the leaves below the beginning of a key only those of numbers are meant; a leaf that is
@@ -54,29 +70,23 @@ def numbers(piece: Piece, names: Iterable[str], kinds: str = "iuf") -> list[Key]
     Args:
         piece: The episodes.
         names: See `matching`.
-        kinds: Letters of numpy's kinds that count as numbers; text never does.
+        wanted: Letters of numpy's kinds that count as numbers; text never does.
 
     Raises:
         StepError: A name that means no column of numbers.
     """
     found = set()
-    for name in _several(names):
+    for name in (names,) if isinstance(names, str) else names:
         keys = matching(piece, [name])
-        fit = [k for k in keys if k not in piece.words and column(piece, k).dtype.kind in kinds]
+        fit = [k for k in keys if k not in piece.words and column(piece, k).dtype.kind in wanted]
         if not fit:
-            told = ", ".join(f"{join_key(k)} is {kind_of(piece, k)}" for k in keys)
+            kinds = ["text" if k in piece.words else str(column(piece, k).dtype) for k in keys]
+            told = ", ".join(
+                f"{join_key(k)} is {kind}" for k, kind in zip(keys, kinds, strict=True)
+            )
             raise StepError(f"{name!r} means no leaf of numbers that this can be done on: {told}")
         found.update(fit)
     return [key for key in leaves(piece) if key in found]
-
-
-def one(piece: Piece, name: str) -> Key:
-    """Return the one column meant by a name; raises `StepError` where it means several."""
-    found = matching(piece, [name])
-    if len(found) > 1:
-        listed = ", ".join(map(join_key, found))
-        raise StepError(f"{name!r} means several leaves, and one is wanted: {listed}")
-    return found[0]
 
 
 def meant(piece: Piece, name: str) -> Key:
@@ -90,11 +100,19 @@ def meant(piece: Piece, name: str) -> Key:
         >>> meant(toy_piece([1]), "next.obs")
         ('observation',)
     """
-    known = leaves(piece)
-    for key, among in _readings(piece, split_key(name)):
-        if any(leaf[: len(key)] == key for leaf in among):
-            return key
-    near = nearest(join_key(split_key(name)), [join_key(leaf) for leaf in known])
+    known, observed, key = leaves(piece), piece.batch.observations, split_key(name)
+    # What a name may stand for, and among which columns, the likeliest first.
+    readings: list[tuple[Key, Collection[Key]]] = [(key, known)]
+    if key[0] in _SHORT:
+        readings.append(((*_SHORT[key[0]], *key[1:]), known))
+    if key[0] == "next" and len(key) > 1:
+        readings.append((key[1:], observed))
+        if key[1] in _SHORT:
+            readings.append(((*_SHORT[key[1]], *key[2:]), observed))
+    for beginning, among in readings:
+        if any(leaf[: len(beginning)] == beginning for leaf in among):
+            return beginning
+    near = nearest(join_key(key), [join_key(leaf) for leaf in known])
     raise StepError(
         f"No leaf is called {name!r}; there are {', '.join(map(join_key, known))}",
         hint=f"did you mean {near[0]!r}?" if near else None,
@@ -115,11 +133,6 @@ def column(piece: Piece, key: Key) -> NDArray[Any]:
     """Return one column, `[N, …]` of steps or `[N + E, …]` of observations."""
     batch = piece.batch
     return batch.observations[key] if key in batch.observations else batch.steps[key]
-
-
-def kind_of(piece: Piece, key: Key) -> str:
-    """Say of what a column is, for a message: `text`, or its dtype."""
-    return "text" if key in piece.words else str(column(piece, key).dtype)
 
 
 def changed(
@@ -154,7 +167,7 @@ def only(piece: Piece, keys: Collection[Key]) -> Piece:
 
 
 def place(piece: Piece, key: Key, row: int) -> str:
-    """Say where a row of a column comes from, for a message.
+    """Return where a row of a column comes from, for a message.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -170,17 +183,99 @@ def place(piece: Piece, key: Key, row: int) -> str:
     return f"the observation after {where}" if final else where
 
 
-def _several(names: Iterable[str]) -> Iterable[str]:
-    return (names,) if isinstance(names, str) else names
+def check_required(steps: Collection[Key], step: str) -> None:
+    """Check that a step leaves what every dataset has.
+
+    Args:
+        steps: Keys of the step columns there would be.
+        step: Name of the step, for the message.
+
+    Raises:
+        StepError: Reward, a flag, or every action leaf would be missing; says which.
+    """
+    missing = [join_key(key) for key in REQUIRED if key not in steps]
+    if not any(key[0] == "action" for key in steps):
+        missing.insert(0, "action")
+    if missing:
+        raise StepError(
+            f"Step {step!r} would leave no {', no '.join(missing)}; every dataset has an action, "
+            f"{', '.join(map(join_key, REQUIRED))}"
+        )
 
 
-def _readings(piece: Piece, key: Key) -> Iterator[tuple[Key, list[Key]]]:
-    """Yield what a name may stand for and among which columns, the likeliest first."""
-    known, observed = leaves(piece), list(piece.batch.observations)
-    yield key, known
-    if key[0] in _SHORT:
-        yield (*_SHORT[key[0]], *key[1:]), known
-    if key[0] == "next" and len(key) > 1:
-        yield key[1:], observed
-        if key[1] in _SHORT:
-            yield (*_SHORT[key[1]], *key[2:]), observed
+def check_names(
+    new: Iterable[Key], steps: Collection[Key], observations: Collection[Key], step: str
+) -> None:
+    """Check names that a step gives against all the names there would be.
+
+    Args:
+        new: Keys the step gives; each is in `steps` or `observations`.
+        steps: Keys of all step columns there would be; one that is there twice is a clash.
+        observations: Keys of all observation columns there would be.
+        step: Name of the step, for the messages.
+
+    Raises:
+        StepError: A name that cannot be a file name, that has a meaning of its own, that two
+            leaves would have, or that another leaf's name begins with.
+    """
+    taken = [*steps, *observations, *map(next_of, observations)]
+    for key in new:
+        observed = key in observations
+        try:
+            check_key(key)
+        except FormatError as error:
+            raise StepError(f"Step {step!r} cannot call a leaf so: {error.message}") from error
+        reserved = RESERVED_ROOTS | {"action"} if observed else RESERVED_ROOTS - {"next"}
+        if key[0] in reserved or key in {("next",), DONE}:
+            what = f"{'an observation' if observed else 'a step'} leaf {join_key(key)!r}"
+            raise StepError(f"Step {step!r} cannot call {what}: the name is reserved")
+        for here in (key, next_of(key)) if observed else (key,):
+            if taken.count(here) > 1:
+                raise StepError(f"Step {step!r} would give two leaves the name {join_key(here)!r}")
+            for other in taken:
+                short, long = sorted((here, other), key=len)
+                if len(short) < len(long) and long[: len(short)] == short:
+                    raise StepError(
+                        f"Step {step!r} would make {join_key(short)!r} a leaf, and "
+                        f"{join_key(long)!r} is below it"
+                    )
+
+
+def without_overflow(
+    piece: Piece,
+    key: Key,
+    values: NDArray[Any],
+    operation: Callable[[NDArray[Any]], NDArray[Any]],
+    step: str,
+) -> NDArray[Any]:
+    """Return `operation(values)`, whose finite numbers stay finite.
+
+    Args:
+        piece: The episodes, for messages.
+        key: The column whose rows `values` has.
+        values: `[n, …]` numbers.
+        operation: Computes each number of the result from the same one of `values`, by numpy, which
+            takes note of overflows: nothing is read a second time.
+        step: Name of the step, for messages.
+
+    Raises:
+        StepError: A finite number became infinite; names the row.
+    """
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return operation(values)
+    except FloatingPointError as error:
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = operation(values)
+        lost = np.nonzero(np.isfinite(values) & ~np.isfinite(result))[0]
+        if not len(lost):  # a parameter alone was too large for the type
+            return result
+        raise overflow(piece, key, int(lost[0]), result.dtype, step) from error
+
+
+def overflow(piece: Piece, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
+    """Return the error of a row whose result does not fit a type."""
+    return StepError(
+        f"Step {step!r} on {join_key(key)!r} in {place(piece, key, row)} gives what {dtype} cannot "
+        "hold"
+    )

@@ -1,20 +1,26 @@
-"""`normalize`: leaves brought to mean 0 and spread 1 by the statistics of all rows."""
+"""Steps that measure all data first: `normalize` leaves, `normalize_return` for rewards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, ClassVar
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from offline_data.episodes.fields import Key, join_key
+from offline_data.episodes.fields import REWARD, Key, join_key
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps.arguments import check_finite, usage_error
 from offline_data.preprocess.steps.base import MeasuredStep
-from offline_data.preprocess.steps.leaves import column, leaves, matching, numbers, replaced
-from offline_data.preprocess.steps.moments import ItemMoments, item_moments
-from offline_data.preprocess.steps.overflow import held
+from offline_data.preprocess.steps.leaves import (
+    column,
+    leaves,
+    matching,
+    numbers,
+    replaced,
+    without_overflow,
+)
+from offline_data.preprocess.steps.parse import check_finite, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +29,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.preprocess.piece import Piece
+
+BLOCK_ITEMS = 1 << 16
+"""Numbers that are measured together: their float64 copy stays in the cache."""
+
+_LEAST_ROWS = 16
+_NARROW = 64
 
 
 @dataclass(frozen=True)
@@ -90,8 +102,9 @@ class Normalize(MeasuredStep):
 
     def measure(self, piece: Piece) -> dict[Key, ItemMoments]:
         """Return the moments of each leaf, over the rows of some episodes."""
-        known = _known_rows(piece)
-        observed = piece.batch.observations
+        batch, observed = piece.batch, piece.batch.observations
+        known = np.ones(batch.transitions + len(batch.lengths), bool)
+        known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
         return {
             key: item_moments(column(piece, key), known if key in observed else None)
             for key in self._meant(piece)
@@ -130,7 +143,7 @@ class Normalize(MeasuredStep):
         return replace(self, learnt=state.get("leaves"))
 
     def notes(self) -> tuple[str, ...]:
-        """Say what did not count."""
+        """Return how many values did not count."""
         return tuple(
             f"normalize: {one['not_finite']} values of {key!r} are NaN or infinite; they are not "
             "in its statistics and stay as they are"
@@ -140,7 +153,11 @@ class Normalize(MeasuredStep):
 
     def _meant(self, piece: Piece) -> list[Key]:
         """List the leaves that are normalized, in the order of the piece."""
-        wanted = {key for name in self.keys for key in _chosen(piece, name)}
+        wanted = {
+            key
+            for name in self.keys
+            for key in numbers(piece, [name], "iuf" if len(matching(piece, [name])) == 1 else "f")
+        }
         return [key for key in leaves(piece) if key in wanted]
 
     def _checked(self, key: Key, found: ItemMoments) -> dict[str, Any]:
@@ -189,21 +206,203 @@ class Normalize(MeasuredStep):
                 result /= std + wide.type(self.eps)
             return result.astype(dtype, copy=False)
 
-        return held(piece, key, values, scale, self.name)
+        return without_overflow(piece, key, values, scale, self.name)
 
 
-def _chosen(piece: Piece, name: str) -> list[Key]:
-    """List the leaves that a name means: one of any numbers, or the floating-point ones of several.
+class Returns(NamedTuple):
+    """What is known of the returns of some episodes; they are undiscounted, in float64."""
+
+    low: float
+    """Least finite return; infinite where there is none."""
+    high: float
+    """Greatest finite return; negative infinite where there is none."""
+    finite: int
+    """Episodes whose return is finite."""
+    not_finite: int
+    """Episodes whose return is NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class NormalizeReturn(MeasuredStep):
+    """Multiply every reward by `scale / (best return - worst return)`.
+
+    What IQL does for the locomotion sets of D4RL, with `scale=1000` (`normalize` of its
+    `train_offline.py`, https://github.com/ikostrikov/implicit_q_learning, Kostrikov et al. 2021);
+    zero stays zero, and so does the order of returns. A return is the undiscounted sum of the
+    rewards of an episode; those that are not finite do not count.
+
+    Rewards keep a floating-point type, others become float32; the product is taken in float64.
 
     Raises:
-        StepError: It means none.
+        UsageError: `scale` is no number above 0.
+        StepError: All finite returns are the same, or there is none.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> piece = toy_piece([1, 1])
+        >>> piece.batch.returns.tolist()
+        [0.125, 125.125]
+        >>> step = NormalizeReturn(scale=1000)
+        >>> step.fitted([step.measure(piece)]).apply(piece).batch.returns.tolist()
+        [1.0, 1001.0]
     """
-    return numbers(piece, [name], "iuf" if len(matching(piece, [name])) == 1 else "f")
+
+    name: ClassVar[str] = "normalize_return"
+    example: ClassVar[str] = "normalize_return:scale=1000"
+
+    scale: float = 1000.0
+    """Best return less worst return, afterwards."""
+    learnt: Mapping[str, Any] | None = field(
+        default=None, hash=False, repr=False, metadata={"state": True}
+    )
+    """`minimum` and `maximum` of the finite returns, and how many were `not_finite`."""
+
+    def __post_init__(self) -> None:
+        check_finite(type(self), "scale", self.scale)
+        if self.scale <= 0:
+            raise usage_error(type(self), f"has scale={self.scale}; expected a number above 0")
+
+    def settled(self, probe: Piece) -> Self:  # noqa: ARG002 - every dataset has rewards
+        """Return the step as it is."""
+        return self
+
+    def measure(self, piece: Piece) -> Returns:
+        """Return the least and the greatest return of some episodes."""
+        returns = piece.batch.returns
+        finite = returns[np.isfinite(returns)]
+        return Returns(
+            float(finite.min(initial=inf)),
+            float(finite.max(initial=-inf)),
+            len(finite),
+            len(returns) - len(finite),
+        )
+
+    def fitted(self, measures: Sequence[Returns]) -> Self:
+        """Return the step with the least and the greatest return of all episodes."""
+        low = min((one.low for one in measures), default=inf)
+        high = max((one.high for one in measures), default=-inf)
+        finite, missing = (sum(one[i] for one in measures) for i in (2, 3))
+        if not 0 < high - low < inf:
+            found = f"all {finite} finite returns are {low}" if finite else "no return is finite"
+            raise StepError(
+                f"Step 'normalize_return' divides by the best return less the worst, and {found}",
+                hint="reward_scale multiplies rewards by a number of your choice",
+            )
+        return replace(self, learnt={"minimum": low, "maximum": high, "not_finite": missing})
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with their rewards scaled.
+
+        Raises:
+            StepError: Returns were not measured yet, or a reward becomes too large for its type.
+        """
+        if self.learnt is None:
+            raise self._unmeasured()
+        rewards = piece.batch.steps[REWARD]
+        dtype = rewards.dtype if rewards.dtype.kind == "f" else np.float32
+        factor = self.scale / (self.learnt["maximum"] - self.learnt["minimum"])
+
+        def scaled(values: NDArray[Any]) -> NDArray[Any]:
+            product: NDArray[Any] = np.multiply(values, factor, dtype=np.float64)
+            return product.astype(dtype, copy=False)
+
+        return replaced(
+            piece, {REWARD: without_overflow(piece, REWARD, rewards, scaled, self.name)}
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured, as in `learnt`."""
+        return dict(self.learnt or {})
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return the step with what was measured."""
+        return replace(self, learnt=dict(state) or None)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return how many episodes did not count."""
+        missing = (self.learnt or {}).get("not_finite")
+        if not missing:
+            return ()
+        told = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
+        return (f"{told}, and are not in the range of returns",)
 
 
-def _known_rows(piece: Piece) -> NDArray[np.bool_]:
-    """Mark the observation rows, `[N + E]`, that are the source's own."""
-    batch = piece.batch
-    known = np.ones(batch.transitions + len(batch.lengths), bool)
-    known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
-    return known
+@dataclass(frozen=True)
+class ItemMoments:
+    """Figures of the finite values seen of each number of a row; arrays have a row's shape.
+
+    `a.merge(b)` is what `item_moments` gives for the rows of both, up to rounding.
+
+    Example:
+        >>> both = item_moments(np.array([[1, 8], [2, 8]])).merge(item_moments(np.array([[6, 8]])))
+        >>> both.mean.tolist(), (both.squares / both.count).tolist()
+        ([3.0, 8.0], [4.666666666666667, 0.0])
+    """
+
+    count: NDArray[np.int64]
+    """Finite values."""
+    mean: NDArray[np.float64]
+    """Their mean, 0 where there is none."""
+    squares: NDArray[np.float64]
+    """Sum of squared distances from the mean."""
+    not_finite: int
+    """Values of all numbers of the rows that are NaN or infinite."""
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation of the population, as `numpy.std`; 0 where there is no value."""
+        return np.sqrt(self.squares / np.maximum(self.count, 1))
+
+    def merge(self, other: ItemMoments) -> ItemMoments:
+        """Return the moments of the rows of both (Chan, Golub and LeVeque, 1979)."""
+        count = self.count + other.count
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = other.count / np.maximum(count, 1)
+            delta = other.mean - self.mean
+            mean = self.mean + delta * weight
+            squares = self.squares + other.squares + delta * delta * self.count * weight
+        return ItemMoments(count, mean, squares, self.not_finite + other.not_finite)
+
+
+def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> ItemMoments:
+    """Measure each number of the rows of a leaf, block by block.
+
+    Args:
+        values: `[n, *shape]` real numbers of any strides; not written to.
+        counted: `[n]` which rows count; None: all.
+
+    Returns:
+        Arrays of shape `[*shape]`. A mean or spread that float64 cannot hold is not finite.
+    """
+    shape = values.shape[1:]
+    step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))
+    none = ItemMoments(np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape), 0)
+    blocks = (
+        values[begin : begin + step]
+        if counted is None or counted[begin : begin + step].all()
+        else values[begin : begin + step][counted[begin : begin + step]]
+        for begin in range(0, len(values), step)
+    )
+    return reduce(ItemMoments.merge, map(_block_moments, blocks), none)
+
+
+def _block_moments(values: NDArray[Any]) -> ItemMoments:
+    """Measure some rows at once."""
+    shape, rows = values.shape[1:], len(values)
+    flat = values.reshape(rows, prod(shape))
+    # Few numbers a row: side by side, those of one column add up several times faster.
+    numbers = np.array(flat.T, np.float64, order="C" if flat.shape[1] <= _NARROW else "F")
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = numbers.sum(axis=1)
+        count = np.full(len(numbers), rows)
+        finite = None if np.isfinite(total).all() else np.isfinite(numbers)
+        if finite is not None:
+            numbers[~finite] = 0
+            count, total = finite.sum(axis=1), numbers.sum(axis=1)
+        mean = total / np.maximum(count, 1)
+        numbers -= mean[:, None]
+        if finite is not None:
+            numbers[~finite] = 0
+        squares = np.square(numbers, out=numbers).sum(axis=1)
+    missing = numbers.size - int(count.sum())
+    return ItemMoments(count.reshape(shape), mean.reshape(shape), squares.reshape(shape), missing)

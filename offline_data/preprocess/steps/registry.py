@@ -1,4 +1,4 @@
-"""The table of steps: names and where each lives, imported on use; other people's among them."""
+"""The table of steps by name, imported on use; those of other packages and scripts among them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
     from offline_data.preprocess.steps.base import Step
 
 ENTRY_POINT_GROUP = "offline_data.steps"
-"""Other people's steps: an entry point of this group, named like the step."""
+"""Steps of other packages: an entry point of this group, named like the step."""
 
 _BUILT_IN = {
-    "cast": "Cast",
-    "clip": "Clip",
-    "concat": "Concat",
-    "crop": "Crop",
-    "dedupe": "Dedupe",
-    "exclude": "Exclude",
-    "filter": "Filter",
-    "flatten": "Flatten",
-    "grayscale": "Grayscale",
-    "normalize": "Normalize",
-    "normalize_return": "NormalizeReturn",
-    "rename": "Rename",
-    "resize": "Resize",
-    "return_to_go": "ReturnToGo",
-    "reward_clip": "RewardClip",
-    "reward_scale": "RewardScale",
-    "reward_shift": "RewardShift",
-    "select": "Select",
-    "split": "Split",
-    "subsample": "Subsample",
-    "to_chw": "ToChw",
+    "cast": "columns:Cast",
+    "clip": "columns:Clip",
+    "concat": "columns:Concat",
+    "crop": "images:Crop",
+    "dedupe": "episodes:Dedupe",
+    "exclude": "columns:Exclude",
+    "filter": "episodes:Filter",
+    "flatten": "columns:Flatten",
+    "grayscale": "images:Grayscale",
+    "normalize": "normalize:Normalize",
+    "normalize_return": "normalize:NormalizeReturn",
+    "rename": "columns:Rename",
+    "resize": "resize:Resize",
+    "return_to_go": "rewards:ReturnToGo",
+    "reward_clip": "rewards:RewardClip",
+    "reward_scale": "rewards:RewardScale",
+    "reward_shift": "rewards:RewardShift",
+    "select": "columns:Select",
+    "split": "episodes:Split",
+    "subsample": "episodes:Subsample",
+    "to_chw": "images:ToChw",
 }
-"""Class of each step; its module is called like the step."""
+"""Module in this package and class of each step."""
 
 _registered: dict[str, type[Step]] = {}
 
@@ -46,11 +46,11 @@ _registered: dict[str, type[Step]] = {}
 def register_step(step: type[Step]) -> type[Step]:
     """Make a step of one's own known by its name in this process; may be used as a decorator.
 
-    A class that is defined anew at the same place, as in a notebook, replaces the old one. For the
+    A class that is defined again at the same place, as in a notebook, replaces the old one. For the
     command line, name the class in an entry point of the group `offline_data.steps`.
 
     Raises:
-        UsageError: The name is taken by another step, or cannot be one.
+        UsageError: The name is taken by another step, or is not a valid one.
     """
     name = getattr(step, "name", None)
     if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
@@ -58,7 +58,9 @@ def register_step(step: type[Step]) -> type[Step]:
             f"A step is called {name!r}; its name must be a word that can stand before ':'",
             hint=f'name: ClassVar[str] = "…" in class {step.__name__}',
         )
-    if name in _BUILT_IN or _place(_registered.get(name, step)) != _place(step):
+    old = _registered.get(name, step)
+    same = (old.__module__, old.__qualname__) == (step.__module__, step.__qualname__)
+    if name in _BUILT_IN or not same:
         raise UsageError(f"There is a step called {name!r} already")
     _registered[name] = step
     return step
@@ -82,8 +84,9 @@ def step_class(name: str) -> type[Step]:
         'clip'
     """
     if name in _BUILT_IN:
-        module = importlib.import_module(f"offline_data.preprocess.steps.{name}")
-        return cast("type[Step]", getattr(module, _BUILT_IN[name]))
+        module, _, cls = _BUILT_IN[name].partition(":")
+        found = importlib.import_module(f"offline_data.preprocess.steps.{module}")
+        return cast("type[Step]", getattr(found, cls))
     if name in _registered:
         return _registered[name]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
@@ -91,9 +94,10 @@ def step_class(name: str) -> type[Step]:
             return cast("type[Step]", point.load())
         except (ImportError, AttributeError) as error:
             raise MissingDependencyError(f"Step {name!r} cannot be imported: {error}") from error
-    near = nearest(name, step_names())
+    names = step_names()
+    near = nearest(name, names)
     raise NotFoundError(
-        f"No step is called {name!r}; there are {', '.join(step_names())}",
+        f"No step is called {name!r}; there are {', '.join(names)}",
         hint=f"did you mean {near[0]!r}?" if near else "a step is written NAME or NAME:ARGUMENTS",
     )
 
@@ -111,7 +115,3 @@ def parse_step(text: str) -> Step:
     """
     name, _, arguments = text.strip().partition(":")
     return step_class(name.strip()).parse(arguments)
-
-
-def _place(step: type[Step]) -> tuple[str, str]:
-    return step.__module__, step.__qualname__

@@ -1,14 +1,25 @@
-"""Arithmetic on the reward, in its own type; what becomes infinite or does not fit is an error."""
+"""Steps about rewards: `reward_clip reward_scale reward_shift return_to_go`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from offline_data.episodes.fields import REWARD
-from offline_data.preprocess.steps.leaves import column, replaced
-from offline_data.preprocess.steps.overflow import held, not_held
+from offline_data.episodes.fields import REWARD, split_key
+from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.columns import check_bounds, clipped
+from offline_data.preprocess.steps.leaves import (
+    check_names,
+    column,
+    numbers,
+    overflow,
+    replaced,
+    without_overflow,
+)
+from offline_data.preprocess.steps.parse import check_finite, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,58 +28,218 @@ if TYPE_CHECKING:
 
     from offline_data.preprocess.piece import Piece
 
+_LEAST = 5e-324
 
-def with_reward(
-    piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
-) -> Piece:
-    """Return the episodes with `operation(reward, number)` as the reward.
 
-    A floating-point reward is reckoned with and stays what it is. One of integers stays so where
-    `number` is whole, and else becomes float32, as one of bools always does.
+@dataclass(frozen=True)
+class RewardClip(Step):
+    """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
+
+    Raises:
+        UsageError: No bound, one that is not finite, or `low` above `high`.
+        StepError: A reward of bools, or no number of its type is within the bounds.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> RewardClip(high=0.2).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
+        [[0.125], [0.20000000298023224]]
+    """
+
+    name: ClassVar[str] = "reward_clip"
+    example: ClassVar[str] = "reward_clip:low=-1,high=1"
+
+    low: float | None = None
+    """Least reward; None: no bound."""
+    high: float | None = None
+    """Greatest reward; None: no bound."""
+
+    def __post_init__(self) -> None:
+        check_bounds(type(self), self.low, self.high)
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with clipped rewards."""
+        numbers(piece, ["next/reward"])
+        return replaced(piece, {REWARD: clipped(piece, REWARD, self.low, self.high, self.name)})
+
+
+@dataclass(frozen=True)
+class RewardScale(Step):
+    """Multiply the reward: `reward · scale`, reckoned in the reward's type and of that type.
+
+    A reward of integers stays so where `scale` is whole, and else becomes float32, as one of bools
+    always does. NaN stays NaN; infinite rewards stay infinite, but times 0 become NaN.
+
+    Raises:
+        UsageError: A scale that is not a finite number.
+        StepError: A product that is infinite or does not fit the reward's type; names the row.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> RewardScale(8).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
+        [[1.0], [2.0]]
+    """
+
+    name: ClassVar[str] = "reward_scale"
+    example: ClassVar[str] = "reward_scale:0.1"
+
+    scale: float
+    """Factor of every reward."""
+
+    def __post_init__(self) -> None:
+        check_finite(type(self), "scale", self.scale)
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with scaled rewards."""
+        return _with_reward(piece, operator.mul, self.scale, self.name)
+
+
+@dataclass(frozen=True)
+class RewardShift(Step):
+    """Add to the reward: `reward + shift`, reckoned in the reward's type and of that type.
+
+    With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
+    A reward of integers stays so where `shift` is whole, and else becomes float32, as one of bools
+    always does. NaN and infinite rewards stay what they are.
+
+    Raises:
+        UsageError: A shift that is not a finite number.
+        StepError: A sum that is infinite or does not fit the reward's type; names the row.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> RewardShift(-1).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
+        [[-0.875], [-0.75]]
+    """
+
+    name: ClassVar[str] = "reward_shift"
+    example: ClassVar[str] = "reward_shift:-1"
+
+    shift: float
+    """Number added to every reward."""
+
+    def __post_init__(self) -> None:
+        check_finite(type(self), "shift", self.shift)
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with shifted rewards."""
+        return _with_reward(piece, operator.add, self.shift, self.name)
+
+
+@dataclass(frozen=True)
+class ReturnToGo(Step):
+    """Add the discounted sum of rewards from each transition to its episode's end.
+
+    `Σ_{k≥0} gamma^k r_t+k`, its own reward included, as the derived leaf `return_to_go` does. An
+    episode that was truncated is not continued: nothing stands for what would have come. Sums are
+    taken in float64; the leaf is float64 where rewards are, else float32, `[1]` a row.
+
+    The sum of an episode is that of its rewards at this point of the recipe: steps that change
+    rewards or cut episodes come before. NaN and infinite rewards reach back to the first step.
+
+    Raises:
+        UsageError: `gamma` outside 0 to 1.
+        StepError: The key is taken or cannot be one; a sum that its type cannot hold.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> piece = ReturnToGo(gamma=0.5).apply(toy_piece([3]))
+        >>> piece.batch.steps["next", "reward"][:, 0].tolist()
+        [0.125, 0.25, 0.375]
+        >>> piece.batch.steps["return_to_go",][:, 0].tolist()
+        [0.34375, 0.4375, 0.375]
+    """
+
+    name: ClassVar[str] = "return_to_go"
+    example: ClassVar[str] = "return_to_go:gamma=0.99"
+
+    gamma: float = 1.0
+    """Discount of one step."""
+    key: str = "return_to_go"
+    """Where the leaf is put, `/` or `.` between the parts of a nested key."""
+
+    def __post_init__(self) -> None:
+        check_finite(type(self), "gamma", self.gamma)
+        if not 0 <= self.gamma <= 1:
+            raise usage_error(type(self), f"has gamma={self.gamma}; expected a number from 0 to 1")
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with the leaf added."""
+        steps, key = piece.batch.steps, split_key(self.key)
+        check_names([key], [*steps, key], [*piece.batch.observations], self.name)
+        rewards = steps[REWARD]
+        dtype = np.float64 if rewards.dtype == np.float64 else np.float32
+        sums = discounted(rewards.astype(np.float64), piece.batch.lengths, self.gamma)
+        leaf = without_overflow(
+            piece, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
+        )
+        return piece.having(steps={**steps, key: leaf})
+
+    def notes(self) -> tuple[str, ...]:
+        """Return where sums end."""
+        summed = f"{self.key!r} sums the rewards of an episode with gamma={self.gamma}"
+        return (f"return_to_go: {summed}, up to its end also where it was truncated",)
+
+
+def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[Any]:
+    """Add up, for each row, rewards from it to the end of its episode.
+
+    By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`. Each pass takes
+    all rows at once, and there are as many as the longest episode has binary digits. The sum of a
+    row, and the order in which it is added up, depend on its own episode alone.
 
     Args:
-        piece: The episodes.
-        operation: `operator.mul` or `operator.add`.
-        number: The other operand, finite.
-        step: Name of the step, for messages.
+        rewards: float64 `[N, …]`, episodes laid end to end; written to.
+        lengths: `[E]` rows of each.
+        gamma: Discount of one row.
+
+    Returns:
+        `rewards`, with the sums in place.
+
+    Example:
+        >>> discounted(np.array([1.0, 2, 4, 8]), np.array([3, 1]), 0.5).tolist()
+        [3.0, 4.0, 4.0, 8.0]
+    """
+    end = np.repeat(np.cumsum(lengths), lengths)
+    left = (end - np.arange(len(rewards))).reshape(-1, *(1,) * (rewards.ndim - 1))
+    shift, longest = 1, int(lengths.max(initial=1)) if gamma else 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        while shift < longest:
+            # A power that is rounded to 0 would make NaN of an infinite reward far ahead.
+            later = max(gamma**shift, _LEAST) * rewards[shift:]
+            sums = rewards[:-shift]
+            np.add(sums, later, out=sums, where=left[:-shift] > shift)
+            shift *= 2
+    return rewards
+
+
+def _with_reward(
+    piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
+) -> Piece:
+    """Return the episodes with `operation(reward, number)` as the reward, in the reward's type.
+
+    A reward of integers stays so where `number` is whole, and else becomes float32, as one of
+    bools always does.
 
     Raises:
         StepError: A result is infinite or does not fit the type; names the row.
-
-    Example:
-        >>> import operator
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> with_reward(toy_piece([2]), operator.add, 1, "reward_shift").batch.steps[REWARD]
-        array([[1.125],
-               [1.25 ]], dtype=float32)
     """
     reward = column(piece, REWARD)
     if reward.dtype.kind in "iu" and number == int(number):
-        return replaced(piece, {REWARD: _integers(piece, reward, operation, int(number), step)})
+        whole, info = int(number), np.iinfo(reward.dtype)
+
+        def fits(one: Any) -> bool:
+            return bool(info.min <= operation(int(one), whole) <= info.max)
+
+        if len(reward) and not (fits(reward.min()) and fits(reward.max())):
+            row = next(i for i, one in enumerate(reward[:, 0]) if not fits(one))
+            raise overflow(piece, REWARD, row, reward.dtype, step)
+        # Modulo 2**64, so that a result that fits is exact whatever the operands are.
+        new = operation(reward.astype(np.uint64), np.array(whole % (1 << 64), np.uint64))
+        return replaced(piece, {REWARD: np.asarray(new.astype(reward.dtype))})
     dtype = reward.dtype if reward.dtype.kind == "f" else np.dtype(np.float32)
 
     def reals(values: NDArray[Any]) -> NDArray[Any]:
         other = np.array(number, np.float64).astype(dtype)
         return np.asarray(operation(values.astype(dtype, copy=False), other))
 
-    return replaced(piece, {REWARD: held(piece, REWARD, reward, reals, step)})
-
-
-def _integers(
-    piece: Piece,
-    reward: NDArray[Any],
-    operation: Callable[[Any, Any], Any],
-    number: int,
-    step: str,
-) -> NDArray[Any]:
-    info, modulus = np.iinfo(reward.dtype), 1 << 64
-    # Modulo 2**64, so that a result that fits is exact whatever the operands are.
-    new = operation(reward.astype(np.uint64), np.array(number % modulus, np.uint64))
-
-    def fits(one: Any) -> bool:
-        return bool(info.min <= operation(int(one), number) <= info.max)
-
-    if len(reward) and not (fits(reward.min()) and fits(reward.max())):
-        row = next(i for i, one in enumerate(reward[:, 0]) if not fits(one))
-        raise not_held(piece, REWARD, row, reward.dtype, step)
-    return np.asarray(new.astype(reward.dtype))
+    return replaced(piece, {REWARD: without_overflow(piece, REWARD, reward, reals, step)})

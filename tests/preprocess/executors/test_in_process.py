@@ -9,8 +9,7 @@ import torch
 
 from offline_data.errors import FormatError
 from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.choice import choose
-from offline_data.preprocess.executors.in_process import InProcess
+from offline_data.preprocess.executors.local import InProcess, choose_workers
 from offline_data.progress import SILENT
 from tests.preprocess.executors.jobs import EXPECTED, TASKS, quadrupled
 
@@ -56,7 +55,7 @@ def test_an_error_is_as_it_was_raised() -> None:
 def test_processes_that_save_less_than_they_cost(
     seconds: float, workers: int, cost: float, expected: int
 ) -> None:
-    assert choose(seconds, workers, cost) == expected
+    assert choose_workers(seconds, workers, cost) == expected
 
 
 def test_torch_computes_with_as_many_threads_as_said_and_with_its_own_afterwards() -> None:

@@ -19,7 +19,7 @@ import pytest
 from offline_data.errors import FormatError, UsageError
 from offline_data.preprocess.errors import WorkerDiedError
 from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import LocalProcesses
 from offline_data.progress import SILENT
 from tests.preprocess.executors.jobs import (
     EXPECTED,
@@ -204,7 +204,7 @@ def test_an_interrupt_of_who_takes_answers_ends_it(tmp_path: Path) -> None:
 
 SCRIPT = """
 import os, pathlib, sys, time
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import LocalProcesses
 from offline_data.progress import SILENT
 folder = pathlib.Path(sys.argv[1])
 def sleep(task):
@@ -254,7 +254,7 @@ def test_functions_of_a_script_without_a_guard(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "from dataclasses import dataclass\n"
-        "from offline_data.preprocess.executors.processes import LocalProcesses\n"
+        "from offline_data.preprocess.executors.local import LocalProcesses\n"
         "from offline_data.progress import SILENT\n"
         "@dataclass\n"
         "class Rows:\n"

@@ -9,9 +9,9 @@ import pytest
 
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps import narrowing
+from offline_data.preprocess.steps import columns
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.cast import DTYPES, Cast
+from offline_data.preprocess.steps.columns import DTYPES, Cast
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.columns import _STORABLE
 from offline_data.testing.pieces import toy_piece, with_leaves
@@ -198,7 +198,7 @@ def test_the_first_value_that_would_change_is_named() -> None:
 
 
 def test_large_leaves_are_looked_at_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrowing, "_BLOCK", 64)
+    monkeypatch.setattr(columns, "BLOCK_BYTES", 64)
     values = np.arange(1, 201, dtype=np.float64).reshape(50, 4)
     piece = with_leaves(toy_piece([50]), steps={"x": values})
     step = Cast((("x", "int16"),))
@@ -211,7 +211,7 @@ def test_large_leaves_are_looked_at_everywhere(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_larger_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrowing, "_BLOCK", 8)
+    monkeypatch.setattr(columns, "BLOCK_BYTES", 8)
     found = parse_step("cast:obs.position=int32").apply(toy_piece([2])).batch
     assert found.observations[POSITION].tolist() == [[1, -1], [2, -2], [3, -3]]
 

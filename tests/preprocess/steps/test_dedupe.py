@@ -11,7 +11,7 @@ import offline_data
 from offline_data.errors import UsageError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.dedupe import DIGEST, Dedupe
+from offline_data.preprocess.steps.episodes import DIGEST, Dedupe
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
 from offline_data.testing.pieces import as_stored, episodes_of, joined, toy_piece, with_leaves

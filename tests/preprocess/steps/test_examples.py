@@ -14,8 +14,8 @@ import pytest
 
 import offline_data
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.preprocess.executors.processes import LocalProcesses
-from offline_data.preprocess.steps.arguments import usage_error
+from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.preprocess.steps.parse import usage_error
 from offline_data.preprocess.steps.registry import step_class, step_names
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader, decode, open_reader

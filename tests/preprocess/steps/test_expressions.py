@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps.evaluation import Text, flags_of
-from offline_data.preprocess.steps.expressions import HINT, Expression
+from offline_data.preprocess.steps.expressions import HINT, Expression, Text
 
 RETURNS = [3.5, -7.0, 12.25, math.nan, 12.25]
 LENGTHS = [10, 25, 3, 40, 8]
@@ -28,7 +27,7 @@ COLUMNS: dict[str, Any] = {
 
 
 def told(text: str) -> Any:
-    return flags_of(Expression(text), COLUMNS, 5).tolist()
+    return Expression(text).evaluate(COLUMNS, 5).tolist()
 
 
 @pytest.mark.parametrize(
@@ -86,13 +85,13 @@ def test_whole_numbers_are_compared_exactly() -> None:
         "other": np.array([2**53 + 1, 2**53]),
     }
     for text in (f"seed == {2**63 + 1}", f"other == {2**53 + 1}", f"other in [{2**53 + 1}]"):
-        assert flags_of(Expression(text), columns, 2).tolist() == [True, False]
+        assert Expression(text).evaluate(columns, 2).tolist() == [True, False]
 
 
 def test_nothing_known_is_no_extreme() -> None:
     columns = {"return": np.array([math.nan, math.nan])}
     for call in ("min(return)", "max(return)", "mean(return)", "percentile(return, 9)"):
-        assert flags_of(Expression(f"return >= {call}"), columns, 2).tolist() == [False, False]
+        assert Expression(f"return >= {call}").evaluate(columns, 2).tolist() == [False, False]
 
 
 NAMES = st.sampled_from(["x", "y", "return", "2", "0.5", "-3"])
@@ -150,7 +149,7 @@ def test_columns_are_what_rows_are_one_by_one(text: str) -> None:
         for x, y, r in zip(*(columns[k].tolist() for k in ("x", "y", "return")), strict=True)
     ]
     if any(name in text for name in columns):
-        assert flags_of(Expression(text), columns, 3).tolist() == want
+        assert Expression(text).evaluate(columns, 3).tolist() == want
 
 
 def test_fields_in_order() -> None:
@@ -180,6 +179,7 @@ def test_fields_in_order() -> None:
         ("~terminated", "'~terminated' has an operator"),
         ("length in 3", "in takes a list [a, b], not '3'"),
         ("length in id", "in takes a list [a, b], not 'id'"),
+        ("length in [3] == terminated", "nothing is compared with a list, as '[3]'"),
         ("[length] == 3", "'[length]' is no part"),
         ("length[0] == 3", "'length[0]' is no part"),
         ("{length} == 3", "'{length}' is no part"),
@@ -235,8 +235,8 @@ def test_odd_spelling_warns_nobody() -> None:
 
 def test_words_of_python_are_names_here_and_quoted_text_is_left_alone() -> None:
     columns = {"class": Text(np.array([0, 1], np.int32), ["return", "for 'import'"])}
-    assert flags_of(Expression("class == 'return'"), columns, 2).tolist() == [True, False]
-    assert flags_of(Expression("class == \"for 'import'\""), columns, 2).tolist() == [False, True]
+    assert Expression("class == 'return'").evaluate(columns, 2).tolist() == [True, False]
+    assert Expression("class == \"for 'import'\"").evaluate(columns, 2).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.filter import Filter
+from offline_data.preprocess.steps.episodes import Filter
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.testing.pieces import toy_piece
 from offline_data.testing.steps import StepContract

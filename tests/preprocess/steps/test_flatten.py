@@ -6,7 +6,7 @@ import pytest
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.flatten import Flatten
+from offline_data.preprocess.steps.columns import Flatten
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.testing.pieces import as_stored, toy_piece, with_leaves
 from offline_data.testing.steps import StepContract

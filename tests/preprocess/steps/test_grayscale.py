@@ -13,7 +13,7 @@ from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps import images as blocks
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.grayscale import Grayscale
+from offline_data.preprocess.steps.images import Grayscale
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import StepContract

@@ -11,14 +11,21 @@ from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps import images as blocks
-from offline_data.preprocess.steps.image_step import ImageStep, image_columns, read_sized
-from offline_data.preprocess.steps.images import Format, Images, by_block, looks_like_images
-from offline_data.preprocess.steps.images import readings as read
+from offline_data.preprocess.steps.images import (
+    Format,
+    Images,
+    ImageStep,
+    SizedImageStep,
+    by_block,
+    looks_like_images,
+)
+from offline_data.preprocess.steps.images import formats_of as read
+from offline_data.preprocess.steps.parse import check_whole
 from offline_data.testing.pieces import toy_piece, with_leaves
 
 
 @dataclass(frozen=True)
-class Darken(ImageStep):
+class Darken(SizedImageStep):
     """Half the values; sizes only so that they can be read."""
 
     name: ClassVar[str] = "darken"
@@ -31,7 +38,7 @@ class Darken(ImageStep):
 
     def __post_init__(self) -> None:
         self.check_leaves()
-        self.check_pixels("height", 0)
+        check_whole(type(self), "height", self.height, 0)
 
     def change(self, images: Images) -> NDArray[Any]:
         return np.asarray(images.values // 2)
@@ -52,7 +59,7 @@ def pixels(**observations: NDArray[Any]) -> Piece:
 
 
 def found(piece: Piece, step: ImageStep) -> dict[str, Format]:
-    return {"/".join(one.key): one.format for one in image_columns(piece, step)}
+    return {"/".join(one.key): one.format for one in step.images(piece)}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,7 @@ def test_a_beginning_means_the_images_below_it() -> None:
     }
     more = with_leaves(piece, observations={"info.more": leaf(2)})
     with pytest.raises(StepError, match=r"finds no image for it among 'info/code' \(int64 \[1\]"):
-        image_columns(more, Darken(keys=("observation", "info")))
+        Darken(keys=("observation", "info")).images(more)
 
 
 def test_a_name_means_its_leaf_whatever_it_is() -> None:
@@ -152,7 +159,7 @@ def test_a_name_means_its_leaf_whatever_it_is() -> None:
     named = Darken(keys=("observation.tiny",), format="hwc")
     assert found(piece, named) == {"observation/tiny": "hwc"}
     with pytest.raises(StepError, match=r"'observation/tiny' \(int64 \[5, 6, 3\]\) does not") as e:
-        image_columns(piece, Darken(keys=("observation.tiny",)))
+        Darken(keys=("observation.tiny",)).images(piece)
     assert e.value.hint == "format=hwc, chw or hw reads its last axes so"
 
 
@@ -160,7 +167,7 @@ def test_an_unclear_order_is_asked_for() -> None:
     piece = pixels(frames=leaf(9, 8, 8))
     for keys in ((), ("observation",), ("observation.frames",)):
         with pytest.raises(StepError, match=r"\(uint8 \[9, 8, 8\]\) may be hwc or chw or hw") as e:
-            image_columns(piece, Darken(keys=keys))
+            Darken(keys=keys).images(piece)
         assert e.value.hint == "say which with format=…, or name other leaves"
     for form in blocks.FORMATS:
         assert found(piece, Darken(format=form)) == {"observation/frames": form}
@@ -223,7 +230,7 @@ def test_only_the_images_change() -> None:
     ],
 )
 def test_sizes_then_leaves_are_read(text: str, expected: dict[str, Any]) -> None:
-    assert read_sized(Darken, text) == expected
+    assert Darken.parse(text) == Darken(**expected)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +247,7 @@ def test_sizes_then_leaves_are_read(text: str, expected: dict[str, Any]) -> None
 )
 def test_arguments_that_cannot_be_meant(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
-        Darken(**read_sized(Darken, text))
+        Darken.parse(text)
     assert error.value.hint == "for example --step darken:84,observation.pixels"
 
 

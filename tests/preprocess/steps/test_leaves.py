@@ -5,15 +5,16 @@ import pytest
 
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.leaves import (
+    REQUIRED,
     below,
     changed,
+    check_names,
+    check_required,
     column,
-    kind_of,
     leaves,
     matching,
     meant,
     numbers,
-    one,
     place,
     replaced,
 )
@@ -96,13 +97,6 @@ def test_the_nearest_is_offered() -> None:
     assert caught.value.hint is None
 
 
-def test_one_leaf_and_not_several() -> None:
-    piece = toy_piece([1])
-    assert one(piece, "obs.position") == POSITION
-    with pytest.raises(StepError, match=r"several leaves.*observation/position, observation/vel"):
-        one(piece, "obs")
-
-
 def test_beginnings() -> None:
     piece = toy_piece([1])
     assert meant(piece, "obs") == ("observation",)
@@ -125,7 +119,6 @@ def test_numbers_leave_out_what_is_none_below_a_beginning() -> None:
     for name, kind in (("mission", "text"), ("extra.text", "text"), ("terminated", "bool")):
         with pytest.raises(StepError, match=f"{name!r} means no leaf of numbers.* is {kind}"):
             numbers(piece, ["obs", name])
-    assert kind_of(piece, ("extra", "count")) == "int32"
 
 
 def test_columns_and_new_ones_in_their_place() -> None:
@@ -157,3 +150,77 @@ def test_places_of_rows() -> None:
     ]
     apart = transitions_of(piece)
     assert place(apart, POSITION, 5) == "the observation after row 10 (episode 5, step 0)"
+
+
+STEPS = [("action",), *REQUIRED]
+OBSERVATIONS = [("observation", "a"), ("info",)]
+
+
+def test_what_every_dataset_has() -> None:
+    check_required(STEPS, "toy")
+    check_required([("action", "arm"), *REQUIRED, ("more",)], "toy")
+    for gone in STEPS:
+        kept = [key for key in STEPS if key != gone]
+        with pytest.raises(StepError, match=f"Step 'toy' would leave no {'/'.join(gone)};"):
+            check_required(kept, "toy")
+    with pytest.raises(StepError, match="no action, no next/reward, no next/term"):
+        check_required([("next", "truncated")], "toy")
+
+
+@pytest.mark.parametrize("key", [("x",), ("next", "x"), ("observation", "b"), ("action_2",)])
+def test_free_names(key: tuple[str, ...]) -> None:
+    check_names([key], [*STEPS, key], OBSERVATIONS, "toy")
+    if key[0] != "next":
+        check_names([key], STEPS, [*OBSERVATIONS, key], "toy")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (("next",), "'next': the name is reserved"),
+        (("next", "done"), "'next/done': the name is reserved"),
+        (("done",), "a step leaf 'done': the name is reserved"),
+        (("episode",), "reserved"),
+        (("index", "x"), "reserved"),
+        (("terminated",), "reserved"),
+        (("action",), "two leaves the name 'action'"),
+        (("next", "reward"), "two leaves the name 'next/reward'"),
+        (("info",), "two leaves the name 'info'"),
+        (("next", "info"), "two leaves the name 'next/info'"),
+        (("action", "arm"), "make 'action' a leaf, and 'action/arm' is below it"),
+        (("observation",), "make 'observation' a leaf, and 'observation/a' is below it"),
+        (("next", "observation"), "'next/observation' a leaf, and 'next/observation/a' is"),
+        (("next", "reward", "x"), "'next/reward' a leaf, and 'next/reward/x' is below it"),
+        (("", "a"), "cannot call a leaf so: A leaf is named ''"),
+        (("..",), "cannot be a file name"),
+    ],
+)
+def test_names_of_step_leaves_that_are_not_free(key: tuple[str, ...], message: str) -> None:
+    with pytest.raises(StepError) as caught:
+        check_names([key], [*STEPS, key], OBSERVATIONS, "toy")
+    assert message in caught.value.message
+    assert caught.value.message.startswith("Step 'toy' ")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (("next", "x"), "an observation leaf 'next/x': the name is reserved"),
+        (("action",), "an observation leaf 'action': the name is reserved"),
+        (("action", "x"), "reserved"),
+        (("index",), "reserved"),
+        (("info",), "two leaves the name 'info'"),
+        (("info", "x"), "make 'info' a leaf, and 'info/x' is below it"),
+        (("observation",), "make 'observation' a leaf"),
+        (("reward",), "two leaves the name 'next/reward'"),
+        (("reward", "x"), "make 'next/reward' a leaf, and 'next/reward/x' is below it"),
+    ],
+)
+def test_names_of_observation_leaves_that_are_not_free(key: tuple[str, ...], message: str) -> None:
+    with pytest.raises(StepError) as caught:
+        check_names([key], STEPS, [*OBSERVATIONS, key], "toy")
+    assert message in caught.value.message
+
+
+def test_old_names_are_nobodys_fault() -> None:
+    check_names([("x",)], [*STEPS, ("next", "done"), ("x",)], [("a",), ("a", "b")], "toy")

@@ -15,8 +15,7 @@ import offline_data
 from offline_data.episodes import EpisodeBatch
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.in_process import InProcess
-from offline_data.preprocess.executors.processes import LocalProcesses
+from offline_data.preprocess.executors.local import InProcess, LocalProcesses
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import write_toy
 

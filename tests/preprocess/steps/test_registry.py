@@ -12,7 +12,7 @@ from offline_data.errors import MissingDependencyError, NotFoundError, UsageErro
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps import registry
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.clip import Clip
+from offline_data.preprocess.steps.columns import Clip
 from offline_data.preprocess.steps.registry import (
     parse_step,
     register_step,
@@ -61,7 +61,7 @@ def test_names_are_sorted_and_import_nothing() -> None:
     assert names == sorted(registry._BUILT_IN)
     code = (
         "import sys; from offline_data.preprocess.steps.registry import step_names; step_names();"
-        "print([m for m in sys.modules if 'torch' in m or m.endswith(('.clip', '.resize'))])"
+        "print([m for m in sys.modules if 'torch' in m or m.startswith('offline_data.preprocess.steps.') and not m.endswith('registry')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert found.stdout.strip() == "[]"
@@ -126,9 +126,9 @@ def test_a_step_without_a_name() -> None:
 def test_steps_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     entry_points_are(
         monkeypatch,
-        theirs="offline_data.preprocess.steps.clip:Clip",
+        theirs="offline_data.preprocess.steps.columns:Clip",
         broken="no_such_package.steps:Step",
-        renamed="offline_data.preprocess.steps.clip:Clop",
+        renamed="offline_data.preprocess.steps.columns:Clop",
     )
     assert {"theirs", "broken", "renamed", "clip"} <= set(step_names())
     assert step_class("theirs") is Clip

@@ -6,8 +6,8 @@ import pytest
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.columns import Rename
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.rename import Rename
 from offline_data.testing.pieces import assert_same_piece, toy_piece, with_leaves
 from offline_data.testing.steps import StepContract
 

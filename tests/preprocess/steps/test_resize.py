@@ -16,11 +16,10 @@ from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps import images as blocks
-from offline_data.preprocess.steps import resampling
+from offline_data.preprocess.steps import resize
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.resampling import MODES, resampled
-from offline_data.preprocess.steps.resize import Resize
+from offline_data.preprocess.steps.resize import MODES, Resize, resampled
 from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import StepContract
 
@@ -199,13 +198,13 @@ def test_memory_is_bounded(
 ) -> None:
     """Beside 54 or 18 MB that come in, some MiB, in numpy and in torch."""
     given: list[int] = []
-    interpolated = resampling._interpolated
+    interpolated = resize._interpolated
 
     def counted(frames: Any, *rest: Any) -> Any:
         given.append(frames.nbytes)
         return interpolated(frames, *rest)
 
-    monkeypatch.setattr(resampling, "_interpolated", counted)
+    monkeypatch.setattr(resize, "_interpolated", counted)
     values = np.full((2000, *shape), 7, np.uint8)
     piece = with_leaves(toy_piece([1999]), observations={"observation.pixels": values})
     step = parse_step(f"resize:40,mode={mode}")

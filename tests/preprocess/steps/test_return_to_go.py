@@ -13,7 +13,7 @@ from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.return_to_go import discounted
+from offline_data.preprocess.steps.rewards import discounted
 from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import StepContract, prepared
 

@@ -14,9 +14,7 @@ from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.reward_clip import RewardClip
-from offline_data.preprocess.steps.reward_scale import RewardScale
-from offline_data.preprocess.steps.reward_shift import RewardShift
+from offline_data.preprocess.steps.rewards import RewardClip, RewardScale, RewardShift
 from offline_data.testing.pieces import assert_same_piece, toy_piece
 from offline_data.testing.steps import StepContract
 

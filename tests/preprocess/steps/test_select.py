@@ -7,8 +7,8 @@ from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.columns import Select
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.select import Select
 from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import StepContract
 

@@ -11,8 +11,8 @@ from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.base import Selection, Step
+from offline_data.preprocess.steps.episodes import Split
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.split import Split
 from offline_data.testing.steps import StepContract
 from offline_data.testing.toy import toy_batch, write_toy
 

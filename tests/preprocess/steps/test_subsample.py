@@ -9,8 +9,8 @@ import pytest
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.base import Selection, Step
+from offline_data.preprocess.steps.episodes import Subsample
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.subsample import Subsample
 from offline_data.testing.steps import StepContract
 
 

@@ -11,8 +11,8 @@ from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps import images as blocks
 from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.images import ToChw
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.to_chw import ToChw
 from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import StepContract
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from offline_data.preprocess.steps.tables import episode_columns
+from offline_data.preprocess.steps.base import episode_columns
 from offline_data.testing.pieces import toy_piece
 
 

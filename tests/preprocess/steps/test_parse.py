@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 
 from offline_data.errors import UsageError
-from offline_data.preprocess.steps.arguments import check_finite, read_arguments, read_pairs, scalar
 from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.parse import check_finite, read_arguments, read_pairs, scalar
 
 
 @dataclass(frozen=True)

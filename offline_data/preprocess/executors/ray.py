@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import signal
+import socket
+import sys
 import time
 from collections import Counter, deque
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import MissingDependencyError, OfflineDataError, UsageError
+from offline_data.config import child_environ
+from offline_data.errors import (
+    AuthError,
+    MissingDependencyError,
+    NetworkError,
+    OfflineDataError,
+    UsageError,
+)
 from offline_data.preprocess.errors import WorkerDiedError
-from offline_data.preprocess.executors.ray_connection import connected
-from offline_data.preprocess.executors.ray_worker import JobOnWorker
+from offline_data.preprocess.executors.base import at_least
 from offline_data.processes.calls import answer_in_pool
 from offline_data.processes.wire import dumps, loads, pack_function
 
@@ -20,6 +32,15 @@ if TYPE_CHECKING:
     from offline_data.preprocess.executors.base import R, T
     from offline_data.progress import Progress
 
+_LOCAL = "local"
+"""Ray's own word for: start one here."""
+
+_OBJECT_STORE = 128 << 20
+"""Bytes of shared memory of a Ray started here: only jobs and answers pass through it."""
+
+_ANSWERS_WITHIN = 10.0
+"""Seconds for a cluster to accept a connection; Ray itself would try for minutes."""
+
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 """What Ray has in its messages, also where nothing shows it."""
 
@@ -28,7 +49,6 @@ _QUEUED = 2
 
 _ENDS_WITHIN = 60.0
 """Seconds for cancelled tasks to end; longer only where a node does not answer any more."""
-
 
 _CANCEL_AGAIN = 0.2
 """Seconds after which what is still under way is cancelled once more."""
@@ -76,9 +96,9 @@ class RayExecutor:
         namespace: str | None = None,
     ) -> None:
         self.address = address
-        self.workers = None if workers is None else _at_least(1, workers, "workers")
-        self.worker_threads = _at_least(1, worker_threads, "worker_threads")
-        self.max_retries = _at_least(0, max_retries, "max_retries")
+        self.workers = None if workers is None else at_least(1, workers, "workers")
+        self.worker_threads = at_least(1, worker_threads, "worker_threads")
+        self.max_retries = at_least(0, max_retries, "max_retries")
         self.namespace = namespace
 
     def run(
@@ -105,7 +125,9 @@ class RayExecutor:
             Exception: Whatever else `job` raised; `__cause__` has its traceback as text.
         """
         ray = _import_ray()
-        function = pack_function(JobOnWorker.of(job, self.worker_threads))
+        function = pack_function(
+            partial(run_on_worker, pack_function(job), tuple(sys.path), self.worker_threads)
+        )
         return self._answers(ray, function, tasks, progress)
 
     def _answers(
@@ -116,14 +138,14 @@ class RayExecutor:
         cpus = self.workers and self.workers * self.worker_threads
         with connected(ray, self.address, cpus=cpus, namespace=self.namespace) as is_ours:
             reserved = _reserved(ray, self.worker_threads)
-            flight = _Flight(ray, function, tasks, cpus=reserved, retries=self.max_retries)
+            run = _RayRun(ray, function, tasks, cpus=reserved, retries=self.max_retries)
             try:
-                yield from flight.answers(None if is_ours else self.workers, progress)
+                yield from run.answers(None if is_ours else self.workers, progress)
             finally:
-                flight.cancel()
+                run.cancel()
 
 
-class _Flight:
+class _RayRun:
     """The tasks of one run: those that wait, those that Ray has, how often their workers died."""
 
     def __init__(
@@ -224,12 +246,6 @@ def _not_run(number: int, error: Exception) -> OfflineDataError:
     )
 
 
-def _at_least(least: int, value: int, name: str) -> int:
-    if value < least:
-        raise UsageError(f"{name} is {value}; expected at least {least}")
-    return value
-
-
 def _import_ray() -> Any:
     try:
         import ray
@@ -239,3 +255,115 @@ def _import_ray() -> Any:
             f"Running tasks on Ray needs ray: {error}", hint="pip install 'offline-data[ray]'"
         ) from error
     return ray
+
+
+def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: object) -> object:
+    """Run a task on a node, with the modules that are found on the caller's machine.
+
+    Args:
+        function: The job, of `pack_function`.
+        paths: Where modules are found there; a shared filesystem has them here as well.
+        threads: Threads that torch computes with; numpy's are set by Ray.
+        task: The argument of the job.
+
+    Raises:
+        MissingDependencyError: A package that the job uses is not installed on the node.
+    """
+    sys.path.extend(path for path in paths if path not in sys.path)
+    try:
+        job = _loaded(function)
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(
+            f"A Ray worker on {socket.gethostname()} does not find what the job uses: {error}",
+            hint="install the same packages on every node of the cluster",
+        ) from error
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    return job(task)
+
+
+@lru_cache(maxsize=2)
+def _loaded(function: bytes) -> Callable[[object], object]:
+    job: Callable[[object], object] = loads(function)
+    return job
+
+
+@contextmanager
+def connected(
+    ray: Any, address: str | None, *, cpus: int | None, namespace: str | None
+) -> Iterator[bool]:
+    """Connect to Ray for a block; yields whether it was started for it.
+
+    The Ray that this process is connected to already is used, and left as it is.
+
+    Args:
+        ray: The package.
+        address: Where it runs, `auto`, `local`, or None: where `RAY_ADDRESS` says, else `local`.
+        cpus: Those of a Ray that is started here; None: all.
+        namespace: Of a connection that is made here.
+
+    Raises:
+        UsageError: The address is none, or another one than this process is connected to.
+        NetworkError: No cluster answers there.
+        AuthError: It asks for a token that is not here.
+    """
+    if ray.is_initialized():
+        there = ray.get_runtime_context().gcs_address if address not in {None, "auto"} else address
+        if address != there:
+            raise UsageError(
+                f"This process is connected to the Ray at {there}, and {address!r} is asked for",
+                hint="leave the address out to use the first, or call ray.shutdown() before",
+            )
+        yield False
+        return
+    place = address or child_environ().get("RAY_ADDRESS") or _LOCAL
+    # Ray prints that a worker died, whatever its options say; standard output is for results.
+    with redirect_stdout(sys.stderr):
+        _connect(ray, place, cpus, namespace)
+        try:
+            yield place == _LOCAL
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str, cpus: int | None, namespace: str | None) -> None:
+    options: dict[str, object] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == _LOCAL:
+        options["num_cpus"] = cpus
+        options["object_store_memory"] = _OBJECT_STORE
+        options["include_dashboard"] = False
+    else:
+        _check_answers(address)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, namespace=namespace, **options)
+    except ValueError as error:
+        raise UsageError(f"Ray cannot use the address {address!r}: {error}") from error
+    except getattr(ray.exceptions, "AuthenticationError", ()) as error:  # not in older Rays
+        raise AuthError(f"The Ray cluster at {address!r} lets nobody in: {error}") from error
+    except (OSError, RuntimeError) as error:
+        raise NetworkError(
+            f"Ray cannot be reached or started, address {address!r}: {error}",
+            hint="is it the address that `ray start --head` printed? a cluster with tokens needs "
+            "RAY_AUTH_MODE=token here, too",
+        ) from error
+    finally:
+        # `ray.init` replaces the program's own reaction to SIGTERM. Neither it nor this can set one
+        # in another thread, or one that is not Python's.
+        with suppress(ValueError, TypeError):
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _check_answers(address: str) -> None:
+    """Raise soon, and in a sentence, where nothing listens."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN).close()
+    except (OSError, OverflowError) as error:
+        raise NetworkError(
+            f"No Ray cluster answers at {address}: {error}",
+            hint="`ray start --head` prints the address to give; its port is 6379 unless told",
+        ) from error

@@ -1,0 +1,223 @@
+"""Executors of one machine: this process, or child processes."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from offline_data.preprocess.errors import WorkerDiedError
+from offline_data.preprocess.executors.base import at_least
+from offline_data.processes import Child, ChildDiedError
+from offline_data.processes.wire import pack_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from offline_data.preprocess.executors.base import R, T
+    from offline_data.progress import Progress
+
+
+def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
+    """Return `workers` where they save more than their start costs, else 1: in this process.
+
+    Args:
+        seconds: Estimated time of all tasks in one process.
+        workers: Processes that may be used.
+        start_cost: Seconds until they have started; they start at the same time.
+
+    Example:
+        >>> choose_workers(60.0, 4, start_cost=3.0), choose_workers(3.5, 4, start_cost=3.0)
+        (4, 1)
+    """
+    return workers if seconds * (1 - 1 / workers) > start_cost else 1
+
+
+class InProcess:
+    """Runs tasks here, in order; see `Executor`.
+
+    Args:
+        threads: Threads that torch computes with meanwhile; None: as many as before.
+
+    Example:
+        >>> from offline_data.progress import SILENT
+        >>> list(InProcess().run(abs, [-3, 4], SILENT))
+        [(0, 3), (1, 4)]
+    """
+
+    name = "in process"
+    shards = False
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads
+
+    def run(
+        self,
+        job: Callable[[T], R],
+        tasks: Sequence[T],
+        progress: Progress,  # noqa: ARG002 - no process of its own can die
+    ) -> Iterator[tuple[int, R]]:
+        """Yield the number and the answer of each task, in order."""
+        with _torch_threads(self._threads):
+            for number, task in enumerate(tasks):
+                yield number, job(task)
+
+
+class LocalProcesses:
+    """Runs tasks in child processes of this one; see `Executor`.
+
+    Children are plain programs: a script needs no `if __name__ == "__main__"` guard, and nothing is
+    forked. One that dies is replaced, once for each task.
+
+    Args:
+        workers: Processes; no more are started than there are tasks.
+        worker_threads: Threads that torch and numpy compute with in each.
+        max_tasks_per_child: Tasks after which a process is replaced by a new one, against memory
+            that a function does not give back; None: never.
+
+    Raises:
+        UsageError: A number below 1.
+
+    Example:
+        >>> from offline_data.progress import SILENT
+        >>> sorted(LocalProcesses(2).run(lambda x: x * x, [3, 4], SILENT))
+        [(0, 9), (1, 16)]
+    """
+
+    shards = False
+
+    def __init__(
+        self, workers: int, *, worker_threads: int = 1, max_tasks_per_child: int | None = None
+    ) -> None:
+        self.name = f"{workers} process{'es' if workers > 1 else ''}"
+        self._workers = at_least(1, workers, "workers")
+        self._threads = at_least(1, worker_threads, "worker_threads")
+        self._limit = max_tasks_per_child
+        if max_tasks_per_child is not None:
+            at_least(1, max_tasks_per_child, "max_tasks_per_child")
+
+    def run(
+        self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
+    ) -> Iterator[tuple[int, R]]:
+        """Yield the number and the answer of each task as it finishes.
+
+        Raises:
+            UsageError: `job` refers to something that exists in this process only.
+            WorkerDiedError: Two processes died with the same task.
+            Exception: Raised by `job`; `__cause__` has its traceback there as text.
+        """
+        run = _ChildRun(pack_function(job), tasks, self._threads, self._limit)
+        yield from run.answers(min(self._workers, len(tasks)), progress)
+
+
+class _ChildRun:
+    """Tasks of one run, handed out by threads with a child process each."""
+
+    def __init__(
+        self, function: bytes, tasks: Sequence[Any], threads: int, limit: int | None
+    ) -> None:
+        self._function = function
+        self._tasks = tasks
+        self._threads = threads
+        self._limit = limit
+        self._left = deque(range(len(tasks)))
+        self._children: set[Child] = set()
+        self._lock = Lock()
+        self._stopped = False
+        self._news: SimpleQueue[tuple[int, Any] | str | BaseException] = SimpleQueue()
+
+    def answers(self, workers: int, progress: Progress) -> Iterator[tuple[int, Any]]:
+        """Yield the answers; at the end, however it comes, no child and no thread is left."""
+        # Daemons: a program that never closes this iterator can end all the same.
+        threads = [Thread(target=self._serve, daemon=True) for _ in range(workers)]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in self._tasks:
+                while isinstance(news := self._news.get(), str):
+                    progress.note(news)
+                if isinstance(news, BaseException):
+                    raise news
+                yield news
+        finally:
+            with self._lock:
+                self._stopped = True
+                for child in self._children:
+                    child.kill()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+
+    def _serve(self) -> None:
+        """Have one child after another run tasks until none is left; each task at most twice."""
+        child: Child | None = None
+        served = 0
+        try:
+            while (number := self._take()) is not None:
+                what = f"while it ran task {number + 1} of {len(self._tasks)}"
+                for is_last in (False, True):
+                    if child is None:
+                        child, served = self._start(), 0
+                    try:
+                        answer = child.ask(self._tasks[number])
+                        break
+                    except ChildDiedError as death:
+                        self._end(child)
+                        child = None
+                        if self._stopped:
+                            raise
+                        if is_last:
+                            raise WorkerDiedError(
+                                f"{death} {what}, as the one before it",
+                                hint="if memory was short, try again with fewer workers; "
+                                "--resume goes on with what is finished",
+                            ) from None
+                        died = f"{death.message[:1].lower()}{death.message[1:]}"
+                        self._news.put(f"{died} {what}; running it again")
+                served += 1
+                if served == self._limit:
+                    self._end(child)
+                    child = None
+                self._news.put((number, answer))
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            self._news.put(error)
+        finally:
+            self._end(child)
+
+    def _take(self) -> int | None:
+        try:
+            return None if self._stopped else self._left.popleft()
+        except IndexError:
+            return None
+
+    def _start(self) -> Child:
+        child = Child(self._function, threads=self._threads).start()
+        with self._lock:
+            self._children.add(child)
+            if self._stopped:
+                child.kill()
+        return child
+
+    def _end(self, child: Child | None) -> None:
+        if child is not None:
+            with self._lock:
+                self._children.remove(child)
+            child.close()
+
+
+@contextmanager
+def _torch_threads(count: int | None) -> Iterator[None]:
+    """Have torch compute with so many threads, if it is imported: sums may depend on it."""
+    torch = sys.modules.get("torch")
+    if count is None or torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

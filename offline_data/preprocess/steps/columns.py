@@ -1,0 +1,512 @@
+"""Steps that change whole columns: `cast clip concat exclude flatten rename select`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from typing_extensions import Self
+
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
+from offline_data.errors import FormatError
+from offline_data.ids import nearest
+from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.leaves import (
+    REQUIRED,
+    below,
+    changed,
+    check_names,
+    check_required,
+    column,
+    leaves,
+    matching,
+    meant,
+    numbers,
+    only,
+    place,
+    replaced,
+)
+from offline_data.preprocess.steps.parse import (
+    check_finite,
+    read_arguments,
+    read_pairs,
+    usage_error,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from offline_data.preprocess.piece import Piece
+
+DTYPES = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+"""Types a leaf can be stored as."""
+
+BLOCK_BYTES = 1 << 20
+"""Bytes of a column that are converted together: they stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Cast(Step):
+    """Store numbers of some leaves as another type; shapes stay as they are.
+
+    To a floating-point or complex type values are rounded to the nearest, as numpy and torch do; a
+    finite one must stay finite. To integers and bool every value must stay exactly what it is.
+    Where two pairs mean a leaf, the later one holds: `obs=float32,obs.code=int32`.
+
+    Raises:
+        UsageError: No pair, or a type that cannot be stored; the hint has the nearest.
+        StepError: A leaf that is not there or is text; a value the type cannot hold, with its row;
+            a flag that would not be bool, a reward that would not be real.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> smaller = Cast((("observation", "float32"),)).apply(toy_piece([2])).batch
+        >>> smaller.observations["observation", "position"].dtype.name
+        'float32'
+    """
+
+    name: ClassVar[str] = "cast"
+    example: ClassVar[str] = "cast:observation=float32"
+
+    types: tuple[tuple[str, str], ...]
+    """Pairs of a leaf and numpy's name of a type; the beginning of a key stands for all leaves
+    below it but text."""
+
+    def __post_init__(self) -> None:
+        if not self.types:
+            raise usage_error(type(self), "needs a pair like observation=float32")
+        for _, dtype in self.types:
+            if dtype not in DTYPES:
+                near = (nearest(dtype, DTYPES) or [""])[0]
+                guess = f"did you mean {near!r}?" if near else f"there are {', '.join(DTYPES)}"
+                raise usage_error(type(self), f"knows no type {dtype!r}; {guess}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `leaf=type[,leaf=type…]`; see `Step.parse`."""
+        return cls(read_pairs(cls, text))
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with leaves of other types."""
+        wanted: dict[Key, np.dtype[Any]] = {}
+        for name, dtype in self.types:
+            wanted.update(dict.fromkeys(numbers(piece, [name], "biufc"), np.dtype(dtype)))
+        return replaced(
+            piece, {key: self._cast(piece, key, dtype) for key, dtype in wanted.items()}
+        )
+
+    def _cast(self, piece: Piece, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
+        must = {TERMINATED: "b", TRUNCATED: "b", REWARD: "iuf"}.get(key, dtype.kind)
+        if dtype.kind not in must:
+            kind = "bool" if must == "b" else "real numbers"
+            raise StepError(f"Step 'cast' would make {join_key(key)!r} {dtype}; it must be {kind}")
+        values = column(piece, key)
+        if values.dtype == dtype:
+            return values
+        cast = np.empty(values.shape, dtype)
+        if lost := convert(values, cast):
+            raise StepError(
+                f"Step 'cast': {join_key(key)!r} is {lost[1]} in {place(piece, key, lost[0])}, "
+                f"which {dtype} cannot hold"
+            )
+        return cast
+
+
+@dataclass(frozen=True)
+class Clip(Step):
+    """Hold every number of some leaves within bounds; types stay as they are.
+
+    `min(max(x, low), high)`, the bounds rounded to the leaf's type. Infinities become a bound, NaN
+    stays NaN. Integers are held between the least and the greatest integer within the bounds.
+
+    Raises:
+        UsageError: No bound, one that is not finite, or `low` above `high`.
+        StepError: A leaf that is not there or not of real numbers, or no number of its type is
+            within the bounds.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> Clip(("action",), high=2.0).apply(toy_piece([3])).batch.steps["action",].max().item()
+        2.0
+    """
+
+    name: ClassVar[str] = "clip"
+    example: ClassVar[str] = "clip:action,low=-1,high=1"
+
+    keys: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves; the beginning of a key stands for all leaves of real numbers below it."""
+    low: float | None = None
+    """Least value; None: no bound."""
+    high: float | None = None
+    """Greatest value; None: no bound."""
+
+    def __post_init__(self) -> None:
+        check_bounds(type(self), self.low, self.high)
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with the leaves clipped."""
+        keys = numbers(piece, self.keys)
+        return replaced(
+            piece, {key: clipped(piece, key, self.low, self.high, self.name) for key in keys}
+        )
+
+
+@dataclass(frozen=True)
+class Concat(Step):
+    """Join leaves into one along the last axis, in the order they are named; the sources go.
+
+    Rows of one number count as `[1]`; all other axes must be equal. Sources are observation leaves,
+    and the result is one, joined before and after the action alike; or all step leaves under
+    `next`, and the result is there; or all other step leaves.
+
+    Types are joined as `torch.cat` does: a floating-point type wins over every integer type
+    (`int64` with `float32` is `float32`, rounded), a wider one over a narrower one.
+
+    Raises:
+        UsageError: No source or no target.
+        StepError: A leaf that is not there, is text, comes twice, or does not go with the others;
+            a target that another leaf has or begins with; a number the joined type cannot hold;
+            reward, a flag or the last action leaf would be no more.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> step = Concat.parse("observation.position,observation.velocity→observation")
+        >>> step.apply(toy_piece([1])).batch.observations["observation",].tolist()
+        [[1.0, -1.0, 1.5], [2.0, -2.0, 2.5]]
+    """
+
+    name: ClassVar[str] = "concat"
+    example: ClassVar[str] = "concat:observation.position,observation.velocity→observation.state"
+
+    sources: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves; the beginning of a key stands for all leaves of numbers below it, in the order of
+    their names."""
+    target: str
+    """Name of the new leaf; may be the beginning of the sources' keys."""
+    keep: bool = False
+    """Whether the sources stay."""
+
+    def __post_init__(self) -> None:
+        if not self.sources or not self.target:
+            raise usage_error(type(self), "needs leaves and what they become")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `leaf,leaf…→target[,keep=true]`, also with `->`; see `Step.parse`."""
+        sources, *rest = (part.strip() for part in re.split("→|->", text))
+        _, *options = "".join(rest).split(",")
+        if len(rest) != 1 or not sources or not all("=" in option for option in options):
+            what = (
+                "needs leaves, one arrow → and one name that they get; in a shell, -> wants quotes"
+            )
+            raise usage_error(cls, what)
+        return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with the leaves joined."""
+        sources, target = self._sources(piece), split_key(self.target)
+        gone = () if self.keep else sources
+        steps = [(key, c) for key, c in piece.batch.steps.items() if key not in gone]
+        observations = [(key, c) for key, c in piece.batch.observations.items() if key not in gone]
+        table = observations if self._observed(piece, sources, target) else steps
+        table.append((target, self._joined(piece, sources)))
+        names = [key for key, _ in steps], [key for key, _ in observations]
+        check_required(names[0], self.name)
+        check_names([target], *names, self.name)
+        return piece.having(steps=dict(steps), observations=dict(observations))
+
+    def _sources(self, piece: Piece) -> list[Key]:
+        keys = [key for name in self.sources for key in sorted(numbers(piece, [name], "biufc"))]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice:
+            raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
+        if not self.keep and not {*REQUIRED}.isdisjoint(keys):
+            check_required([key for key in piece.batch.steps if key not in keys], self.name)
+        return keys
+
+    def _observed(self, piece: Piece, sources: list[Key], target: Key) -> bool:
+        """Return True if the sources are observation leaves; a `StepError` where sides are mixed."""
+        observed = [key in piece.batch.observations for key in sources]
+        if not all(observed):
+            after = {key[0] == "next" for key in [*sources, target]}
+            if len(after) > 1 or any(observed):
+                raise StepError(
+                    f"Step 'concat' cannot join {', '.join(map(join_key, sources))} into "
+                    f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
+                    "under 'next', or all other step leaves"
+                )
+        return all(observed)
+
+    def _joined(self, piece: Piece, sources: list[Key]) -> NDArray[Any]:
+        found = [column(piece, key) for key in sources]
+        parts = [part[:, None] if part.ndim == 1 else part for part in found]
+        if len({part.shape[1:-1] for part in parts}) > 1:
+            told = [
+                f"{join_key(k)} {list(p.shape[1:])}" for k, p in zip(sources, found, strict=True)
+            ]
+            raise StepError(f"Step 'concat' cannot join rows of these shapes: {', '.join(told)}")
+        types = [part.dtype for part in parts]
+        dtype = np.result_type(*([one for one in types if one.kind in "fc"] or types))
+        if dtype.kind in "fc" and not any(one.kind in "fc" for one in types):
+            told = [f"{join_key(k)} {one}" for k, one in zip(sources, types, strict=True)]
+            raise StepError(
+                f"Step 'concat' finds no integer type for all of {', '.join(told)}",
+                hint=f"cast them first: --step cast:{join_key(sources[0])}=float64",
+            )
+        joined = np.empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)), dtype)
+        end = 0
+        for key, part in zip(sources, parts, strict=True):
+            begin, end = end, end + part.shape[-1]
+            if lost := convert(part, joined[..., begin:end]):
+                raise StepError(
+                    f"Step 'concat': {join_key(key)!r} is {lost[1]} in "
+                    f"{place(piece, key, lost[0])}, which {dtype}, the type of the others, cannot "
+                    "hold"
+                )
+        return joined
+
+
+@dataclass(frozen=True)
+class Exclude(Step):
+    """Drop these leaves; values and types of all others stay as they are.
+
+    Raises:
+        StepError: A leaf that is not there, or one that every dataset has: `next/reward`,
+            `next/terminated`, `next/truncated`, the last action leaf.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> [*Exclude(("info", "obs.velocity")).apply(toy_piece([1])).batch.observations]
+        [('observation', 'position')]
+    """
+
+    name: ClassVar[str] = "exclude"
+    example: ClassVar[str] = "exclude:info,observation.velocity"
+
+    keys: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves; the beginning of a key stands for all below it."""
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes without these leaves."""
+        kept = {*leaves(piece)}.difference(matching(piece, self.keys))
+        check_required(kept, self.name)
+        return only(piece, kept)
+
+
+@dataclass(frozen=True)
+class Flatten(Step):
+    """Give rows of some leaves one axis: `[n, a, b]` becomes `[n, a · b]`, and `[n]` `[n, 1]`.
+
+    The last axis runs fastest, as in `torch.flatten`. Values and types stay as they are.
+
+    Raises:
+        StepError: A leaf that is not there.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> batch = Flatten().apply(toy_piece([2])).batch
+        >>> batch.observations["observation", "velocity"].shape
+        (3, 1)
+    """
+
+    name: ClassVar[str] = "flatten"
+    example: ClassVar[str] = "flatten:observation.pixels"
+
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    """Leaves; the beginning of a key stands for all below it. None named: all whose key begins
+    with `observation` or `action`."""
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with flat leaves."""
+        default = [key for key in leaves(piece) if key[0] in {"observation", "action"}]
+        keys = matching(piece, self.keys) if self.keys else default
+        return changed(piece, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
+
+
+@dataclass(frozen=True)
+class Rename(Step):
+    """Give leaves other names, all at once, so that two may swap theirs; values stay as they are.
+
+    `a=b` calls the leaf `a` `b`; where `a` is the beginning of several keys, that beginning becomes
+    `b`. An observation leaf keeps its values before and after the action: it becomes `b` and
+    `next/b`. New names are taken as they are written: short ones (`obs`) stand for old ones only.
+
+    Raises:
+        UsageError: No pair, or one leaf twice.
+        StepError: A leaf that is not there; a name that another leaf has or begins with, or that
+            has a meaning of its own; no reward, flag or action leaf would be left. Another leaf may
+            become the reward if it fits: `reward=next.old,next.shaped=next.reward`.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> renamed = Rename((("info.code", "state"), ("mission", "goal"))).apply(toy_piece([1]))
+        >>> ("state",) in renamed.batch.observations, [*renamed.words]
+        (True, [('goal',)])
+    """
+
+    name: ClassVar[str] = "rename"
+    example: ClassVar[str] = "rename:observation.position=state,info=extra"
+
+    names: tuple[tuple[str, str], ...]
+    """Pairs of an old and a new name."""
+
+    def __post_init__(self) -> None:
+        old = [split_key(pair[0]) for pair in self.names]
+        if not old or len(set(old)) < len(old):
+            raise usage_error(type(self), "needs pairs like a=b, each old name once")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `old=new[,old=new…]`; see `Step.parse`."""
+        return cls(read_pairs(cls, text))
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with leaves of other names."""
+        new: dict[Key, Key] = {}
+        for old, name in self.names:
+            beginning = meant(piece, old)
+            for key in below(piece, beginning):
+                if key in new:
+                    raise StepError(f"Step 'rename' has two new names for {join_key(key)!r}")
+                new[key] = (*split_key(name), *key[len(beginning) :])
+        steps = [(new.get(key, key), c) for key, c in piece.batch.steps.items()]
+        observations = [(new.get(key, key), c) for key, c in piece.batch.observations.items()]
+        names = [key for key, _ in steps], [key for key, _ in observations]
+        check_required(names[0], self.name)
+        check_names([name for key, name in new.items() if key != name], *names, self.name)
+        words = {new.get(key, key): words for key, words in piece.words.items()}
+        try:
+            return piece.having(steps=dict(steps), observations=dict(observations), words=words)
+        except FormatError as error:  # another leaf as the reward or a flag, of the wrong shape
+            raise StepError(f"Step 'rename': {error.message}") from error
+
+
+@dataclass(frozen=True)
+class Select(Step):
+    """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; others go.
+
+    Action leaves are all kept where none is named. Values and types stay as they are.
+
+    Raises:
+        StepError: A leaf that is not there.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> kept = Select(("obs.position",)).apply(toy_piece([1])).batch
+        >>> [*kept.observations], [*kept.steps][:2]
+        ([('observation', 'position')], [('action',), ('next', 'reward')])
+    """
+
+    name: ClassVar[str] = "select"
+    example: ClassVar[str] = "select:observation,action"
+
+    keys: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves; the beginning of a key stands for all below it."""
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with these leaves."""
+        kept = {*matching(piece, self.keys), *REQUIRED}
+        if not any(key[0] == "action" for key in kept):
+            kept.update(key for key in piece.batch.steps if key[0] == "action")
+        return only(piece, kept)
+
+
+def check_bounds(step: type[Step], low: float | None, high: float | None) -> None:
+    """Raise `UsageError` unless there is a bound, bounds are finite, and `low <= high`."""
+    given = {name: b for name, b in (("low", low), ("high", high)) if b is not None}
+    for name, bound in given.items():
+        check_finite(step, name, bound)
+    if not given or sorted(given.values()) != list(given.values()):
+        raise usage_error(
+            step, f"has low={low}, high={high}; expected one bound or two, low <= high"
+        )
+
+
+def clipped(
+    piece: Piece, key: Key, low: float | None, high: float | None, step: str
+) -> NDArray[Any]:
+    """Return the real numbers of a leaf held within bounds, of the same dtype.
+
+    Raises:
+        StepError: No number of the dtype is within the bounds.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> clipped(toy_piece([1]), ("info", "code"), 2.5, 9.5, "clip").tolist()
+        [[7], [9]]
+    """
+    values = column(piece, key)
+    dtype, least, greatest = values.dtype, -math.inf, math.inf
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        least = least if low is None else min(max(low, -most), most)
+        greatest = greatest if high is None else max(min(high, most), -most)
+    else:
+        info = np.iinfo(dtype)
+        least = info.min if low is None else max(math.ceil(low), info.min)
+        greatest = info.max if high is None else min(math.floor(high), info.max)
+    if least > greatest:
+        raise StepError(
+            f"Step {step!r}: {join_key(key)!r} is {dtype}, and no such number is between "
+            f"{'-inf' if low is None else low} and {'inf' if high is None else high}"
+        )
+    limits = np.array([least, greatest], dtype)
+    return np.asarray(np.clip(values, limits[0], limits[1]))
+
+
+def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
+    """Write numbers or bools into an array of another type, and find what it cannot hold.
+
+    They are rounded to the nearest number of a floating-point or complex type, where a finite value
+    must stay finite; integers and bool must hold the very same value. An imaginary part must not
+    be lost.
+
+    Args:
+        values: `[n, …]`.
+        out: Of the same shape; written to.
+
+    Returns:
+        Row and value of the first number that does not fit; None: all fit.
+
+    Example:
+        >>> out = np.empty(2, np.int64)
+        >>> convert(np.array([3.0, 0.5]), out)
+        (1, 0.5)
+    """
+    safe = np.can_cast(values.dtype, out.dtype, "safe")
+    count = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * math.prod(values.shape[1:])))
+    for first in range(0, len(values), count):
+        block, made = values[first : first + count], out[first : first + count]
+        unreal = block.dtype.kind == "c" and made.dtype.kind != "c"
+        with np.errstate(all="ignore"):
+            np.copyto(made, block.real if unreal else block, casting="unsafe")
+            if safe:
+                continue
+            wrong = _lost(block.real, made) | (block.imag != 0) if unreal else _lost(block, made)
+        if wrong.any():
+            where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+            return first + where[0], block[where].item()
+    return None
+
+
+def _lost(values: NDArray[Any], made: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which numbers changed: infinite that were not, or another integer."""
+    if made.dtype.kind in "fc":
+        return np.asarray(np.isfinite(values) & ~np.isfinite(made))
+    wrong = np.asarray(made.astype(values.dtype) != values)
+    if values.dtype.kind in "iu" and made.dtype.kind in "iu":
+        # Integers of one size come back from the other sign as they were.
+        wrong |= (made < 0) != (values < 0)
+    if values.dtype.kind == "f" and made.dtype.kind in "iu":
+        # A value that comes back may be rounded to what it was: -2**63 to a float16 -inf, and,
+        # where the processor saturates, 2**63 - 1 to 2**63.
+        bits = 8 * made.dtype.itemsize - (made.dtype.kind == "i")
+        wrong |= (values.astype(np.float64) >= 2.0**bits) | ~np.isfinite(values)
+    return wrong

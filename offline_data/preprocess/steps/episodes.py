@@ -1,0 +1,389 @@
+"""Steps that choose episodes: `dedupe filter split subsample`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offline_data.errors import UsageError
+from offline_data.ids import nearest
+from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.steps.base import Selection, episode_columns
+from offline_data.preprocess.steps.expressions import Expression, Text
+from offline_data.preprocess.steps.parse import (
+    check_finite,
+    check_whole,
+    is_number,
+    read_pairs,
+    scalar,
+    usage_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from offline_data.episodes.fields import Key
+    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.steps.expressions import Column
+
+DIGEST: Key = ("digest",)
+"""Column of the table that `Dedupe.choose` is given."""
+
+_BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"})
+"""Fields of `Filter` that steps which keep lengths may change."""
+
+_SHOWN = 40
+"""Characters of a text in a message."""
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Dedupe(Selection):
+    """Drop every episode that has the content of an earlier one.
+
+    Content is all step and observation leaves at this point of the recipe, to the byte, and
+    whether the final observation is known; columns of the episode table (`id`, `seed`, …) do not
+    count. So 0.0 and -0.0 differ, and NaN is the same as NaN of the same bits. To look past a
+    leaf, exclude it before; to look past rounding, cast.
+
+    Episodes are told apart by 128 bits of BLAKE2b: two that differ are taken for the same with a
+    probability of about `E² / 2^129`.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> step, piece = Dedupe(), toy_piece([2, 3])
+        >>> column = np.concatenate([step.measure(piece)[DIGEST] for _ in range(2)])
+        >>> step.choose({DIGEST: column}, {}).tolist()
+        [True, True, False, False]
+    """
+
+    name: ClassVar[str] = "dedupe"
+    example: ClassVar[str] = "dedupe"
+    needs_data: ClassVar[bool] = True
+
+    def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
+        """Return `("number",)` int64 `[E]`, and `("digest",)` uint64 `[E, 2]` of each episode."""
+        batch = piece.batch
+        tables = (batch.steps, batch.observations)
+        schema = [
+            [(key, table[key].dtype.str, table[key].shape[1:]) for key in sorted(table)]
+            for table in tables
+        ]
+        start = hashlib.blake2b(repr(schema).encode(), digest_size=16)
+        counts = (batch.transitions, batch.transitions + len(batch.lengths))
+        steps, observations = (_packed(*one) for one in zip(tables, counts, strict=True))
+        stops = np.cumsum(batch.lengths)
+        places = zip(
+            (stops - batch.lengths).tolist(),
+            stops.tolist(),
+            batch.final_observation.tolist(),
+            strict=True,
+        )
+        digests = bytearray()
+        for episode, (begin, stop, final) in enumerate(places):
+            one = start.copy()
+            one.update(steps[begin:stop].data)
+            one.update(observations[begin + episode : stop + episode + 1].data)
+            one.update(b"\1" if final else b"\0")
+            digests += one.digest()
+        pairs = np.frombuffer(bytes(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+        return {("number",): piece.episodes, DIGEST: pairs}
+
+    def choose(
+        self,
+        table: Mapping[Key, NDArray[Any]],
+        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - digests are numbers
+    ) -> NDArray[np.bool_]:
+        """Return `[E]` which episodes are the first of their content."""
+        digests = table[DIGEST]
+        order = np.lexsort(digests.T)  # stable: of equal ones the first stays first
+        ordered = digests[order]
+        chosen = np.ones(len(digests), bool)
+        chosen[order[1:]] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        return chosen
+
+
+@dataclass(frozen=True)
+class Filter(Selection):
+    """Keep the episodes for which an expression is true: `filter:return > 100 and not truncated`.
+
+    Fields are the columns of the episode table at this point of the recipe: `length`, `return`,
+    `terminated`, `truncated`, `final_observation`, `number` (in the parent), and the source's own
+    (`id`, `seed`, …); `a.b` is the nested key `a/b`. Text stands in quotes.
+
+    There are `+ - * / %`, comparisons, also in a row (`10 <= length < 50`) and with lists
+    (`id in ["3", "7"]`), `and`, `or`, `not`, and of all episodes `min(x)`, `max(x)`, `mean(x)` and
+    `percentile(x, q)`: `return >= percentile(return, 90)` is the best tenth. Comparisons with NaN
+    are false, but for `!=`. The text is parsed, not executed. Quote it in a shell.
+
+    Raises:
+        UsageError: It cannot be parsed, or has a part that is not allowed.
+        StepError: A field that is not there or has several numbers an episode; text where a
+            number is expected; nothing is left.
+
+    Example:
+        >>> table = {("return",): np.array([3.0, 7.0, 5.0]), ("length",): np.array([1, 2, 3])}
+        >>> Filter("return >= mean(return) and length > 2").choose(table, {}).tolist()
+        [False, False, True]
+    """
+
+    name: ClassVar[str] = "filter"
+    example: ClassVar[str] = "filter:return > 100 and length >= 50"
+
+    where: str
+    """The expression."""
+
+    def __post_init__(self) -> None:
+        _ = self._expression
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read all of the text as the expression."""
+        if not text.strip():
+            raise usage_error(cls, "needs an expression")
+        return cls(text.strip())
+
+    @property
+    def by_values(self) -> bool:
+        """Whether a field follows from rewards or flags."""
+        return not _BY_VALUES.isdisjoint(self._expression.fields)
+
+    def settled(self, probe: Piece) -> Self:
+        """Return the step as it is, once it is known that the fields are there."""
+        self._keys(episode_columns(probe))
+        return self
+
+    def choose(
+        self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
+    ) -> NDArray[np.bool_]:
+        """Return `[E]` which episodes stay."""
+        keys = self._keys(table)
+        fields = {name: _field(name, table[key], words.get(key)) for name, key in keys.items()}
+        chosen = self._expression.evaluate(fields, len(next(iter(table.values()))))
+        if not chosen.any():
+            raise StepError(
+                f"Step 'filter' leaves none of {len(chosen)} episodes by {self.where!r}: "
+                + ", ".join(_range(name, one) for name, one in fields.items() if len(chosen))
+            )
+        return chosen
+
+    @cached_property
+    def _expression(self) -> Expression:
+        return Expression(self.where)
+
+    def _keys(self, known: Iterable[Key]) -> dict[str, Key]:
+        """Return the column of each field; raises `StepError` where there is none."""
+        names = {".".join(key): key for key in known}
+        for field in self._expression.fields:
+            if field not in names:
+                near = nearest(field, names, 1)
+                raise StepError(
+                    f"Step 'filter': episodes have no {field!r}; there are {', '.join(names)}",
+                    hint=f"did you mean {near[0]!r}?" if near else None,
+                )
+        return {field: names[field] for field in self._expression.fields}
+
+
+@dataclass(frozen=True)
+class Split(Selection):
+    """Keep one part of a split of the episodes: `split:train,train=0.9,val=0.1,seed=0`.
+
+    The same seed and shares give the episodes of `ds.split(train=0.9, val=0.1, seed=0)["train"]`,
+    on every machine, whatever part is asked for: parts have no episode in common, and shares that
+    sum to 1 have all of them. The order of the shares matters. They stay in their order.
+
+    Raises:
+        UsageError: Invalid shares, a part that is none of them, a negative seed.
+        StepError: A share that gets no episode.
+
+    Example:
+        >>> table = {("length",): np.ones(10, np.int64)}
+        >>> shares = (("train", 0.8), ("val", 0.2))
+        >>> train, val = (Split(part, shares).choose(table, {}) for part in ("train", "val"))
+        >>> train.sum().item(), (train ^ val).all().item()
+        (8, True)
+    """
+
+    name: ClassVar[str] = "split"
+    example: ClassVar[str] = "split:train,train=0.9,val=0.1,seed=0"
+
+    part: str
+    """Name of the share that is kept."""
+    shares: tuple[tuple[str, float], ...]
+    """Name and size of each share, above 0; they sum to 1 or less."""
+    seed: int = 0
+    """Not negative."""
+
+    def __post_init__(self) -> None:
+        names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
+        if not sizes or not all(is_number(size) and 0 < size <= 1 for size in sizes):
+            raise self._refused("expected shares above 0, at most 1")
+        if sum(sizes) > 1 + _ROUNDING or len(set(names)) < len(names):
+            raise self._refused("expected shares of different names that sum to 1 or less")
+        if self.part not in names:
+            near = nearest(self.part, names, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise self._refused(f"{self.part!r} is none of the shares{meant}")
+        check_whole(type(self), "seed", self.seed, 0)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `PART,NAME=SHARE,…[,seed=N]`."""
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        parts = [word for word in words if "=" not in word]
+        if len(parts) != 1:
+            raise usage_error(cls, f"is given {len(parts)} parts to keep; expected one")
+        pairs = read_pairs(cls, ",".join(word for word in words if "=" in word))
+        values = [(name, scalar(value)) for name, value in pairs]
+        seeds = [value for name, value in values if name == "seed"]
+        if len(seeds) > 1:
+            raise usage_error(cls, "is given seed twice")
+        return cls(parts[0], tuple(one for one in values if one[0] != "seed"), *seeds)
+
+    @property
+    def by_values(self) -> bool:
+        """It looks at the number of episodes alone."""
+        return False
+
+    def choose(
+        self,
+        table: Mapping[Key, NDArray[Any]],
+        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column matters
+    ) -> NDArray[np.bool_]:
+        """Return `[E]` which episodes stay."""
+        # Imported here: the buffers bring torch.
+        from offline_data.buffers.views.choosing import split_episodes
+
+        count = len(table[("length",)])
+        try:
+            parts = split_episodes(count, dict(self.shares), self.seed)
+        except UsageError as error:
+            raise StepError(f"Step 'split': {error.message}", hint=error.hint) from error
+        chosen = np.zeros(count, bool)
+        chosen[parts[self.part].numpy()] = True
+        return chosen
+
+    def _refused(self, what: str) -> UsageError:
+        told = ", ".join(f"{name}={size!r}" for name, size in self.shares) or "no shares"
+        return usage_error(type(self), f"has {told}; {what}")
+
+
+@dataclass(frozen=True)
+class Subsample(Selection):
+    """Keep a part of the episodes, a number of them, or every so many; at least one stays.
+
+    Which ones are kept at random follows from the seed and the number of episodes there are, and
+    is the same on every machine. With one seed, fewer episodes are a part of more, and a fraction
+    keeps what the first share of `split` of that size has. They stay in their order.
+
+    Raises:
+        UsageError: None of `fraction`, `every` and `episodes`, or several; a value out of range.
+        StepError: More episodes than there are.
+
+    Example:
+        >>> table = {("length",): np.ones(7, np.int64)}
+        >>> Subsample(every=3).choose(table, {}).nonzero()[0].tolist()
+        [0, 3, 6]
+        >>> Subsample(fraction=0.3).choose(table, {}).sum().item()
+        2
+    """
+
+    name: ClassVar[str] = "subsample"
+    example: ClassVar[str] = "subsample:fraction=0.1,seed=0"
+
+    fraction: float | None = None
+    """Part of the episodes, above 0, at most 1; rounded to whole episodes."""
+    every: int | None = None
+    """Episodes 0, `every`, 2 · `every`, … of those that there are at this point."""
+    episodes: int | None = None
+    """How many episodes."""
+    seed: int = 0
+    """Not negative; `every` does not need it."""
+
+    def __post_init__(self) -> None:
+        step, names = type(self), ("fraction", "every", "episodes")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            told = ", ".join(f"{name}={getattr(self, name)!r}" for name in given) or "none"
+            raise usage_error(step, f"needs one of {', '.join(names)}; found {told}")
+        if self.fraction is None:
+            check_whole(step, given[0], getattr(self, given[0]), 1)
+        else:
+            check_finite(step, "fraction", self.fraction)
+            if not 0 < self.fraction <= 1:
+                raise usage_error(
+                    step, f"has fraction={self.fraction}; expected a number above 0, at most 1"
+                )
+        check_whole(step, "seed", self.seed, 0)
+
+    @property
+    def by_values(self) -> bool:
+        """It looks at the number of episodes alone."""
+        return False
+
+    def choose(
+        self,
+        table: Mapping[Key, NDArray[Any]],
+        words: Mapping[Key, Sequence[str]],  # noqa: ARG002 - no column matters
+    ) -> NDArray[np.bool_]:
+        """Return `[E]` which episodes stay."""
+        count = len(table[("length",)])
+        chosen = np.zeros(count, bool)
+        if self.every is not None:
+            chosen[:: self.every] = True
+            return chosen
+        # Imported here: the samplers bring torch.
+        from offline_data.buffers.samplers.permutation import EpochOrder
+
+        size = self.episodes or 0
+        if self.fraction is not None:
+            size = max(1, math.floor(self.fraction * count + 0.5 + _ROUNDING))
+        elif size > count:
+            raise StepError(
+                f"Step 'subsample' is to keep {size} episodes, and there are {count}",
+                hint="subsample:fraction=1 keeps all",
+            )
+        chosen[EpochOrder(count, self.seed, 0).between(0, size)] = True
+        return chosen
+
+
+def _packed(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]:
+    """Lay the bytes of all columns side by side, `[rows, width]`: an episode is then one buffer."""
+    parts = [np.zeros((rows, 0), np.uint8)]
+    for key in sorted(columns):
+        if width := math.prod(columns[key].shape[1:]):
+            flat = np.ascontiguousarray(columns[key]).reshape(rows, width)
+            parts.append(flat.view(np.uint8))
+    return np.concatenate(parts, axis=1)
+
+
+def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> Column:
+    """Return one value an episode, of a type that expressions compute with."""
+    flat = np.asarray(column).reshape(len(column), -1)
+    if flat.shape[1] != 1 or flat.dtype.kind not in "biuf":
+        raise StepError(
+            f"Step 'filter': {name!r} is {column.dtype} {list(column.shape[1:])} for each episode; "
+            "expected one number, flag or text"
+        )
+    values = flat[:, 0]
+    if words is not None:
+        return Text(values, words)
+    small = values.dtype.kind in "iu" and int(values.max(initial=0)) <= np.iinfo(np.int64).max
+    return values.astype(np.int64) if small else values
+
+
+def _range(name: str, field: Column) -> str:
+    """Return which values a field has, for a message."""
+    if not isinstance(field, Text):
+        return f"{name} is from {field.min()} to {field.max()}"
+    words = [one if len(one) <= _SHOWN else f"{one[:_SHOWN]}…" for one in field.words[:5]]
+    return f"{name} is one of {words}" + ("…" if len(field.words) > len(words) else "")

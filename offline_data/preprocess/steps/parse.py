@@ -1,0 +1,158 @@
+"""Arguments of a step on the command line, `NAME:a,b,k=v`, read into the fields of its class."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import UsageError
+from offline_data.ids import nearest
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "float": ((int, float), "a number"),
+    "int": ((int,), "a whole number"),
+    "bool": ((bool,), "true or false"),
+    "str": ((str,), "text"),
+    "None": ((type(None),), "null"),
+}
+"""Annotations whose values are checked: the types of a value, and what a message calls it."""
+
+
+def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
+    """Read `k=v` by name and other values in the order of the fields.
+
+    A value is a JSON scalar where it parses as one (`0.1`, `true`, `null`), else text, and must fit
+    a field annotated as `float`, `int`, `bool`, `str` or `None`, or a union of these. A field
+    whose metadata have `"many"` takes all remaining values without a name, as a tuple of texts.
+
+    Raises:
+        UsageError: Too many values, an unknown name, a value of another type, or a field without
+            a value; the hint shows an example.
+
+    Example:
+        >>> from offline_data.preprocess.steps.columns import Clip
+        >>> read_arguments(Clip, "action,low=-1,high=1")
+        {'low': -1, 'high': 1, 'keys': ('action',)}
+    """
+    known = [one for one in fields(step) if not one.metadata.get("state")]
+    named = {one.name: one for one in known if not one.metadata.get("many")}
+    many = [one.name for one in known if one.name not in named]
+    found: dict[str, Any] = {}
+    unnamed: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name in many:
+            unnamed.append(value if equals else part)
+        elif name in found:
+            raise usage_error(step, f"is given {name} twice")
+        elif name in named:
+            found[name] = _value(step, named[name], value)
+        else:
+            near, names = nearest(name, [*named, *many]), ", ".join([*named, *many])
+            guess = f"; did you mean {near[0]!r}?" if near else names and f"; there are {names}"
+            raise usage_error(step, f"has no {name!r}{guess}")
+    for one in [one for one in known if one.name not in found]:
+        if unnamed and one.name in many:
+            found[one.name], unnamed = tuple(unnamed), []
+        elif unnamed:
+            found[one.name] = _value(step, one, unnamed.pop(0))
+    if unnamed:
+        raise usage_error(step, f"has no use for {', '.join(map(repr, unnamed))}")
+    for one in known:
+        if one.name not in found and one.default is MISSING and one.default_factory is MISSING:
+            raise usage_error(step, f"needs {one.name}")
+    return found
+
+
+def read_pairs(step: type[Any], text: str) -> tuple[tuple[str, str], ...]:
+    """Read `k=v,k=v` where the names are the user's own.
+
+    Raises:
+        UsageError: Nothing, or a part that is not a pair.
+
+    Example:
+        >>> from offline_data.preprocess.steps.columns import Rename
+        >>> read_pairs(Rename, "a=b, c=d")
+        (('a', 'b'), ('c', 'd'))
+    """
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if not name or not value or "=" in value:
+            raise usage_error(step, f"takes pairs like a=b, and {part!r} is none")
+        pairs.append((name, value))
+    if not pairs:
+        raise usage_error(step, "needs a pair like a=b")
+    return tuple(pairs)
+
+
+def scalar(text: str) -> Any:
+    """Read a finite JSON number, `true`, `false` or `null`, else return the text.
+
+    Example:
+        >>> scalar("0.5"), scalar("true"), scalar("float32"), scalar("NaN")
+        (0.5, True, 'float32', 'NaN')
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(value, float) and not math.isfinite(value):
+        return text
+    return text if isinstance(value, (str, list, dict)) else value
+
+
+def usage_error(step: type[Any], what: str) -> UsageError:
+    """Return an error that says what is wrong with the arguments of a step.
+
+    The hint shows its example, quoted for the shell.
+
+    Example:
+        >>> from offline_data.preprocess.steps.columns import Clip
+        >>> error = usage_error(Clip, "has no bound")
+        >>> error.message, error.hint
+        ("Step 'clip' has no bound", 'for example --step clip:action,low=-1,high=1')
+    """
+    example = getattr(step, "example", None)
+    hint = f"for example --step {shlex.quote(example)}" if example else None
+    return UsageError(f"Step {step.name!r} {what}", hint=hint)
+
+
+def is_number(value: object) -> bool:
+    """Return True if a value is an int or a float, and not a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_finite(step: type[Any], name: str, value: Any) -> None:
+    """Raise `UsageError` unless a parameter is a finite number."""
+    if not is_number(value) or not abs(value) <= sys.float_info.max:
+        raise usage_error(step, f"has {name}={value!r}; expected a finite number")
+
+
+def check_whole(step: type[Any], name: str, value: Any, least: int) -> None:
+    """Raise `UsageError` unless a parameter is a whole number, `least` or more."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise usage_error(step, f"has {name}={value}; expected a whole number, {least} or more")
+
+
+def _value(step: type[Any], one: Field[Any], text: str) -> Any:
+    """Read the value of a field, as a type that its annotation names."""
+    written = one.type.__name__ if isinstance(one.type, type) else str(one.type)
+    kinds = [kind.strip() for kind in written.split("|")]
+    value = scalar(text)
+    if not _KINDS.keys() >= set(kinds):
+        return value
+    for kind in kinds:
+        if isinstance(value, _KINDS[kind][0]) and (kind == "bool" or not isinstance(value, bool)):
+            return value
+    if "str" in kinds:
+        return text
+    expected = " or ".join(_KINDS[kind][1] for kind in kinds)
+    raise usage_error(step, f"has {one.name}={text}; expected {expected}")
