@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.building import Job, build, destination_of
+from offline_data.ingest.build import Job, build, destination_of, local_files
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.parsing import ParserProcess
-from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.local import StoredEpisodes

@@ -49,6 +49,9 @@ TEXT_DTYPE = "int32"
 EPISODE = ("episode",)
 """Step leaf: number of the episode that the row belongs to, int64."""
 
+ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
+"""Root flags of TED, False in every row; only `ted` stores them."""
+
 
 @dataclass(frozen=True)
 class LeafSpec:

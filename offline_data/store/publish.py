@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from offline_data.disk import disk_errors, sync_folder
+from offline_data.store.library import foreign_files, own_files
 from offline_data.store.locks import lock_name
-from offline_data.store.ownership import foreign_files, own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.arguments import check_finite, usage_error
 from offline_data.preprocess.steps.base import MeasuredStep
 from offline_data.preprocess.steps.leaves import column, leaves, matching, numbers, replaced
-from offline_data.preprocess.steps.moments import ItemMoments, item_moments
 from offline_data.preprocess.steps.overflow import held
+from offline_data.store.statistics import Moments, item_moments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class Normalize(MeasuredStep):
         self._meant(probe)
         return self
 
-    def measure(self, piece: Piece) -> dict[Key, ItemMoments]:
+    def measure(self, piece: Piece) -> dict[Key, Moments]:
         """Return the moments of each leaf, over the rows of some episodes."""
         known = _known_rows(piece)
         observed = piece.batch.observations
@@ -97,12 +97,12 @@ class Normalize(MeasuredStep):
             for key in self._meant(piece)
         }
 
-    def fitted(self, measures: Sequence[Mapping[Key, ItemMoments]]) -> Self:
+    def fitted(self, measures: Sequence[Mapping[Key, Moments]]) -> Self:
         """Return the step with the statistics of all that was measured, merged in order."""
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
         keys = measures[0].keys()
-        found = {key: reduce(ItemMoments.merge, [one[key] for one in measures]) for key in keys}
+        found = {key: reduce(Moments.merge, [one[key] for one in measures]) for key in keys}
         return replace(
             self, learnt={join_key(key): self._checked(key, one) for key, one in found.items()}
         )
@@ -143,7 +143,7 @@ class Normalize(MeasuredStep):
         wanted = {key for name in self.keys for key in _chosen(piece, name)}
         return [key for key in leaves(piece) if key in wanted]
 
-    def _checked(self, key: Key, found: ItemMoments) -> dict[str, Any]:
+    def _checked(self, key: Key, found: Moments) -> dict[str, Any]:
         """Return the statistics of one leaf as JSON values."""
         leaf, std = f"Step 'normalize': {join_key(key)!r}", found.std
         if not found.count.all():
