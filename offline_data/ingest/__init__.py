@@ -1,4 +1,4 @@
-"""id → source → fetch → episodes → store: what stands behind `download` and `convert`."""
+"""id → source → fetch → episodes → store: the implementation of `download` and `convert`."""
 
 from offline_data.ingest.convert import convert
 from offline_data.ingest.download import (

@@ -55,7 +55,7 @@ def download(
     """Fetch and convert a dataset, unless it is here as asked for.
 
     What is here is used without a look at the network; a local dataset of the source's own
-    (`MINARI_DATASETS_PATH`) that changed since is converted anew. Two processes that ask for the
+    (`MINARI_DATASETS_PATH`) that changed since is converted again. Two processes that ask for the
     same dataset at once do the work once.
 
     Raises:
@@ -120,7 +120,7 @@ _download = download  # `ensure` has an argument of that name
 
 
 def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> DownloadPlan:
-    """Say what `download` would do; asks the source, changes nothing."""
+    """Return what `download` would do; asks the source, changes nothing."""
     existing = None if options.force else on_disk(dataset, settings, options)
     free = free_bytes(settings.root)
     if existing is not None:
@@ -228,7 +228,7 @@ def _result(entry: Entry, begin: float, *, existed: bool = False) -> Result:
 def _raw_files(
     release: Release, settings: Settings, folder: Path, progress: Progress, options: Options
 ) -> Iterator[tuple[Path, tuple[dict[str, Any], ...]]]:
-    """Bring the raw files of a release here for the time of a conversion.
+    """Provide the raw files of a release for the time of a conversion.
 
     Yields where they lie, and what the manifest says of them. Fetched files stay after a failure,
     so that the next try does not fetch them again; after success they go unless
@@ -284,15 +284,15 @@ def _fetch(
 
 
 def _described(file: FetchedFile) -> dict[str, Any]:
-    told = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
-    return {**told, "failed": list(file.failed)} if file.failed else told
+    entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
+    return {**entry, "failed": list(file.failed)} if file.failed else entry
 
 
 @contextmanager
 def naming_the_command(
     dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
 ) -> Iterator[None]:
-    """Let an `OfflineError` of the block name the dataset, and the command to run online.
+    """Make an `OfflineError` of the block name the dataset, and the command to run online.
 
     Args:
         dataset: What was asked for.
@@ -306,7 +306,7 @@ def naming_the_command(
         command = online_command(dataset, settings, options, raw_only=raw_only)
         raise OfflineError(
             f"{_missing(dataset, options)}, and offline mode is on; online, run: {command}",
-            hint=_meant(dataset) or _advice(settings),
+            hint=_did_you_mean(dataset) or _advice(settings),
         ) from error
 
 
@@ -351,7 +351,7 @@ def _range(episodes: tuple[int | None, int | None]) -> str:
     return ":".join("" if end is None else str(end) for end in episodes)
 
 
-def _meant(dataset: DatasetId) -> str | None:
+def _did_you_mean(dataset: DatasetId) -> str | None:
     """Offer the names most like one that is in no catalogue: online it might not be found either."""
     known = known_names(dataset.source)
     near = [] if dataset.name in known else nearest(dataset.name, known)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafInfo:
     """One leaf as a batch has it."""
 
     dtype: str
@@ -55,7 +55,7 @@ class DatasetInfo:
     """`E`."""
     bytes: int
     """Bytes of its files."""
-    schema: Mapping[str, Leaf]
+    schema: Mapping[str, LeafInfo]
     """Leaves by TED key, parts joined by `/`; observations by their root key."""
     source: str
     name: str
@@ -129,7 +129,7 @@ def _public(file: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def schema_of(reader: DatasetReader) -> dict[str, Leaf]:
+def schema_of(reader: DatasetReader) -> dict[str, LeafInfo]:
     """List the leaves that a source gave, whatever the layout, sorted by key."""
     steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
     leaves = {
@@ -142,12 +142,12 @@ def schema_of(reader: DatasetReader) -> dict[str, Leaf]:
     return dict(sorted(leaves.items()))
 
 
-def _leaf(spec: LeafSpec, rows: str) -> Leaf:
-    return Leaf(spec.dtype, spec.shape, rows, spec.text)
+def _leaf(spec: LeafSpec, rows: str) -> LeafInfo:
+    return LeafInfo(spec.dtype, spec.shape, rows, spec.text)
 
 
 @dataclass(frozen=True)
-class Transition:
+class TransitionRow:
     """One transition in TED."""
 
     index: int
@@ -162,7 +162,7 @@ class Transition:
 
 def first_transitions(
     reader: DatasetReader, count: int, episode: int | None = None
-) -> tuple[Transition, ...]:
+) -> tuple[TransitionRow, ...]:
     """Read the first `count` transitions, of one episode or of the whole dataset.
 
     Fewer come back where there are fewer. The observation after the last action of an episode
@@ -178,7 +178,7 @@ def first_transitions(
     numbers = np.searchsorted(reader.starts, rows, side="right") - 1
     texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
     return tuple(
-        Transition(
+        TransitionRow(
             int(row),
             int(number),
             int(row - reader.starts[number]),

@@ -1,4 +1,4 @@
-"""What lies under a root: every file once, as items that can be deleted by themselves; and pruning."""
+"""The files under a root, each counted once, as items that can be deleted; and pruning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"
 KINDS: tuple[Kind, ...] = ("dataset", "download", "partial", "staging", "damaged")
 
 PARTIAL_DAYS = 7
-"""Parts of files that nobody has gone on with for so long are pruned by default."""
+"""Age in days from which parts of files are pruned by default."""
 
 IN_USE = "a process is working on it"
 """Why something stays that could go otherwise."""
@@ -251,17 +251,17 @@ def _age(path: Path) -> float:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """What pruning would do; nothing has been touched."""
+    """The result of `plan_prune`; nothing has been deleted."""
 
     items: tuple[CacheItem, ...]
-    """What goes."""
+    """Items to delete."""
     kept: tuple[tuple[CacheItem, str], ...]
-    """What is no dataset and stays all the same, each with the reason in half a sentence."""
+    """Items other than datasets that are kept, each with the reason in half a sentence."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What became of items that were to be deleted."""
+    """The result of `remove_items`."""
 
     removed: tuple[CacheItem, ...]
     """Deleted."""

@@ -55,7 +55,7 @@ ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 
 @dataclass(frozen=True)
 class LeafSpec:
-    """Where one leaf lies: row `i` begins at byte `offset + i * stride` of `file`."""
+    """Place of one leaf: row `i` begins at byte `offset + i * stride` of `file`."""
 
     key: Key
     """Nested key; in `observations` the root key, which `next` has as well."""

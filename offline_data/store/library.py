@@ -150,7 +150,7 @@ def revisions(home: Path, pattern: str = "*") -> tuple[list[Entry], dict[Path, O
 def newest(entries: Iterable[Entry]) -> Entry | None:
     """Return the dataset that was made last; None where there is none.
 
-    Manifests of older versions tell the second only; then the one that was written last is meant.
+    Manifests of older versions have whole seconds only: the time of the file decides between them.
     """
 
     def order(entry: Entry) -> tuple[str, int]:
@@ -185,7 +185,7 @@ def locate(text: str, settings: Settings) -> Entry:
 
 
 def how_to_get(dataset: DatasetId) -> str:
-    """Say which command brings a dataset here.
+    """Return the hint with the command that downloads or makes a dataset.
 
     Example:
         >>> how_to_get(DatasetId("local", "mine"))
@@ -231,13 +231,13 @@ def _dataset_folders(root: Path, unreadable: dict[Path, OfflineDataError]) -> It
     def note(error: OSError) -> None:
         if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
             return
-        told = AccessError(
+        access = AccessError(
             f"{error.filename} cannot be read: {error.strerror}",
             hint="choose another root: --root DIR or OFFLINE_DATA_HOME",
         )
         if Path(error.filename) == root:
-            raise told from error
-        unreadable[Path(error.filename)] = told
+            raise access from error
+        unreadable[Path(error.filename)] = access
 
     if not root.exists():
         return

@@ -30,7 +30,7 @@ def lock_name(folder: str) -> str:
 
 @contextmanager
 def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[None]:
-    """Hold the lock of one dataset; waits while another process holds it, and says so.
+    """Hold the lock of one dataset; waits with a note while another process holds it.
 
     Raises:
         AccessError: The staging folder cannot be written.
@@ -50,7 +50,7 @@ def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[Non
 
 
 def acquire(path: Path, progress: Progress, holder: str) -> BaseFileLock:
-    """Take the lock of a file; waits while another process holds it, and says what that does.
+    """Take the lock of a file; waits while another process holds it, and notes what that one does.
 
     The operating system releases the lock when its holder dies.
 

@@ -127,7 +127,7 @@ class Manifest:
     non_finite: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Leaves with NaN or infinity, kept as they are: `{leaf: {"nan": n, "inf": n}}`."""
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """What was read back and compared: `mode`, `rows`, `episodes`, `differences` (0)."""
+    """Rows that were read back and compared: `mode`, `rows`, `episodes`, `differences` (0)."""
     digests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """`{relative path: {"size": …, "sha256": …}}` of every other file here."""
     parents: tuple[str, ...] = ()
@@ -181,8 +181,8 @@ def dump_manifest(manifest: Manifest) -> str:
     """Write a manifest as the text of its file, its own digest included, ending in a newline."""
     value = {**manifest.to_json(), "sha256": _ZEROS}
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n"
-    before, _, behind = text.rpartition(_ZEROS)
-    return before + hashlib.sha256(text.encode()).hexdigest() + behind
+    before, _, after = text.rpartition(_ZEROS)
+    return before + hashlib.sha256(text.encode()).hexdigest() + after
 
 
 def check_digest(folder: Path, manifest: Manifest) -> str | None:
@@ -199,8 +199,8 @@ def check_digest(folder: Path, manifest: Manifest) -> str | None:
     stated = last[1] if last else str(manifest.sha256).encode()
     if last is None and manifest.sha256 is None:
         return None
-    before, found, behind = data.rpartition(stated)
-    digest = hashlib.sha256(before + _ZEROS.encode() + behind).hexdigest()
+    before, found, after = data.rpartition(stated)
+    digest = hashlib.sha256(before + _ZEROS.encode() + after).hexdigest()
     if found and digest.encode() == stated:
         return None
     return f"was changed since it was written: its digest is {digest[:12]}…, not what it states"

@@ -92,7 +92,7 @@ def _discard(
 ) -> tuple[Path, ...]:
     """Delete a dataset that was replaced; what is not its own goes into the new one's directory.
 
-    A file whose name the new dataset has taken gets `.kept` behind it.
+    A file whose name the new dataset has taken is renamed with the suffix `.kept`.
     """
     names, kept = own(replaced), []
     try:

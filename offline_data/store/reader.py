@@ -63,7 +63,7 @@ class DatasetReader:
         self._mapped: dict[str, NDArray[np.uint8]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave maps behind: the other process opens its own."""
+        """Leave out the memory maps: the other process opens its own."""
         return {"path": self.path, "manifest": self.manifest, "_mapped": {}}
 
     @property
@@ -288,7 +288,7 @@ def open_reader(path: Path) -> DatasetReader:
 
 
 def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
-    """Say what is wrong with a file of a dataset directory without reading it.
+    """Return what is wrong with a file of a dataset directory, without reading it.
 
     Args:
         folder: The dataset directory.

@@ -143,5 +143,6 @@ def _block_moments(values: NDArray[Any]) -> Moments:
         if finite is not None:
             numbers[~finite] = 0
         squares = np.square(numbers, out=numbers).sum(axis=1)
-    count, mean, squares = (array.reshape(shape) for array in (count, mean, squares))
-    return Moments(count, mean, squares, nan=nan, inf=inf)
+    return Moments(
+        count.reshape(shape), mean.reshape(shape), squares.reshape(shape), nan=nan, inf=inf
+    )

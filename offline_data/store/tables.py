@@ -55,7 +55,7 @@ _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
 
 @dataclass(frozen=True)
 class Column:
-    """What a leaf is, before it is given a place."""
+    """Key, item type and shape of a leaf, before it has a place in a file."""
 
     key: Key
     dtype: np.dtype[Any]
@@ -167,7 +167,7 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
 
 
 def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> TableSpec:
-    """Give every column of a table its place.
+    """Return where every column of a table lies.
 
     Small leaves lie side by side in `<table>/rows.memmap`, each at a multiple of its item size,
     the row padded to a multiple of 8 bytes; a leaf of `BIG_LEAF` bytes or more, or every leaf
@@ -241,7 +241,7 @@ class Vocabularies:
         self._codes: dict[tuple[str, Key], dict[str | None, int]] = {}
 
     def know(self, table: str, key: Key, words: Iterable[str]) -> None:
-        """Take over the words of a leaf whose codes have been written already."""
+        """Add a leaf whose codes have been written already."""
         self._codes[table, key] = {None: -1, **{word: code for code, word in enumerate(words)}}
 
     def encode(self, table: str, key: Key, values: NDArray[np.object_]) -> NDArray[np.int32]:

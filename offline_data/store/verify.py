@@ -46,7 +46,7 @@ class Problem:
     file: str
     """Relative posix path in the dataset directory."""
     problem: str
-    """What is wrong, as half a sentence: "is missing", "has 10 bytes, not 20"."""
+    """The problem, as half a sentence: "is missing", "has 10 bytes, not 20"."""
 
 
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:

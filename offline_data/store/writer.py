@@ -57,7 +57,7 @@ _MARGIN = 64 << 20
 
 @dataclass(frozen=True)
 class FileDigest:
-    """What was written to one file."""
+    """Size and digest of a file that was written."""
 
     size: int
     """Bytes."""
@@ -331,7 +331,7 @@ def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]
 
 @dataclass(frozen=True)
 class Contents:
-    """What has been written of a dataset directory, and what is known of it."""
+    """All of a dataset directory that is written before its episode table and manifest."""
 
     tables: Mapping[str, TableSpec]
     """Tables whose files are there, with all their rows."""
@@ -342,7 +342,7 @@ class Contents:
     counts: DatasetCounts
     """Counts of everything."""
     audit: Mapping[str, Any]
-    """What the manifest says about what was read back."""
+    """The manifest's entry on rows that were read back."""
     two_copies: tuple[Key, ...] = ()
     """See `Manifest.two_copies`."""
     digests: Mapping[str, FileDigest] = field(default_factory=dict)
