@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.disk import human_bytes
 from offline_data.errors import NotFoundError
 from offline_data_cli.call import Call
@@ -17,8 +17,7 @@ from offline_data_cli.result import Block, Column, Result, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from offline_data.store.housekeeping import CacheItem
-    from offline_data.store.pruning import Removal
+    from offline_data.store.cache import CacheItem, Removal
 
 Items: TypeAlias = "tuple[CacheItem, ...]"
 Kept: TypeAlias = "tuple[tuple[CacheItem, str], ...]"
@@ -44,7 +43,7 @@ def dir_(call: Call) -> Result:
 
 def ls(call: Call) -> Result:
     """List datasets, raw files and leftovers under the root with their sizes."""
-    from offline_data.store.housekeeping import cache_usage
+    from offline_data.store.cache import cache_usage
 
     usage = cache_usage(call.settings)
     items = usage.items
@@ -74,7 +73,7 @@ def prune(
     Raw files that were asked for (--keep-raw, --raw-only) or that cannot be fetched again stay:
     `cache rm` deletes them.
     """
-    from offline_data.store.pruning import plan_prune
+    from offline_data.store.cache import plan_prune
 
     plan = plan_prune(call.settings, older_than)
     result = _remove(call, plan.items, plan.kept, dry_run=dry_run)
@@ -92,8 +91,7 @@ def rm(
     dry_run: DryRun = False,
 ) -> Result:
     """Delete whole kinds of files, or single ones, after showing them and asking."""
-    from offline_data.store.housekeeping import cache_usage
-    from offline_data.store.pruning import IN_USE
+    from offline_data.store.cache import IN_USE, cache_usage
 
     items, root = cache_usage(call.settings).items, call.settings.root
     chosen = {item.path: item for target in targets for item in _chosen(items, target, root)}
@@ -104,7 +102,7 @@ def rm(
 
 
 def _chosen(items: Items, target: str, root: Path) -> "list[CacheItem]":
-    from offline_data.store.housekeeping import KINDS
+    from offline_data.store.cache import KINDS
 
     paths = {root / target, user_path(target, "the file")}
     found = [item for item in items if target == item.kind or item.path in paths]
@@ -117,8 +115,7 @@ def _chosen(items: Items, target: str, root: Path) -> "list[CacheItem]":
 
 
 def _remove(call: Call, items: Items, kept: Kept, *, dry_run: bool) -> Result:
-    from offline_data.store.housekeeping import bytes_freed
-    from offline_data.store.pruning import remove_items
+    from offline_data.store.cache import bytes_freed, remove_items
 
     lost = tuple(item for item in items if not item.refetchable)
     data = {
@@ -144,7 +141,7 @@ def _remove(call: Call, items: Items, kept: Kept, *, dry_run: bool) -> Result:
 
 def _removed(removal: "Removal", kept: Kept, data: dict[str, Any]) -> Result:
     """Tell what became of the items, and of those that are still there why."""
-    from offline_data.store.pruning import IN_USE
+    from offline_data.store.cache import IN_USE
 
     left = (*kept, *((item, IN_USE) for item in removal.in_use))
     told = {

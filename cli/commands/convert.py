@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data_cli.call import Call
 from offline_data_cli.commands.download import stored_result
 from offline_data_cli.options import (

@@ -54,7 +54,7 @@ def _look(path: Path, call: Call) -> dict[str, Result]:
     """Do what the verbs of these names do."""
     from offline_data.reports.info import entry_info
     from offline_data.reports.stats import dataset_stats
-    from offline_data.store import integrity
+    from offline_data.store import verify as integrity
     from offline_data.store.library import entry_at
     from offline_data.store.reader import open_reader
 

@@ -9,7 +9,7 @@ from offline_data_cli.options import Dataset
 from offline_data_cli.result import Field, Fields, Result
 
 if TYPE_CHECKING:
-    from offline_data.reports.head import Transition
+    from offline_data.reports.info import TransitionRow
 
 SHOWN = 6
 """Items of an array that people see; `--json` has them all."""
@@ -26,7 +26,7 @@ def head(
     ] = None,
 ) -> Result:
     """Show the first transitions, of all or of one episode."""
-    from offline_data.reports.head import first_transitions
+    from offline_data.reports.info import first_transitions
     from offline_data.store.library import locate
     from offline_data.store.reader import open_reader
 
@@ -36,7 +36,7 @@ def head(
     return Result(transitions, tuple(map(_fields, transitions)), (str(entry.id),))
 
 
-def _fields(transition: "Transition") -> Fields:
+def _fields(transition: "TransitionRow") -> Fields:
     return Fields(
         tuple(Field(key, brief(value)) for key, value in transition.values.items()),
         f"episode {transition.episode}, step {transition.step}, index {transition.index}",

@@ -19,13 +19,12 @@ _COLUMNS = (Column("ID"), Column("SIZE", "bytes"), Column("PATH"))
 
 def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
     """Delete datasets, after showing them and asking."""
-    from offline_data.store.housekeeping import refetchable
-    from offline_data.store.library import locate, remove, total_bytes
-    from offline_data.store.ownership import foreign_files
+    from offline_data.store.cache import refetchable
+    from offline_data.store.library import foreign_files, locate, remove
 
     by_path = {entry.path: entry for entry in (locate(text, call.settings) for text in datasets)}
     entries = list(by_path.values())
-    total = total_bytes(entries)
+    total = sum(entry.bytes for entry in entries)
     warning = losses([str(entry.id) for entry in entries if not refetchable(entry)])
     if warning and (dry_run or call.yes):
         say(warning)
@@ -40,7 +39,7 @@ def rm(call: Call, datasets: Datasets, dry_run: DryRun = False) -> Result:
 
 
 def _result(entries: "list[Entry]", freed: int, kept: "list[Path]", *, dry_run: bool) -> Result:
-    from offline_data.store.housekeeping import refetchable
+    from offline_data.store.cache import refetchable
 
     verb = "would delete" if dry_run else "deleted"
     data = {

@@ -9,8 +9,8 @@ from offline_data_cli.options import Dataset
 from offline_data_cli.result import Column, Result, Table
 
 if TYPE_CHECKING:
-    from offline_data.store.integrity import Problem
     from offline_data.store.library import Entry
+    from offline_data.store.verify import Problem
 
 _PROBLEMS = (Column("FILE"), Column("PROBLEM"))
 _NO_DIGEST = (
@@ -21,7 +21,7 @@ _NO_DIGEST = (
 
 def verify(call: Call, dataset: Dataset) -> Result:
     """Compare the files on disk with the manifest's digests."""
-    from offline_data.store import integrity
+    from offline_data.store import verify as integrity
     from offline_data.store.library import locate
 
     entry = locate(dataset, call.settings)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.registered import registered_first
-from offline_data.config import Settings, resolve_settings
-from offline_data.config_file import user_path
+from offline_data.config import Settings, resolve_settings, user_path
 from offline_data.errors import UsageError
 from offline_data.ids import looks_like_path, parse_id
 

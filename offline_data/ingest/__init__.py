@@ -1,8 +1,13 @@
-"""id → source → fetch → episodes → store: what stands behind `download` and `convert`."""
+"""id → source → fetch → episodes → store: the implementation of `download` and `convert`."""
 
 from offline_data.ingest.convert import convert
-from offline_data.ingest.download import download, ensure, fetch_raw, plan_download
-from offline_data.ingest.known import known_names
+from offline_data.ingest.download import (
+    download,
+    ensure,
+    fetch_raw,
+    known_names,
+    plan_download,
+)
 from offline_data.ingest.options import DownloadPlan, Options, Result
 
 __all__ = [

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.building import Job, build, destination_of
+from offline_data.ingest.build import Job, build, destination_of, local_files
 from offline_data.ingest.options import Options, Result
 from offline_data.ingest.parsing import ParserProcess
-from offline_data.ingest.raw import local_files
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.local import StoredEpisodes
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
-    from offline_data.sources.base import Release, Source
 
 
 def convert(
@@ -70,10 +68,20 @@ def convert(
         target = dataset.at(options.revision_of(release.revision))
         destination = destination_of(target, settings)
         with dataset_lock(settings.staging, target.folder, progress):
-            existed = not options.force and _is_there(destination, options)
+            existed = False
+            if not options.force and has_manifest(destination):
+                there = entry_at(destination).manifest
+                same_layout = options.layout in {None, there.layout}
+                existed = same_layout and options.accept_episodes_of(there)
             if not existed:
-                older = _other(dataset, destination, settings, options)
-                _build(process, adapter, release, target, settings, options, progress)
+                older = _replaced(dataset, destination, settings, options)
+                parents = (entry_at(path).manifest.id,) if adapter.name == "local" else ()
+                layout, files = options.layout or "compact", local_files(path)
+                job = Job(target, adapter.name, layout, destination, files, parents)
+                with staging_folder(settings.staging, target.folder, destination) as staging:
+                    # Only memory maps are read of a dataset directory, and not over a pipe.
+                    raw = StoredEpisodes(path) if parents else process.open(adapter, release)
+                    build(raw, job, options, settings, progress, staging)
                 if older is not None:
                     remove(older)
     if existed and release.revision.endswith(SAMPLED):
@@ -86,20 +94,13 @@ def convert(
     return Result(entry.id, destination, entry.manifest, existed, seconds)
 
 
-def _is_there(destination: Path, options: Options) -> bool:
-    if not has_manifest(destination):
-        return False
-    manifest = entry_at(destination).manifest
-    return options.layout in {None, manifest.layout} and options.accept_episodes_of(manifest)
-
-
-def _other(
+def _replaced(
     dataset: DatasetId, destination: Path, settings: Settings, options: Options
 ) -> Entry | None:
-    """Find the dataset of this name that is to be replaced; some episodes replace none.
+    """Return the dataset of this name that is to be replaced; a range of episodes replaces none.
 
     Raises:
-        UsageError: There is one, made from other files, and it was not said to replace it.
+        UsageError: There is one, made from other files, and `options.force` is not set.
     """
     older = find(settings.root, dataset)
     if options.episodes is not None or older is None or older.path == destination:
@@ -110,23 +111,3 @@ def _other(
             hint="choose another name, or replace it with --force",
         )
     return older
-
-
-def _build(
-    process: ParserProcess,
-    adapter: Source,
-    release: Release,
-    target: DatasetId,
-    settings: Settings,
-    options: Options,
-    progress: Progress,
-) -> None:
-    path = process.path
-    destination = destination_of(target, settings)
-    parents = (entry_at(path).manifest.id,) if adapter.name == "local" else ()
-    layout = options.layout or "compact"
-    job = Job(target, adapter.name, layout, destination, local_files(path), parents)
-    with staging_folder(settings.staging, target.folder, destination) as staging:
-        # Only memory maps are read of a dataset directory, and not over a pipe.
-        raw = StoredEpisodes(path) if parents else process.open(adapter, release)
-        build(raw, job, options, settings, progress, staging)

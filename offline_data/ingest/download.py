@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from offline_data.config_file import user_path
-from offline_data.disk import free_bytes
-from offline_data.errors import NotFoundError, OfflineDataError
-from offline_data.ids import DatasetId, looks_like_path, parse_id
-from offline_data.ingest.building import Job, build, destination_of
-from offline_data.ingest.offline import naming_the_command
+from offline_data.config import ARGUMENT, CONFIG_FILE, user_path
+from offline_data.disk import disk_errors, free_bytes
+from offline_data.errors import (
+    AuditError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+)
+from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
+from offline_data.ingest.build import Job, StrictError, build, destination_of, local_files
 from offline_data.ingest.options import DownloadPlan, Options, Result
 from offline_data.ingest.parsing import ParserProcess
-from offline_data.ingest.raw import raw_files, raw_folder
 from offline_data.progress import SILENT
 from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.registry import get_source
+from offline_data.store.cache import asked_to_stay
 from offline_data.store.library import (
     Entry,
     entry_at,
@@ -31,10 +40,10 @@ from offline_data.store.locks import dataset_lock
 from offline_data.store.publish import staging_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Literal
+    from collections.abc import Iterator
 
     from offline_data.config import Settings
+    from offline_data.fetch.files import FetchedFile
     from offline_data.progress import Progress
     from offline_data.sources.base import Release, Source
     from offline_data.store.layout import LayoutName
@@ -46,7 +55,7 @@ def download(
     """Fetch and convert a dataset, unless it is here as asked for.
 
     What is here is used without a look at the network; a local dataset of the source's own
-    (`MINARI_DATASETS_PATH`) that changed since is converted anew. Two processes that ask for the
+    (`MINARI_DATASETS_PATH`) that changed since is converted again. Two processes that ask for the
     same dataset at once do the work once.
 
     Raises:
@@ -90,8 +99,6 @@ def ensure(
     Raises:
         NotFoundError: With `download=False`, it is not here; else see `download`.
     """
-    from pathlib import Path
-
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
     dataset = parse_id(text)
@@ -113,7 +120,7 @@ _download = download  # `ensure` has an argument of that name
 
 
 def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> DownloadPlan:
-    """Say what `download` would do; asks the source, changes nothing."""
+    """Return what `download` would do; asks the source, changes nothing."""
     existing = None if options.force else on_disk(dataset, settings, options)
     free = free_bytes(settings.root)
     if existing is not None:
@@ -139,37 +146,26 @@ def fetch_raw(
         if release.local is not None:
             return release.local
         folder = settings.downloads / "raw" / dataset.at(release.revision).folder / release.revision
-        raw_files(release, settings, folder, progress, force=options.force)
+        _fetch(release, settings, folder, progress, force=options.force)
     return folder
 
 
 def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
     """Find a dataset as asked for under the root, else None; opens no socket."""
-    if options.episodes is None:
+    if dataset.revision:
+        entry = find(settings.root, dataset.at(options.revision_of(dataset.revision)))
+    elif options.episodes is None:
         entry = find(settings.root, dataset)
     else:
-        entry = _some_episodes(dataset, settings, options)
+        home = settings.root / dataset.folder
+        entry = newest(revisions(home, f"*{options.revision_of('')}")[0])
     if entry is None or dataset.source == "local":
         return entry
     if not options.accept_episodes_of(entry.manifest):
         return None
     if dataset.revision or not str(entry.id.revision).startswith("local-"):
         return entry
-    return _if_unchanged(entry, dataset, settings, options)
-
-
-def _some_episodes(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
-    if dataset.revision:
-        return find(settings.root, dataset.at(options.revision_of(dataset.revision)))
-    home = settings.root / dataset.folder
-    return newest(revisions(home, f"*{options.revision_of('')}")[0])
-
-
-def _if_unchanged(
-    entry: Entry, dataset: DatasetId, settings: Settings, options: Options
-) -> Entry | None:
-    """Return `entry` unless the source's own local files changed since; no network."""
-    try:
+    try:  # the source's own files on this machine may have changed since
         release = get_source(dataset.source).resolve(
             dataset.name, None, replace(settings, offline=True)
         )
@@ -193,13 +189,14 @@ def _build_release(
             entry = entry_at(destination)
             if options.accept_episodes_of(entry.manifest):
                 return entry, True
-        with staging_folder(settings.staging, target.folder, destination) as staging:
-            with raw_folder(release, settings, staging, progress, options) as raw:
-                job = Job(target, source.name, options.layout or "compact", destination, raw.files)
-                with ParserProcess(raw.path) as process:
-                    opened = process.open(source, release)
-                    build(opened, job, options, settings, progress, staging)
-            return entry_at(destination), False
+        with (
+            staging_folder(settings.staging, target.folder, destination) as staging,
+            _raw_files(release, settings, staging / "raw", progress, options) as (path, files),
+            ParserProcess(path) as process,
+        ):
+            job = Job(target, source.name, options.layout or "compact", destination, files)
+            build(process.open(source, release), job, options, settings, progress, staging)
+        return entry_at(destination), False
 
 
 def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progress) -> Entry:
@@ -225,3 +222,162 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
 
 def _result(entry: Entry, begin: float, *, existed: bool = False) -> Result:
     return Result(entry.id, entry.path, entry.manifest, existed, time.perf_counter() - begin)
+
+
+@contextmanager
+def _raw_files(
+    release: Release, settings: Settings, folder: Path, progress: Progress, options: Options
+) -> Iterator[tuple[Path, tuple[dict[str, Any], ...]]]:
+    """Provide the raw files of a release for the time of a conversion.
+
+    Yields where they lie, and what the manifest says of them. Fetched files stay after a failure,
+    so that the next try does not fetch them again; after success they go unless
+    `options.keep_raw`, or somebody asked for them to stay before. Files that turn out to be
+    damaged, where their source publishes no digest that says they are not, are forgotten: the next
+    try fetches them again and takes what comes.
+    """
+    if release.local is not None:
+        yield release.local, local_files(release.local)
+        return
+    from offline_data.fetch.cache import discard, forget
+
+    stay = asked_to_stay(settings)
+    fetched = _fetch(release, settings, folder, progress, force=options.force)
+    try:
+        yield folder, tuple(map(_described, fetched))
+    except (AuditError, ManifestError, StrictError):
+        raise
+    except IntegrityError as error:
+        doubtful = [
+            (file, published.urls[0])
+            for file, published in zip(fetched, release.files, strict=True)
+            if published.digest is None
+        ]
+        if not doubtful:
+            raise
+        for file, url in doubtful:
+            with disk_errors(settings.downloads):
+                forget(settings, url)
+            if file.sha256 not in stay:
+                discard([file], settings)
+        hint = (
+            "what was downloaded is forgotten; fetch it again, with --force: maybe it was damaged"
+        )
+        raise type(error)(
+            error.message, hint="; ".join(filter(None, (error.hint, hint)))
+        ) from error
+    if not options.keep_raw:
+        discard([file for file in fetched if file.sha256 not in stay], settings)
+
+
+def _fetch(
+    release: Release, settings: Settings, folder: Path, progress: Progress, *, force: bool
+) -> tuple[FetchedFile, ...]:
+    """Fetch the files of a release and lay them out under `folder`."""
+    from offline_data.fetch.files import assemble
+    from offline_data.fetch.plan import plan_fetch
+    from offline_data.fetch.run import run_fetch
+
+    fetched = run_fetch(plan_fetch(release.files, settings, force=force), settings, progress)
+    assemble(fetched, folder)
+    return fetched
+
+
+def _described(file: FetchedFile) -> dict[str, Any]:
+    entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
+    return {**entry, "failed": list(file.failed)} if file.failed else entry
+
+
+@contextmanager
+def naming_the_command(
+    dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
+) -> Iterator[None]:
+    """Make an `OfflineError` of the block name the dataset, and the command to run online.
+
+    Args:
+        dataset: What was asked for.
+        settings: Root, and what decided that there is no network.
+        options: What else was asked for.
+        raw_only: Whether only the raw files were asked for.
+    """
+    try:
+        yield
+    except OfflineError as error:
+        command = online_command(dataset, settings, options, raw_only=raw_only)
+        raise OfflineError(
+            f"{_missing(dataset, options)}, and offline mode is on; online, run: {command}",
+            hint=_did_you_mean(dataset) or _advice(settings),
+        ) from error
+
+
+def online_command(
+    dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
+) -> str:
+    """Return the command line that brings a dataset here as asked for, to be pasted in a shell.
+
+    Example:
+        >>> from offline_data.config import Settings
+        >>> from offline_data.ids import parse_id
+        >>> from offline_data.ingest.options import Options
+        >>> options = Options(episodes=(0, 10))
+        >>> online_command(parse_id("d4rl:pen-human-v1"), Settings("/data"), options)
+        'offline-data download d4rl:pen-human-v1 --episodes 0:10'
+    """
+    words = ["offline-data", "download", str(dataset)]
+    if settings.origins.get("root") == ARGUMENT:
+        words += ["--root", str(settings.root)]
+    if options.layout:
+        words += ["--layout", options.layout]
+    if options.episodes:
+        words += ["--episodes", _range(options.episodes)]
+    flags = {
+        "--force": options.force,
+        "--keep-episodes": options.keep_episodes,
+        "--keep-raw": options.keep_raw,
+        "--raw-only": raw_only,
+    }
+    return shlex.join([*words, *(flag for flag, given in flags.items() if given)])
+
+
+def _missing(dataset: DatasetId, options: Options) -> str:
+    if options.force:
+        return f"{dataset} cannot be fetched again from this disk"
+    if options.episodes:
+        return f"Episodes {_range(options.episodes)} of {dataset} are not on this disk"
+    return f"{dataset} is not on this disk"
+
+
+def _range(episodes: tuple[int | None, int | None]) -> str:
+    return ":".join("" if end is None else str(end) for end in episodes)
+
+
+def _did_you_mean(dataset: DatasetId) -> str | None:
+    """Offer the names most like one that is in no catalogue: online it might not be found either."""
+    known = known_names(dataset.source)
+    near = [] if dataset.name in known else nearest(dataset.name, known)
+    names = " or ".join(f"{dataset.source}:{name}" for name in near)
+    return f"did you mean {names}?" if near else None
+
+
+def _advice(settings: Settings) -> str:
+    origin = settings.origins.get("offline", ARGUMENT)
+    if origin == ARGUMENT:
+        return "leave out --offline where there is a network"
+    if origin == CONFIG_FILE:
+        place, switches = f"`offline` in {settings.config}", "OFFLINE_DATA_OFFLINE=0"
+    else:
+        place, switches = origin, " ".join(f"{name}=0" for name in origin.split(" and "))
+    return f"{place} says so; {switches} before the command says otherwise for once"
+
+
+def known_names(source: str) -> list[str]:
+    """List the dataset names in the catalogue of `source`, in its order; opens no socket.
+
+    Raises:
+        NotFoundError: No such source.
+
+    Example:
+        >>> "pen-human-v1" in known_names("d4rl")
+        True
+    """
+    return [entry.name for entry in get_source(source).catalog()]

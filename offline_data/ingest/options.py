@@ -1,4 +1,4 @@
-"""What a conversion is asked for, and what it gives back."""
+"""Options and results of `download` and `convert`."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class Result:
 
 @dataclass(frozen=True)
 class DownloadPlan:
-    """What `download` would do; nothing has been touched."""
+    """The result of `plan_download`; nothing has been changed."""
 
     id: DatasetId
     """The id, with the revision where it could be resolved."""
     destination: Path
-    """Where the dataset would lie."""
+    """Directory that the dataset would have."""
     existing: Path | None
-    """Where it lies already, then nothing would be done."""
+    """Its directory if it is on this disk already; then nothing would be done."""
     fetch: FetchPlan | None
     """Files to fetch; None where they are on this machine already."""
     free_bytes: int

@@ -1,4 +1,4 @@
-"""Raw files are parsed in a child process, and what goes wrong there is told as one error.
+"""Raw files are parsed in a child process, and whatever fails there is raised as one error.
 
 A raw file may come from a stranger, and is parsed by libraries in C: a damaged or hostile one may
 end the process that parses it, or fill its memory. The child is started at once and imports what it
@@ -65,7 +65,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 class Parser:
-    """What the child process serves: one source, and the raw dataset that it opened.
+    """The callable that the child process serves: one source, and the raw dataset it opened.
 
     Args:
         path: Raw file or folder, for messages.
@@ -203,7 +203,7 @@ def _died(path: Path, ending: str) -> OfflineDataError:
 
 
 def _limit_memory() -> None:
-    """Let allocations of this process fail before the machine's memory is full."""
+    """Make allocations of this process fail before the machine's memory is full."""
     try:
         import resource
 

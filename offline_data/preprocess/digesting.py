@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.disk import disk_errors
 from offline_data.preprocess.tasks import begins
-from offline_data.store.sink import FileDigest
+from offline_data.store.writer import FileDigest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.disk import require_bytes
 from offline_data.errors import ManifestError, NotFoundError, OfflineDataError, UsageError
 from offline_data.ingest.options import Result

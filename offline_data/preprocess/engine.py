@@ -26,9 +26,8 @@ from offline_data.preprocess.settling import decided, executor_of, revised
 from offline_data.preprocess.tasks import WriteJob
 from offline_data.preprocess.work import Work
 from offline_data.progress import SILENT
-from offline_data.store.library import Entry, entry_at, remove
+from offline_data.store.library import Entry, entry_at, foreign_files, remove
 from offline_data.store.locks import dataset_lock
-from offline_data.store.ownership import foreign_files
 from offline_data.store.publish import publish, recover
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.writer import with_margin
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.recipe import Recipe
     from offline_data.progress import Progress
     from offline_data.store.manifest import Manifest
-    from offline_data.store.sink import FileDigest
+    from offline_data.store.writer import FileDigest
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,10 @@ from offline_data.errors import IntegrityError
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.preparing import episode_words
 from offline_data.preprocess.reading import OWN_COLUMNS
-from offline_data.store.census import Census
-from offline_data.store.completing import Contents, complete
 from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS
-from offline_data.store.packing import Column
 from offline_data.store.reader import decode
-from offline_data.store.sink import FileDigest, Sink
-from offline_data.store.text import Vocabularies
+from offline_data.store.tables import Column, Vocabularies
+from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -109,7 +106,7 @@ def finish(
         written,
     )
     with Sink(work.dataset) as sink:
-        return complete(sink, _with_by_rows(header, done.records), contents, words)
+        return finalize(sink, _with_by_rows(header, done.records), contents, words)
 
 
 def _with_by_rows(header: Manifest, records: list[Record]) -> Manifest:
@@ -139,8 +136,8 @@ def _tables(done: Finish) -> dict[str, TableSpec]:
     }
 
 
-def _census(done: Finish) -> Census:
-    census = Census()
+def _census(done: Finish) -> DatasetCounts:
+    census = DatasetCounts()
     for record in done.records:
         census.counts.update(record.counts["counts"])
         for leaf, counts in record.counts["non_finite"].items():

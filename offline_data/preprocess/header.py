@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offline_data.ingest.building import package_version
+from offline_data.ingest.build import package_version
 from offline_data.preprocess.plan import digest_of_rows
 from offline_data.preprocess.steps.base import Selection
 from offline_data.store.layout import EPISODE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.store.audit import DEFAULT_AUDIT, AuditMode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.preprocess.engine import Run, preprocess
 from offline_data.preprocess.options import target_of
 from offline_data.preprocess.plan import fingerprint

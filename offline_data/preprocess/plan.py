@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes.cut import runs_within
-from offline_data.store.columns import Schema, schema_of
-from offline_data.store.tables import layout_writer
-from offline_data.store.text import Vocabularies
+from offline_data.store.tables import Schema, schema_of, table_specs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,14 +121,7 @@ class Plan:
 
 def tables_of(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     """Return the tables of a dataset, without rows; raises `FormatError` where it cannot be stored."""
-    return layout_writer(layout, schema, _Nowhere(), Vocabularies()).tables
-
-
-class _Nowhere:
-    """A sink for a writer that is only asked for its tables."""
-
-    def append(self, name: str, data: Any) -> None:
-        """Take nothing."""
+    return table_specs(layout, schema)
 
 
 def schema_of_piece(piece: Piece) -> Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import ManifestError, OfflineDataError
-from offline_data.ingest.building import package_version
+from offline_data.ingest.build import package_version
 from offline_data.preprocess.checked import read_checked
 from offline_data.preprocess.plan import Plan, identity_of, schema_of_piece
 from offline_data.preprocess.probing import probe

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.disk import disk_errors, require_bytes
 from offline_data.errors import UsageError
 from offline_data.preprocess.existing import is_there, older, refuse_itself

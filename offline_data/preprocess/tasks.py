@@ -20,12 +20,10 @@ from offline_data.preprocess.recipe import Revised
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.work import Record
 from offline_data.store.audit import Audit
-from offline_data.store.census import Census
 from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.store.tables import layout_writer
-from offline_data.store.text import Vocabularies
-from offline_data.store.writer import episode_table
+from offline_data.store.tables import LayoutWriter, Vocabularies
+from offline_data.store.writer import DatasetCounts, episode_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,8 +112,8 @@ class _Writing:
         self._first = plan.first_of(task) if plan.in_place else (0, 0)
         places = begins(plan, *self._first)
         self._files = PlacedFiles(self._folder, places, alone=not plan.in_place)
-        self._layout = layout_writer(plan.layout, plan.schema, self._files, Vocabularies())
-        self._census, self._audit = Census(), Audit(job.audit)
+        self._layout = LayoutWriter(plan.layout, plan.schema, self._files, Vocabularies())
+        self._census, self._audit = DatasetCounts(), Audit(job.audit)
         self._columns: list[dict[Key, NDArray[Any]]] = []
         self._by_rows: list[ByRows] = []
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")

@@ -30,11 +30,11 @@ class CatalogDataset:
     here: bool
     """Whether some revision of it is on this disk."""
     transitions: int | None
-    """Where the list has it."""
+    """None if the list does not have it."""
     episodes: int | None
-    """Where the list has it."""
+    """None if the list does not have it."""
     bytes: int | None
-    """Bytes to download, where the list has it."""
+    """Bytes to download; None if the list does not have them."""
     summary: str
     """Half a line for people."""
     notes: tuple[str, ...]
@@ -47,7 +47,7 @@ class CatalogDataset:
 
 
 @dataclass(frozen=True)
-class Listing:
+class CatalogListing:
     """Datasets of one or more sources, and what kept the list from being newer."""
 
     datasets: tuple[CatalogDataset, ...]
@@ -58,7 +58,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Matches:
-    """What a search found."""
+    """The result of a search."""
 
     datasets: tuple[CatalogDataset, ...]
     """Datasets with every word in their id or summary."""
@@ -66,7 +66,7 @@ class Matches:
     """Ids most like the query, where nothing matches."""
 
 
-def list_remote(source: str | None, settings: Settings) -> Listing:
+def list_remote(source: str | None, settings: Settings) -> CatalogListing:
     """List what one source, or every source, offers now.
 
     A remote is asked unless `settings.offline`; where it does not answer, the catalogue that the
@@ -78,7 +78,7 @@ def list_remote(source: str | None, settings: Settings) -> Listing:
     """
     names = source_names() if source is None else [source]
     listings = [_listing(get_source(name), settings) for name in names]
-    return Listing(
+    return CatalogListing(
         tuple(dataset for listing in listings for dataset in listing.datasets),
         tuple(note for listing in listings for note in listing.notes),
     )
@@ -125,19 +125,19 @@ def search(query: str, settings: Settings) -> Matches:
     return Matches(found, tuple(near))
 
 
-def _listing(source: Source, settings: Settings) -> Listing:
+def _listing(source: Source, settings: Settings) -> CatalogListing:
     here = _ids_here(settings)
     if settings.offline:
         note = f"{source.name}: offline, this is the catalogue that comes with the package"
         listed = _datasets(source, source.catalog(), here)
-        return Listing(listed, (note,) if listed else ())
+        return CatalogListing(listed, (note,) if listed else ())
     try:
-        return Listing(_datasets(source, source.remote(settings), here))
+        return CatalogListing(_datasets(source, source.remote(settings), here))
     except NetworkError as error:
         if not source.catalog():
             raise
         note = f"{source.name}: {error}; this is the catalogue that comes with the package"
-        return Listing(_datasets(source, source.catalog(), here), (note,))
+        return CatalogListing(_datasets(source, source.catalog(), here), (note,))
 
 
 def _known(settings: Settings) -> tuple[CatalogDataset, ...]:

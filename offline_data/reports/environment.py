@@ -28,7 +28,7 @@ DISTRIBUTION = "offline-data"
 
 @dataclass(frozen=True)
 class Environment:
-    """What a bug report needs to say; no secret is in it."""
+    """Facts for a bug report; no secret is among them."""
 
     version: str | None
     """Version of this package, None where it runs without being installed."""

@@ -1,9 +1,11 @@
-"""What is known of one dataset: all its manifest says, or what a catalogue says of it."""
+"""One dataset: what its manifest or a catalogue says of it, and its first transitions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError
@@ -16,6 +18,8 @@ from offline_data.urls import redact
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from offline_data.config import Settings
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.layout import LeafSpec
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LeafInfo:
     """One leaf as a batch has it."""
 
     dtype: str
@@ -51,7 +55,7 @@ class DatasetInfo:
     """`E`."""
     bytes: int
     """Bytes of its files."""
-    schema: Mapping[str, Leaf]
+    schema: Mapping[str, LeafInfo]
     """Leaves by TED key, parts joined by `/`; observations by their root key."""
     source: str
     name: str
@@ -125,7 +129,7 @@ def _public(file: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def schema_of(reader: DatasetReader) -> dict[str, Leaf]:
+def schema_of(reader: DatasetReader) -> dict[str, LeafInfo]:
     """List the leaves that a source gave, whatever the layout, sorted by key."""
     steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
     leaves = {
@@ -138,5 +142,59 @@ def schema_of(reader: DatasetReader) -> dict[str, Leaf]:
     return dict(sorted(leaves.items()))
 
 
-def _leaf(spec: LeafSpec, rows: str) -> Leaf:
-    return Leaf(spec.dtype, spec.shape, rows, spec.text)
+def _leaf(spec: LeafSpec, rows: str) -> LeafInfo:
+    return LeafInfo(spec.dtype, spec.shape, rows, spec.text)
+
+
+@dataclass(frozen=True)
+class TransitionRow:
+    """One transition in TED."""
+
+    index: int
+    """Step row, in [0, N)."""
+    episode: int
+    """Number of its episode, in [0, E)."""
+    step: int
+    """Place in its episode, from 0."""
+    values: Mapping[str, NDArray[Any]]
+    """`[*shape]` values by key, parts joined by `/`, in order; text as `str` objects."""
+
+
+def first_transitions(
+    reader: DatasetReader, count: int, episode: int | None = None
+) -> tuple[TransitionRow, ...]:
+    """Read the first `count` transitions, of one episode or of the whole dataset.
+
+    Fewer come back where there are fewer. The observation after the last action of an episode
+    without a final observation repeats the one before it.
+
+    Raises:
+        NotFoundError: No such episode.
+    """
+    begin, stop = _range(reader, episode)
+    rows = np.arange(begin, min(stop, begin + count))
+    columns = reader.transitions_at(rows)
+    del columns[EPISODE]
+    numbers = np.searchsorted(reader.starts, rows, side="right") - 1
+    texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
+    return tuple(
+        TransitionRow(
+            int(row),
+            int(number),
+            int(row - reader.starts[number]),
+            {name: texts[name][i] for name in sorted(texts)},
+        )
+        for i, (row, number) in enumerate(zip(rows, numbers, strict=True))
+    )
+
+
+def _range(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
+    if episode is None:
+        return 0, reader.transitions
+    if not 0 <= episode < reader.episode_count:
+        raise NotFoundError(
+            f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} episodes "
+            "are numbered from 0"
+        )
+    begin = int(reader.starts[episode])
+    return begin, begin + int(reader.lengths[episode])

@@ -3,23 +3,79 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import join_key, next_of
+from offline_data.errors import ManifestError
 from offline_data.progress import SILENT
-from offline_data.reports.chunks import CHUNK_ITEMS, observation_chunks, step_chunks
-from offline_data.reports.tally import LeafStats, NumberTally, TextStats, WordTally
-from offline_data.store.layout import EPISODE
+from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
+from offline_data.store.statistics import Moments, moments_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from offline_data.episodes.fields import Key
     from offline_data.progress import Progress
     from offline_data.store.layout import LeafSpec
     from offline_data.store.reader import DatasetReader
+    from offline_data.store.statistics import Number
+
+    Chunk: TypeAlias = tuple[Key, NDArray[np.generic]]
+    """Some rows `[n, …]` of the leaf with this TED key; text as codes."""
+
+CHUNK_ITEMS = 1 << 20
+"""Items of one chunk, so that a few float64 copies of it take tens of MiB at most."""
+
+MOST_COMMON = 5
+"""Words of a text leaf that are named."""
+
+
+@dataclass(frozen=True)
+class LeafStats:
+    """Figures of all items of one numeric leaf, over the finite ones."""
+
+    key: str
+    """TED key, parts joined by `/`."""
+    dtype: str
+    """numpy name of the item type."""
+    shape: tuple[int, ...]
+    """Shape of one row."""
+    rows: int
+    """Rows looked at: `N`, or for observations one more per episode that has its last one."""
+    min: Number | None
+    """Least value; None for complex leaves and where no item is finite, like the next three."""
+    max: Number | None
+    """Greatest value."""
+    mean: float | None
+    """Mean in float64."""
+    std: float | None
+    """Standard deviation of the population."""
+    nan: int
+    """Items that are not a number."""
+    inf: int
+    """Items that are infinite."""
+
+
+@dataclass(frozen=True)
+class TextStats:
+    """Figures of one text leaf."""
+
+    key: str
+    """TED key, parts joined by `/`."""
+    rows: int
+    """Rows looked at."""
+    distinct: int
+    """Different words that occur."""
+    missing: int
+    """Items where the source has nothing."""
+    most_common: tuple[tuple[str, int], ...]
+    """Up to `MOST_COMMON` words with how often each occurs, most frequent first."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +129,29 @@ def dataset_stats(
     Raises:
         ManifestError: A file of the dataset is missing or damaged.
     """
-    leaves, texts = _measure_leaves(reader, progress, chunk_items)
+    steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
+    specs = {**steps, **reader.observation_leaves}
+    totals = {
+        key: WordCounts(join_key(key), reader.words(key) or [])
+        if leaf.text
+        else LeafTotals(key, leaf)
+        for key, leaf in specs.items()
+    }
+    # A few bytes more than are read where final observations are missing.
+    size = sum(leaf.nbytes for leaf in specs.values()) * reader.transitions
+    size += sum(leaf.nbytes for leaf in reader.observation_leaves.values()) * reader.episode_count
+    with progress.task("stats", size, "B") as task:
+        for walk in (_step_chunks, _observation_chunks):
+            for key, values in walk(reader, chunk_items):
+                totals[key].add(values)
+                task.advance(values.nbytes)
+    done = [totals[key].stats() for key in sorted(totals)]
     return DatasetStats(
         id=reader.manifest.id,
         transitions=reader.transitions,
         episodes=reader.episode_count,
-        leaves=tuple(leaves),
-        texts=tuple(texts),
+        leaves=tuple(stats for stats in done if isinstance(stats, LeafStats)),
+        texts=tuple(stats for stats in done if isinstance(stats, TextStats)),
         per_episode=episode_stats(reader),
     )
 
@@ -116,35 +188,118 @@ def _share(flags: NDArray[np.generic]) -> float | None:
     return float(flags.astype(np.float64).mean()) if len(flags) else None
 
 
-def _measure_leaves(
-    reader: DatasetReader, progress: Progress, items: int
-) -> tuple[list[LeafStats], list[TextStats]]:
-    tallies = {key: _tally(reader, key) for key in _specs(reader)}
-    with progress.task("stats", _bytes(reader), "B") as task:
-        for walk in (step_chunks, observation_chunks):
-            for chunk in walk(reader, items):
-                tallies[chunk.key].add(chunk.values)
-                task.advance(chunk.values.nbytes)
-    done = [tallies[key].stats() for key in sorted(tallies)]
-    numbers = [stats for stats in done if isinstance(stats, LeafStats)]
-    return numbers, [stats for stats in done if isinstance(stats, TextStats)]
+class LeafTotals:
+    """Adds up one numeric leaf."""
+
+    def __init__(self, key: Key, spec: LeafSpec) -> None:
+        self.key, self.spec = key, spec
+        self._rows = 0
+        self._moments = Moments()
+
+    def add(self, values: NDArray[np.generic]) -> None:
+        """Add `[n, *shape]` rows."""
+        self._rows += len(values)
+        self._moments = self._moments.merge(moments_of(values))
+
+    def stats(self) -> LeafStats:
+        """Return the figures of all rows added."""
+        seen = self._moments
+        return LeafStats(
+            join_key(self.key),
+            self.spec.dtype,
+            self.spec.shape,
+            self._rows,
+            seen.minimum,
+            seen.maximum,
+            float(seen.mean) if seen.count else None,
+            float(seen.std) if seen.count else None,
+            seen.nan,
+            seen.inf,
+        )
 
 
-def _specs(reader: DatasetReader) -> dict[Key, LeafSpec]:
-    steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
-    return {**steps, **reader.observation_leaves}
+class WordCounts:
+    """Adds up one text leaf, stored as codes into `words`; -1 is missing.
+
+    Example:
+        >>> counts = WordCounts("info/mission", ["go", "stop"])
+        >>> counts.add(np.array([1, 1, -1], "i4"))
+        >>> counts.stats().most_common
+        (('stop', 2),)
+    """
+
+    def __init__(self, key: str, words: Sequence[str]) -> None:
+        self.key, self._words = key, words
+        self._rows = 0
+        self._counts = np.zeros(len(words) + 1, np.int64)
+
+    def add(self, codes: NDArray[np.generic]) -> None:
+        """Add `[n, …]` rows of codes; raises `ManifestError` where one names no word."""
+        self._rows += len(codes)
+        places = codes.astype(np.int64).ravel() + 1
+        if places.size and not (places.min() >= 0 and places.max() < len(self._counts)):
+            raise ManifestError(
+                f"Text leaf {self.key!r} has codes outside its {len(self._words)} words",
+                hint="offline-data verify names damaged files",
+            )
+        self._counts += np.bincount(places, minlength=len(self._counts))
+
+    def stats(self) -> TextStats:
+        """Return the figures of all rows added; words that are as frequent go by code."""
+        counts = self._counts[1:]
+        order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
+        return TextStats(
+            self.key,
+            self._rows,
+            int((counts > 0).sum()),
+            int(self._counts[0]),
+            tuple((self._words[i], int(counts[i])) for i in order if counts[i]),
+        )
 
 
-def _tally(reader: DatasetReader, key: Key) -> NumberTally | WordTally:
-    spec = _specs(reader)[key]
-    if spec.text:
-        return WordTally(join_key(key), reader.words(key) or [])
-    return NumberTally(join_key(key), spec.dtype, spec.shape)
+def _step_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
+    """Yield every row of every step leaf but `episode`; a leaf's rows come in order."""
+    leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
+    for group in _by_file(leaves):
+        for begin, end in _ranges(reader.transitions, group.values(), items):
+            for key in group:
+                yield key, reader.step(key)[begin:end]
 
 
-def _bytes(reader: DatasetReader) -> int:
-    """Bytes of all leaves; a few more than are read where final observations are missing."""
-    steps = sum(leaf.nbytes for key, leaf in reader.step_leaves.items() if key != EPISODE)
-    observations = sum(leaf.nbytes for leaf in reader.observation_leaves.values())
-    rows = reader.transitions
-    return steps * rows + observations * (rows + reader.episode_count)
+def _observation_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
+    """Yield every observation the source has, once: before each action and after the last one.
+
+    The repeated row of an episode without a final observation is left out.
+    """
+    final = np.asarray(reader.episodes[("final_observation",)], dtype=bool)
+    last = reader.starts + reader.lengths - 1
+    if TED in reader.manifest.tables:
+        last = last[final]
+        for key, leaf in reader.observation_leaves.items():
+            for begin, end in _ranges(reader.transitions, [leaf], items):
+                yield key, reader.leaf(TED, key)[begin:end]
+            for begin, end in _ranges(len(last), [leaf], items):
+                yield key, reader.leaf(TED, next_of(key))[last[begin:end]]
+        return
+    repeats = last[~final] + np.flatnonzero(~final) + 1
+    for group in _by_file(reader.observation_leaves):
+        for begin, end in _ranges(reader.transitions + len(last), group.values(), items):
+            first, stop = np.searchsorted(repeats, [begin, end])
+            drop = repeats[first:stop] - begin
+            for key in group:
+                values = reader.leaf(OBSERVATIONS, key)[begin:end]
+                yield key, np.delete(values, drop, axis=0) if len(drop) else values
+
+
+def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
+    """Group leaves that share a file, so that its rows are read once for all of them."""
+    ordered = sorted(leaves.items(), key=lambda item: item[1].file)
+    for _, group in groupby(ordered, key=lambda item: item[1].file):
+        yield dict(group)
+
+
+def _ranges(rows: int, leaves: Iterable[LeafSpec], items: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into runs of about `items` items of all these leaves."""
+    step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
+    for begin in range(0, rows, step):
+        yield begin, min(begin + step, rows)

@@ -7,14 +7,13 @@ is computed from the batch alone, so a lost write, a shifted row or a wrong `nex
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import AuditError, UsageError
-from offline_data.store.layout import EPISODE
-from offline_data.store.reader import decode
+from offline_data.store.layout import EPISODE, EPISODES, ROOT_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +36,8 @@ def parse_audit(text: str) -> AuditMode:
         >>> parse_audit("0.05"), parse_audit("all")
         (0.05, 'all')
     """
-    if text == "all":
-        return "all"
-    if text == "none":
-        return "none"
+    if text in {"all", "none"}:
+        return cast("AuditMode", text)
     try:
         fraction = float(text)
     except ValueError:
@@ -77,7 +74,7 @@ class Audit:
         chosen = self.choose(batch)
         found = reader.transitions_at(chosen + first_row)
         for key, values in expected(batch, chosen, first_episode).items():
-            _compare(key, values, _decoded(reader, key, found.pop(key)), batch, chosen)
+            _compare(key, values, reader.as_text(key, found.pop(key)), batch, chosen)
         if found:
             names = ", ".join(sorted(map(join_key, found)))
             raise AuditError(f"The new files have leaves that the source lacks: {names}")
@@ -110,21 +107,16 @@ class Audit:
 def expected(
     batch: EpisodeBatch, rows: NDArray[np.int64], first_episode: int
 ) -> dict[Key, NDArray[Any]]:
-    """Say what TED has at `rows` of a batch, from the batch alone."""
+    """Return what TED has at `rows` of a batch, from the batch alone."""
     out: dict[Key, NDArray[Any]] = {key: values[rows] for key, values in batch.steps.items()}
     for key, values in batch.observations.items():
         out[key] = values[batch.root_rows[rows]]
         out[next_of(key)] = values[batch.root_rows[rows] + 1]
     out[EPISODE] = batch.episode_of[rows] + first_episode
     out[DONE] = out[TERMINATED] | out[TRUNCATED]
-    for flag in ("done", "terminated", "truncated"):
-        out[(flag,)] = np.zeros((len(rows), 1), bool)
+    for flag in ROOT_FLAGS:
+        out[flag] = np.zeros((len(rows), 1), bool)
     return out
-
-
-def _decoded(reader: DatasetReader, key: Key, values: NDArray[Any]) -> NDArray[Any]:
-    words = reader.words(key)
-    return values if words is None else decode(values, words)
 
 
 def _compare(
@@ -175,8 +167,6 @@ def _short(value: object) -> str:
 def check_episodes(reader: DatasetReader, columns: Mapping[Key, NDArray[Any]]) -> None:
     """Compare the finished episode table with what it was made from; raises `AuditError`."""
     for key, wanted in columns.items():
-        found = reader.episodes[key]
-        words = reader.vocabularies.get("episodes", {}).get(key)
-        values = np.asarray(found) if words is None else decode(found, words)
+        values = reader.as_text(key, np.asarray(reader.episodes[key]), EPISODES)
         if wanted.shape != values.shape or not equal_rows(wanted, values).all():
             raise AuditError(f"Audit: episode column {join_key(key)!r} differs from the source")

@@ -49,10 +49,13 @@ TEXT_DTYPE = "int32"
 EPISODE = ("episode",)
 """Step leaf: number of the episode that the row belongs to, int64."""
 
+ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
+"""Root flags of TED, False in every row; only `ted` stores them."""
+
 
 @dataclass(frozen=True)
 class LeafSpec:
-    """Where one leaf lies: row `i` begins at byte `offset + i * stride` of `file`."""
+    """Place of one leaf: row `i` begins at byte `offset + i * stride` of `file`."""
 
     key: Key
     """Nested key; in `observations` the root key, which `next` has as well."""

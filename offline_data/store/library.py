@@ -1,4 +1,8 @@
-"""The datasets under a root: list, find, remove."""
+"""The datasets under a root: list, find, remove.
+
+A user may keep files of their own in a dataset directory, and a dataset directory may come from a
+stranger: nothing is deleted that the manifest does not list, and nothing outside the directory.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import errno
 import os
 import shlex
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.errors import (
     AccessError,
     InvalidIdError,
@@ -18,15 +24,24 @@ from offline_data.errors import (
     OfflineDataError,
 )
 from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
-from offline_data.store.layout import MANIFEST
+from offline_data.store.layout import (
+    EPISODES,
+    MANIFEST,
+    META,
+    OBSERVATIONS,
+    STEPS,
+    SUFFIX,
+    TED,
+    TEXT,
+)
 from offline_data.store.manifest import Manifest, read_manifest
-from offline_data.store.ownership import delete_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from offline_data.config import Settings
+
+_TABLES = {STEPS, OBSERVATIONS, EPISODES, TED}
 
 
 @dataclass(frozen=True)
@@ -66,15 +81,21 @@ def survey(root: Path) -> tuple[list[Entry], dict[Path, OfflineDataError]]:
     Raises:
         AccessError: The root exists and may not be read.
     """
-    entries: list[Entry] = []
     unreadable: dict[Path, OfflineDataError] = {}
-    for folder in _dataset_folders(root, unreadable):
+    entries = _read_entries(_dataset_folders(root, unreadable), unreadable)
+    return sorted(entries, key=lambda entry: str(entry.id)), dict(sorted(unreadable.items()))
+
+
+def _read_entries(folders: Iterable[Path], unreadable: dict[Path, OfflineDataError]) -> list[Entry]:
+    """Read datasets; those that cannot be read are added to `unreadable` with the reason."""
+    entries = []
+    for folder in folders:
         try:
             entries.append(entry_at(folder))
         except OfflineDataError as error:
             if has_manifest(folder):  # else another process deletes it at this moment
                 unreadable[folder] = error
-    return sorted(entries, key=lambda entry: str(entry.id)), dict(sorted(unreadable.items()))
+    return entries
 
 
 def has_manifest(folder: Path) -> bool:
@@ -122,20 +143,15 @@ def find(root: Path, dataset: DatasetId) -> Entry | None:
 
 def revisions(home: Path, pattern: str = "*") -> tuple[list[Entry], dict[Path, OfflineDataError]]:
     """Read the datasets right below a folder; returns those that cannot be read with the reason."""
-    found, unreadable = [], {}
-    for manifest in sorted(home.glob(f"{pattern}/{MANIFEST}")) if home.is_dir() else ():
-        try:
-            found.append(entry_at(manifest.parent))
-        except OfflineDataError as error:
-            if has_manifest(manifest.parent):  # else another process deletes it at this moment
-                unreadable[manifest.parent] = error
-    return found, unreadable
+    unreadable: dict[Path, OfflineDataError] = {}
+    manifests = sorted(home.glob(f"{pattern}/{MANIFEST}")) if home.is_dir() else ()
+    return _read_entries((path.parent for path in manifests), unreadable), unreadable
 
 
 def newest(entries: Iterable[Entry]) -> Entry | None:
     """Return the dataset that was made last; None where there is none.
 
-    Manifests of older versions tell the second only; then the one that was written last is meant.
+    Manifests of older versions have whole seconds only: the time of the file decides between them.
     """
 
     def order(entry: Entry) -> tuple[str, int]:
@@ -155,8 +171,6 @@ def locate(text: str, settings: Settings) -> Entry:
         NotFoundError: It is not on this disk; the hint has the nearest ids or how to get it.
         InvalidIdError: Neither a path nor an id.
     """
-    from pathlib import Path
-
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset"))
     dataset = parse_id(text)
@@ -172,7 +186,7 @@ def locate(text: str, settings: Settings) -> Entry:
 
 
 def how_to_get(dataset: DatasetId) -> str:
-    """Say which command brings a dataset here.
+    """Return the hint with the command that downloads or makes a dataset.
 
     Example:
         >>> how_to_get(DatasetId("local", "mine"))
@@ -204,36 +218,27 @@ def remove(entry: Entry) -> int:
     except OSError as error:
         where, why = error.filename or entry.path, error.strerror or error
         raise AccessError(f"{where} cannot be deleted: {why}") from error
-    _remove_empty_parents(entry)
+    expected = (*entry.id.folder.split("/"), entry.path.name)
+    if entry.path.parts[-len(expected) :] == expected:  # else it lies elsewhere than its id says
+        with suppress(OSError):  # one is not empty
+            for parent in list(entry.path.parents)[: len(expected) - 1]:
+                parent.rmdir()
     return entry.bytes
-
-
-def _remove_empty_parents(entry: Entry) -> None:
-    """Take away the folders of the id above a removed dataset, as far as they are empty."""
-    expected = (entry.id.folder + f"/{entry.path.name}").split("/")
-    if list(entry.path.parts[-len(expected) :]) != expected:
-        return
-    for parent in list(entry.path.parents)[: len(expected) - 1]:
-        try:
-            parent.rmdir()
-        except OSError:
-            return
 
 
 def _dataset_folders(root: Path, unreadable: dict[Path, OfflineDataError]) -> Iterator[Path]:
     """Yield the folders under `root` that have a manifest, links to such folders included."""
-    from pathlib import Path
 
     def note(error: OSError) -> None:
         if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
             return
-        told = AccessError(
+        access = AccessError(
             f"{error.filename} cannot be read: {error.strerror}",
             hint="choose another root: --root DIR or OFFLINE_DATA_HOME",
         )
         if Path(error.filename) == root:
-            raise told from error
-        unreadable[Path(error.filename)] = told
+            raise access from error
+        unreadable[Path(error.filename)] = access
 
     if not root.exists():
         return
@@ -248,6 +253,56 @@ def _dataset_folders(root: Path, unreadable: dict[Path, OfflineDataError]) -> It
                 yield path
 
 
-def total_bytes(entries: Sequence[Entry]) -> int:
-    """Add up the sizes of datasets."""
-    return sum(entry.bytes for entry in entries)
+def own_files(folder: Path) -> list[str]:
+    """List the files of a dataset directory that are the dataset's, the manifest first.
+
+    Those are the manifest and what it lists; where it cannot be read, what has the names of a
+    table's files.
+
+    Returns:
+        Relative posix paths; a file is there, and not behind a link to another folder.
+    """
+    there = set(_files(folder))
+    try:
+        listed = {MANIFEST, *read_manifest(folder).digests}
+    except OfflineDataError:
+        named = (name for name in there if name.partition("/")[0] in _TABLES)
+        listed = {MANIFEST, TEXT, *(one for one in named if one.endswith((SUFFIX, f"/{META}")))}
+    return sorted(there & listed, key=lambda name: (name != MANIFEST, name))
+
+
+def foreign_files(folder: Path, own: Iterable[str] | None = None) -> list[str]:
+    """List what lies in a dataset directory and is not the dataset's: relative posix paths.
+
+    A link to a folder, and an empty folder, are listed as they are.
+
+    Args:
+        folder: The dataset directory.
+        own: The files that are its own; None: `own_files`.
+    """
+    return sorted(set(_files(folder)).difference(own_files(folder) if own is None else own))
+
+
+def delete_files(folder: Path) -> None:
+    """Delete a dataset's own files, the manifest first, and the folders that are empty then.
+
+    Raises:
+        OSError: One cannot be deleted.
+    """
+    names = own_files(folder)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    above = {parent for name in names for parent in Path(name).parents} | {Path()}
+    for parent in sorted(above, key=lambda path: -len(path.parts)):
+        with suppress(OSError):  # something else is in there
+            (folder / parent).rmdir()
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Walk a directory without following links: files, links, and folders that are empty."""
+    for path, folders, files in os.walk(folder):
+        linked = [name for name in folders if Path(path, name).is_symlink()]
+        for name in (*files, *linked):
+            yield Path(path, name).relative_to(folder).as_posix()
+        if not files and not folders and Path(path) != folder:
+            yield Path(path).relative_to(folder).as_posix()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from filelock import BaseFileLock
+
     from offline_data.progress import Progress
 
 
@@ -29,25 +31,14 @@ def lock_name(folder: str) -> str:
 
 @contextmanager
 def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[None]:
-    """Hold the lock of one dataset; waits while another process holds it, and says so.
-
-    The lock is released by the operating system when its holder dies.
+    """Hold the lock of one dataset; waits with a note while another process holds it.
 
     Raises:
         AccessError: The staging folder cannot be written.
     """
-    from filelock import FileLock, Timeout
-
+    path = staging / f"{lock_name(folder)}.lock"
     try:
-        staging.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(staging / f"{lock_name(folder)}.lock")
-        try:
-            lock.acquire(
-                blocking=False
-            )  # a timeout would be for ever on a clock that runs backwards
-        except Timeout:
-            progress.note(f"another process is writing {folder}; waiting for it")
-            lock.acquire()
+        lock = acquire(path, progress, f"another process is writing {folder}")
     except OSError as error:
         raise AccessError(
             f"{staging} cannot be written: {error.strerror or error}",
@@ -59,11 +50,32 @@ def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[Non
         lock.release()
 
 
-def is_locked(staging: Path, name: str) -> bool:
-    """Tell whether some process holds the lock called `name`."""
+def acquire(path: Path, progress: Progress, holder: str) -> BaseFileLock:
+    """Take the lock of a file; waits while another process holds it, and notes what that one does.
+
+    The operating system releases the lock when its holder dies.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     from filelock import FileLock, Timeout
 
-    path = staging / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        # A timeout would last for ever on a clock that runs backwards.
+        lock.acquire(blocking=False)
+    except Timeout:
+        progress.note(f"{holder}; waiting for it")
+        lock.acquire()
+    return lock
+
+
+def is_locked(folder: Path, name: str) -> bool:
+    """Return True if some process holds the lock called `name`."""
+    from filelock import FileLock, Timeout
+
+    path = folder / f"{name}.lock"
     if not path.exists():
         return False
     lock = FileLock(path)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from offline_data.disk import disk_errors, sync_folder
+from offline_data.store.library import foreign_files, own_files
 from offline_data.store.locks import lock_name
-from offline_data.store.ownership import foreign_files, own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def _discard(
 ) -> tuple[Path, ...]:
     """Delete a dataset that was replaced; what is not its own goes into the new one's directory.
 
-    A file whose name the new dataset has taken gets `.kept` behind it.
+    A file whose name the new dataset has taken is renamed with the suffix `.kept`.
     """
     names, kept = own(replaced), []
     try:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from offline_data.store.layout import (
     EPISODE,
     EPISODES,
     OBSERVATIONS,
+    ROOT_FLAGS,
     STEPS,
     TED,
     TEXT,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_FLAGS = (("done",), ("terminated",), ("truncated",))
 MAX_TEXT_BYTES = 1 << 30
 """Bytes of the largest `text.json` that is read; a conversion has held all of its words, too."""
 
@@ -62,7 +63,7 @@ class DatasetReader:
         self._mapped: dict[str, NDArray[np.uint8]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave maps behind: the other process opens its own."""
+        """Leave out the memory maps: the other process opens its own."""
         return {"path": self.path, "manifest": self.manifest, "_mapped": {}}
 
     @property
@@ -81,7 +82,7 @@ class DatasetReader:
         if STEPS in self.manifest.tables:
             return _by_key(self.manifest.tables[STEPS])
         observed = set(self.observation_leaves)
-        made = {*observed, *map(next_of, observed), DONE, *_FLAGS}
+        made = {*observed, *map(next_of, observed), DONE, *ROOT_FLAGS}
         ted = _by_key(self.manifest.tables[TED])
         return {key: leaf for key, leaf in ted.items() if key not in made}
 
@@ -94,7 +95,7 @@ class DatasetReader:
         return {
             key: leaf
             for key, leaf in ted.items()
-            if key not in _FLAGS
+            if key not in ROOT_FLAGS
             and key[0] != "next"
             and next_of(key) in ted
             and key not in self.manifest.two_copies
@@ -151,8 +152,7 @@ class DatasetReader:
         except (NotFoundError, FormatError, ValueError) as error:
             raise _damaged(self.path, TEXT, str(error)) from error
         for table, key in texts:
-            root = key[1:] if key[0] == "next" else key
-            if words.get(table, {}).keys().isdisjoint({key, root}):
+            if _words_of(words.get(table, {}), key) is None:
                 raise _damaged(self.path, TEXT, f"it lacks {shown(join_key(key))} of {table}")
         return words
 
@@ -165,14 +165,23 @@ class DatasetReader:
         """Map a step leaf by TED key, `[N, …]`; text as codes."""
         return self.leaf(STEPS if STEPS in self.manifest.tables else TED, key)
 
-    def words(self, key: Key) -> list[str] | None:
-        """Return the vocabulary of a text leaf of steps or observations, by TED key, else None."""
-        for table in (STEPS, OBSERVATIONS, TED):
-            found = self.vocabularies.get(table, {})
-            for name in (key, key[1:] if key[0] == "next" else key):
-                if name in found:
-                    return found[name]
+    def words(self, key: Key, *tables: str) -> list[str] | None:
+        """Return the vocabulary of a text leaf by its TED key, None where it is no text.
+
+        Args:
+            key: The leaf.
+            tables: Where to look; none: steps and observations.
+        """
+        for table in tables or (STEPS, OBSERVATIONS, TED):
+            found = _words_of(self.vocabularies.get(table, {}), key)
+            if found is not None:
+                return found
         return None
+
+    def as_text(self, key: Key, values: NDArray[Any], *tables: str) -> NDArray[Any]:
+        """Return values of a leaf with text as `str` objects; see `words`."""
+        words = self.words(key, *tables)
+        return values if words is None else decode(values, words)
 
     def observations_at(self, key: Key, rows: NDArray[np.int64], *, after: bool) -> NDArray[Any]:
         """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`."""
@@ -197,7 +206,7 @@ class DatasetReader:
         for key in self.step_leaves:
             out[key] = np.asarray(self.step(key)[rows])
         out[DONE] = out[TERMINATED] | out[TRUNCATED]
-        for flag in _FLAGS:
+        for flag in ROOT_FLAGS:
             out[flag] = np.zeros((len(rows), 1), bool)
         return out
 
@@ -206,13 +215,13 @@ class DatasetReader:
         lengths = self.lengths[first:stop]
         begin = int(self.starts[first]) if stop > first else 0
         rows = np.arange(begin, begin + int(lengths.sum()))
-        steps = {k: self._texts(k, self.step(k)[rows]) for k in self.step_leaves if k != EPISODE}
+        steps = {k: self.as_text(k, self.step(k)[rows]) for k in self.step_leaves if k != EPISODE}
         observations = {
-            key: self._texts(key, self._observation_run(key, rows, lengths, first))
+            key: self.as_text(key, self._observation_run(key, rows, lengths, first))
             for key in self.observation_leaves
         }
         extras = {
-            key: self._texts(key, column[first:stop], EPISODES)
+            key: self.as_text(key, np.array(column[first:stop]), EPISODES)
             for key, column in self.episodes.items()
             if key[0] not in _OWN_EPISODE_COLUMNS
         }
@@ -229,7 +238,7 @@ class DatasetReader:
         """
         plain: set[str] = set()
         for name, entry in self.manifest.digests.items():
-            problem = look_at(self.path, name, entry["size"], plain)
+            problem = file_problem(self.path, name, entry["size"], plain)
             if problem:
                 raise _damaged(self.path, name, f"it {problem}")
 
@@ -244,17 +253,13 @@ class DatasetReader:
         root, after = self.leaf(TED, key)[rows], self.leaf(TED, next_of(key))[rows]
         return np.insert(root, ends, after[ends - 1], axis=0)
 
-    def _texts(self, key: Key, values: NDArray[Any], table: str | None = None) -> NDArray[Any]:
-        words = self.vocabularies.get(table, {}).get(key) if table else self.words(key)
-        return np.array(values) if words is None else decode(values, words)
-
     def _view(self, leaf: LeafSpec, rows: int) -> NDArray[np.generic]:
         if leaf.stride * rows == 0:
             return np.zeros((rows, *leaf.shape), leaf.dtype)
         dtype = np.dtype(leaf.dtype)
-        strides = (leaf.stride, *_inner_strides(dtype.itemsize, leaf.shape))
+        inner = (dtype.itemsize * prod(leaf.shape[i + 1 :]) for i in range(len(leaf.shape)))
         view: NDArray[np.generic] = np.ndarray(
-            (rows, *leaf.shape), dtype, self._map(leaf.file), leaf.offset, strides
+            (rows, *leaf.shape), dtype, self._map(leaf.file), leaf.offset, (leaf.stride, *inner)
         )
         return view
 
@@ -282,8 +287,8 @@ def open_reader(path: Path) -> DatasetReader:
     return reader
 
 
-def look_at(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
-    """Say what is wrong with a file of a dataset directory without reading it.
+def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
+    """Return what is wrong with a file of a dataset directory, without reading it.
 
     Args:
         folder: The dataset directory.
@@ -317,6 +322,11 @@ def look_at(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
     if not stat.S_ISREG(state.st_mode):
         return "is not a plain file"
     return None if state.st_size == size else f"has {state.st_size} bytes, not {size}"
+
+
+def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
+    """Return the words of a leaf; those of a leaf after an action are its root's."""
+    return leaves.get(key, leaves.get(key[1:]) if key[0] == "next" else None)
 
 
 def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
@@ -357,14 +367,6 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
 
 def _by_key(table: TableSpec) -> dict[Key, LeafSpec]:
     return {leaf.key: leaf for leaf in table.leaves}
-
-
-def _inner_strides(itemsize: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], itemsize
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
 
 
 def _damaged(folder: Path, name: str, why: str) -> ManifestError:

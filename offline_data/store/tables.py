@@ -1,42 +1,317 @@
-"""Batches into the rows of tables: packed one-copy `compact`, or plain two-copy `ted`."""
+"""Batches into tables: which columns a dataset has, where each leaf lies, and the rows themselves.
+
+`schema_of` reads the columns of a first batch, `table_specs` gives every leaf its place, and a
+`LayoutWriter` appends batches: packed one-copy `compact`, or plain two-copy `ted`.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
-from offline_data.store.columns import Schema, stored
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.errors import FormatError
 from offline_data.store.layout import (
+    BIG_LEAF,
+    DTYPES,
     EPISODE,
+    META,
     OBSERVATIONS,
+    ROOT_FLAGS,
+    ROWS,
     STEPS,
+    SUFFIX,
     TED,
+    TEXT_DTYPE,
+    WORD,
     LayoutName,
     LeafSpec,
     TableSpec,
 )
-from offline_data.store.packing import Column, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
     from offline_data.episodes import EpisodeBatch
-    from offline_data.store.sink import Appends
-    from offline_data.store.text import Vocabularies
+
+    Rows = Callable[[slice], NDArray[Any]]
+    """Values of one column for a slice of the table's rows of a batch."""
 
 CHUNK = 4 << 20
 """Bytes of packed rows that are built at once."""
 
-_FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
-_BOOL = np.dtype(bool)
+STORABLE = frozenset(map(np.dtype, DTYPES))
+"""Item types that a leaf can have."""
 
-if TYPE_CHECKING:
-    Rows = Callable[[slice], NDArray[Any]]
-    """Values of one column for a slice of the table's rows of a batch."""
+_PACKING_ORDER = ("episode", "observation", "action", "next", "state", "info")
+_TENSORDICT = "<class 'tensordict._td.TensorDict'>"
+
+
+@dataclass(frozen=True)
+class Column:
+    """Key, item type and shape of a leaf, before it has a place in a file."""
+
+    key: Key
+    dtype: np.dtype[Any]
+    """Item type on disk (for text: of the codes)."""
+    shape: tuple[int, ...]
+    """Shape of one row."""
+    text: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * prod(self.shape)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Position in a packed row: what every algorithm reads first, wide items before flags."""
+        root = self.key[1] if self.key[0] == "next" and len(self.key) > 2 else self.key[0]
+        place = root if root in _PACKING_ORDER else "state"
+        return _PACKING_ORDER.index(place), -self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a dataset, by table."""
+
+    steps: Mapping[Key, Column]
+    observations: Mapping[Key, Column]
+    episodes: Mapping[Key, Column]
+    coded: bool = False
+    """Whether text comes as codes, whose words are known, and not as `str`."""
+
+    @property
+    def two_copies(self) -> tuple[Key, ...]:
+        """Root step leaves that have a `next` of their own; see `Manifest.two_copies`."""
+        return tuple(key for key in self.steps if key[0] != "next" and next_of(key) in self.steps)
+
+    def conform(self, batch: EpisodeBatch, first_episode: int) -> None:
+        """Raise `FormatError` unless every column of `batch` can be stored as this schema says.
+
+        Args:
+            batch: The episodes to check.
+            first_episode: Number of its first episode in the dataset, for the message.
+        """
+        where = f"episodes {first_episode} to {first_episode + len(batch.lengths) - 1}"
+        for what, columns, found in (
+            ("step", self.steps, batch.steps),
+            ("observation", self.observations, batch.observations),
+            ("episode", self.episodes, batch.episodes),
+        ):
+            missing, surplus = columns.keys() - found.keys(), found.keys() - columns.keys()
+            if missing or surplus:
+                names = ", ".join(sorted(join_key(key) for key in missing or surplus))
+                verb = "lack" if missing else "have, unlike the first ones,"
+                raise FormatError(f"{where} {verb} {what} leaves {names}")
+            for key, values in found.items():
+                self._conform_column(
+                    f"{what} leaf {join_key(key)!r} of {where}", columns[key], values
+                )
+
+    def _conform_column(self, name: str, column: Column, values: NDArray[np.generic]) -> None:
+        if values.shape[1:] != column.shape:
+            raise FormatError(
+                f"{name} has rows of shape {list(values.shape[1:])}, expected {list(column.shape)}"
+            )
+        codes = self.coded and column.text and values.dtype == column.dtype
+        if (values.dtype == object) != column.text and not codes:
+            raise FormatError(f"{name} is {values.dtype}, expected {column.dtype}")
+
+
+def schema_of(batch: EpisodeBatch) -> Schema:
+    """Return the schema of a first batch.
+
+    Raises:
+        FormatError: A dtype that no tensor has, or objects that are not text.
+    """
+    steps, observations, episodes = (
+        {key: _column(key, values) for key, values in table.items()}
+        for table in (batch.steps, batch.observations, batch.episodes)
+    )
+    return Schema(steps, observations, episodes)
+
+
+def _column(key: Key, values: NDArray[np.generic]) -> Column:
+    if values.dtype == object:
+        return Column(key, np.dtype(TEXT_DTYPE), values.shape[1:], text=True)
+    dtype = values.dtype.newbyteorder("<") if values.dtype.byteorder == ">" else values.dtype
+    if dtype not in STORABLE:
+        raise FormatError(f"Leaf {join_key(key)!r} has dtype {values.dtype}, which no tensor has")
+    return Column(key, np.dtype(dtype), values.shape[1:])
+
+
+def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
+    """Return the tables of steps and observations of a layout, without rows.
+
+    Raises:
+        FormatError: A leaf has the name of a file of the layout.
+    """
+    episode = Column(EPISODE, np.dtype("int64"), ())
+    if layout != TED:
+        return {
+            STEPS: pack(STEPS, [episode, *schema.steps.values()]),
+            OBSERVATIONS: pack(OBSERVATIONS, schema.observations.values()),
+        }
+    columns = [episode, *schema.steps.values()]
+    for column in schema.observations.values():
+        columns += [column, Column(next_of(column.key), column.dtype, column.shape, column.text)]
+    columns += [Column(key, np.dtype(bool), (1,)) for key in (*ROOT_FLAGS, DONE)]
+    return {TED: pack(TED, columns, packed=False)}
+
+
+def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> TableSpec:
+    """Return where every column of a table lies.
+
+    Small leaves lie side by side in `<table>/rows.memmap`, each at a multiple of its item size,
+    the row padded to a multiple of 8 bytes; a leaf of `BIG_LEAF` bytes or more, or every leaf
+    where `packed` is false, has a file of its own.
+
+    Raises:
+        FormatError: A large leaf has the name of the file of the small ones.
+
+    Example:
+        >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
+        >>> spec.leaves[0].file, spec.leaves[0].stride
+        ('steps/rows.memmap', 16)
+    """
+    small, alone, end = [], [], 0
+    for column in sorted(columns, key=lambda column: column.rank):
+        if packed and column.nbytes < BIG_LEAF:
+            offset = -(-end // column.dtype.itemsize) * column.dtype.itemsize
+            small.append((column, offset))
+            end = offset + column.nbytes
+        elif packed and column.key == (ROWS,):
+            raise FormatError(
+                f"A large leaf of {table} cannot be called {ROWS!r}: a file has that name"
+            )
+        else:
+            alone.append(column)
+    width, file = -(-end // WORD) * WORD, f"{table}/{ROWS}{SUFFIX}"
+    places = [(column, file, offset, width) for column, offset in small]
+    places += [(one, f"{table}/{join_key(one.key)}{SUFFIX}", 0, one.nbytes) for one in alone]
+    leaves = (
+        LeafSpec(one.key, one.dtype.name, one.shape, file, offset, stride, text=one.text)
+        for one, file, offset, stride in places
+    )
+    return TableSpec(0, tuple(leaves))
+
+
+def meta_files(name: str, table: TableSpec) -> dict[str, str]:
+    """Return the `meta.json` files of a table's folder and its subfolders: `{path: text}`.
+
+    With them tensordict opens the folder as it is. Format: `TensorDict.memmap` of tensordict 0.8
+    to 0.14; leaf `a` of a folder is `a.memmap`, and packed rows are whole words.
+    """
+    folders: dict[str, dict[str, Any]] = {name: {}}
+    packed = f"{name}/{ROWS}{SUFFIX}"
+    width = next((leaf.stride for leaf in table.leaves if leaf.file == packed), 0)
+    tensors: list[tuple[str, str, tuple[int, ...]]] = []
+    if width:
+        tensors.append((packed, "int64", (width // WORD,)))
+    tensors += [(leaf.file, leaf.dtype, leaf.shape) for leaf in table.leaves if leaf.file != packed]
+    for file, dtype, shape in tensors:
+        parts = file.removesuffix(SUFFIX).split("/")
+        for depth in range(1, len(parts) - 1):
+            parent, child = "/".join(parts[:depth]), parts[depth]
+            folders.setdefault(parent, {})[child] = {"type": "TensorDict"}
+        folders.setdefault("/".join(parts[:-1]), {})[parts[-1]] = {
+            "device": "cpu",
+            "shape": [table.rows, *shape],
+            "dtype": f"torch.{dtype}",
+            "is_nested": False,
+        }
+    tail = {"shape": [table.rows], "device": "cpu", "_type": _TENSORDICT}
+    return {f"{path}/{META}": json.dumps({**leaves, **tail}) for path, leaves in folders.items()}
+
+
+class Vocabularies:
+    """The words of every text leaf met so far, each in order of first appearance.
+
+    Memory grows with the number of distinct texts, not with rows.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, Key], dict[str | None, int]] = {}
+
+    def know(self, table: str, key: Key, words: Iterable[str]) -> None:
+        """Add a leaf whose codes have been written already."""
+        self._codes[table, key] = {None: -1, **{word: code for code, word in enumerate(words)}}
+
+    def encode(self, table: str, key: Key, values: NDArray[np.object_]) -> NDArray[np.int32]:
+        """Turn texts of any shape into codes; None becomes -1.
+
+        Raises:
+            FormatError: A value that is neither `str` nor None.
+        """
+        codes = self._codes.setdefault((table, key), {None: -1})
+
+        def code_of(value: Any) -> int:
+            if not isinstance(value, str | None):
+                raise FormatError(
+                    f"Text leaf {join_key(key)!r} has a value of type {type(value).__name__}, "
+                    "expected str"
+                )
+            return codes.setdefault(value, len(codes) - 1)
+
+        return np.fromiter(map(code_of, values.flat), TEXT_DTYPE, values.size).reshape(values.shape)
+
+    def by_table(self) -> dict[str, dict[Key, list[str]]]:
+        """Return a copy of all vocabularies so far: `{table: {key: words}}`; a code is an index."""
+        tables: dict[str, dict[Key, list[str]]] = {}
+        for (table, key), codes in self._codes.items():
+            tables.setdefault(table, {})[key] = [word for word in codes if word is not None]
+        return tables
+
+    def dump(self) -> str | None:
+        """Return all vocabularies as the text of `text.json`, or None if there are none."""
+        entries = [
+            {"table": table, "key": list(key), "words": words}
+            for table, leaves in self.by_table().items()
+            for key, words in leaves.items()
+        ]
+        return json.dumps(entries, ensure_ascii=True, indent=0) + "\n" if entries else None
+
+
+def encoded(
+    table: str, column: Column, values: NDArray[np.generic], words: Vocabularies
+) -> NDArray[Any]:
+    """Return what is stored for `values`: codes for text, exactly cast numbers for the rest.
+
+    Text that comes as numbers is taken for codes.
+
+    Raises:
+        FormatError: A number that the column's item type cannot hold.
+
+    Example:
+        >>> column = Column(("a",), np.dtype("float32"), ())
+        >>> encoded("steps", column, np.array([1, 2]), Vocabularies()).dtype.name
+        'float32'
+    """
+    if column.text and values.dtype == object:
+        return words.encode(table, column.key, values.astype(object, copy=False))
+    if values.dtype == column.dtype:
+        return values
+    cast = values.astype(column.dtype)
+    if not np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind in "fc"):
+        raise FormatError(
+            f"Leaf {join_key(column.key)!r} has {values.dtype} values that {column.dtype}, "
+            "the type of the first episodes, cannot hold"
+        )
+    return cast
+
+
+class Appends(Protocol):
+    """Takes the bytes of files of one folder, each file's in order."""
+
+    def append(self, name: str, data: Any) -> None:
+        """Append a contiguous array or bytes to file `name`; `data` must not change afterwards."""
 
 
 class TableWriter:
@@ -56,106 +331,75 @@ class TableWriter:
             stride = leaves[0].stride
             if stride == 0:
                 continue
+            names = [str(i) for i in range(len(leaves))]
+            dtype = np.dtype(
+                {
+                    "names": names,
+                    "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
+                    "offsets": [leaf.offset for leaf in leaves],
+                    "itemsize": stride,
+                }
+            )
             step = max(1, CHUNK // stride)
             for begin in range(0, rows, step):
                 part = slice(begin, min(begin + step, rows))
-                self._sink.append(file, _records(leaves, stride, columns, part))
+                records = np.zeros(part.stop - begin, dtype)
+                for name, leaf in zip(names, leaves, strict=True):
+                    records[name] = columns[leaf.key](part)
+                self._sink.append(file, records.view(np.uint8))
         self.spec = self.spec.with_rows(self.spec.rows + rows)
 
 
-def _records(
-    leaves: list[LeafSpec], stride: int, columns: Mapping[Key, Rows], part: slice
-) -> NDArray[np.uint8]:
-    count = part.stop - part.start
-    dtype = np.dtype(
-        {
-            "names": [str(i) for i in range(len(leaves))],
-            "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
-            "offsets": [leaf.offset for leaf in leaves],
-            "itemsize": stride,
-        }
-    )
-    records = np.zeros(count, dtype)
-    for i, leaf in enumerate(leaves):
-        records[str(i)] = columns[leaf.key](part)
-    return records.view(np.uint8)
+class LayoutWriter:
+    """Appends batches to the tables of one layout.
 
+    Args:
+        layout: `compact`: packed steps (`N` rows) and packed observations (`N + E` rows); `ted`:
+            every TED leaf in a file of its own, `next` and root flags stored.
+        schema: Columns of every batch.
+        sink: Where the bytes go.
+        words: Codes of text leaves; words are added as they come.
+    """
 
-class LayoutWriter(Protocol):
-    """Brings batches into one layout."""
+    def __init__(
+        self, layout: LayoutName, schema: Schema, sink: Appends, words: Vocabularies
+    ) -> None:
+        self._schema, self._words = schema, words
+        specs = table_specs(layout, schema)
+        self._writers = {name: TableWriter(spec, sink) for name, spec in specs.items()}
 
     @property
     def tables(self) -> dict[str, TableSpec]:
         """Tables with the rows appended so far."""
+        return {name: writer.spec for name, writer in self._writers.items()}
 
     def append(self, batch: EpisodeBatch, first_episode: int) -> None:
         """Append one batch whose first episode has this number."""
-
-
-class CompactWriter:
-    """One copy: packed steps (`N` rows) and packed observations (`N + E` rows)."""
-
-    def __init__(self, schema: Schema, sink: Appends, words: Vocabularies) -> None:
-        self._schema, self._words = schema, words
-        episode = Column(EPISODE, np.dtype("int64"), ())
-        self._steps = TableWriter(pack(STEPS, [episode, *schema.steps.values()]), sink)
-        self._observations = TableWriter(pack(OBSERVATIONS, schema.observations.values()), sink)
-
-    @property
-    def tables(self) -> dict[str, TableSpec]:
-        """`steps` and `observations`."""
-        return {STEPS: self._steps.spec, OBSERVATIONS: self._observations.spec}
-
-    def append(self, batch: EpisodeBatch, first_episode: int) -> None:
-        """Append one batch."""
-        steps = _rows_of(STEPS, batch.steps, self._schema.steps, self._words)
-        steps[EPISODE] = (batch.episode_of + first_episode).__getitem__
-        self._steps.append(steps, batch.transitions)
-        seen = _rows_of(OBSERVATIONS, batch.observations, self._schema.observations, self._words)
-        self._observations.append(seen, batch.transitions + len(batch.lengths))
-
-
-class TedWriter:
-    """Two copies: every TED leaf in a file of its own, `next` and root flags stored."""
-
-    def __init__(self, schema: Schema, sink: Appends, words: Vocabularies) -> None:
-        self._schema, self._words = schema, words
-        columns = [Column(EPISODE, np.dtype("int64"), ()), *schema.steps.values()]
-        for column in schema.observations.values():
-            columns.append(column)
-            columns.append(Column(next_of(column.key), column.dtype, column.shape, column.text))
-        columns += [Column(key, _BOOL, (1,)) for key in (*_FLAGS, DONE)]
-        self._ted = TableWriter(pack(TED, columns, packed=False), sink)
-
-    @property
-    def tables(self) -> dict[str, TableSpec]:
-        """`ted`."""
-        return {TED: self._ted.spec}
-
-    def append(self, batch: EpisodeBatch, first_episode: int) -> None:
-        """Append one batch."""
-        rows = _rows_of(TED, batch.steps, self._schema.steps, self._words)
+        steps, observations = (TED, TED) if TED in self._writers else (STEPS, OBSERVATIONS)
+        rows = self._encoded(steps, batch.steps, self._schema.steps)
         rows[EPISODE] = (batch.episode_of + first_episode).__getitem__
-        seen = _rows_of(TED, batch.observations, self._schema.observations, self._words)
-        for key, column in seen.items():
-            rows[key] = _gathered(column, batch.root_rows)
-            rows[next_of(key)] = _gathered(column, batch.next_rows)
-        ended = batch.steps[TERMINATED].astype(bool) | batch.steps[TRUNCATED].astype(bool)
-        rows[DONE] = ended.__getitem__
-        for flag in _FLAGS:
-            rows[flag] = _constant
-        self._ted.append(rows, batch.transitions)
+        seen = self._encoded(observations, batch.observations, self._schema.observations)
+        if TED in self._writers:
+            for key, column in seen.items():
+                rows[key] = _gathered(column, batch.root_rows)
+                rows[next_of(key)] = _gathered(column, batch.next_rows)
+            ended = batch.steps[TERMINATED].astype(bool) | batch.steps[TRUNCATED].astype(bool)
+            rows[DONE] = ended.__getitem__
+            rows.update(dict.fromkeys(ROOT_FLAGS, lambda _: np.zeros(1, bool)))
+        else:
+            self._writers[OBSERVATIONS].append(seen, batch.transitions + len(batch.lengths))
+        self._writers[steps].append(rows, batch.transitions)
 
-
-def layout_writer(
-    layout: LayoutName, schema: Schema, sink: Appends, words: Vocabularies
-) -> LayoutWriter:
-    """Return the writer of a layout."""
-    return (TedWriter if layout == TED else CompactWriter)(schema, sink, words)
-
-
-def _constant(_: slice) -> NDArray[np.bool_]:
-    return np.zeros(1, bool)
+    def _encoded(
+        self,
+        table: str,
+        values: Mapping[Key, NDArray[np.generic]],
+        columns: Mapping[Key, Column],
+    ) -> dict[Key, Rows]:
+        return {
+            key: encoded(table, columns[key], array, self._words).__getitem__
+            for key, array in values.items()
+        }
 
 
 def _gathered(column: Rows, index: NDArray[np.int64]) -> Rows:
@@ -166,27 +410,3 @@ def _gathered(column: Rows, index: NDArray[np.int64]) -> Rows:
         return np.asarray(run[wanted - first])
 
     return rows
-
-
-def _rows_of(
-    table: str,
-    values: Mapping[Key, NDArray[np.generic]],
-    columns: Mapping[Key, Column],
-    words: Vocabularies,
-) -> dict[Key, Rows]:
-    return {
-        key: encoded(table, columns[key], column, words).__getitem__
-        for key, column in values.items()
-    }
-
-
-def encoded(
-    table: str, column: Column, values: NDArray[np.generic], words: Vocabularies
-) -> NDArray[Any]:
-    """Return what is stored for `values`: codes for text, exactly cast numbers for the rest.
-
-    Text that is numbers already, is codes already.
-    """
-    if column.text and values.dtype == object:
-        return words.encode(table, column.key, values.astype(object, copy=False))
-    return stored(values, column)

@@ -1,49 +1,196 @@
-"""Write a dataset directory: staged beside, audited, digested; publishing is `publish.py`'s."""
+"""Write a dataset directory: rows in the background, counted, audited, digested, the manifest last.
+
+Publishing it is `publish.py`'s.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+import os
+from collections import Counter, deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.disk import require_bytes
-from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
+from offline_data.disk import disk_errors, require_bytes
+from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import FormatError
-from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode
-from offline_data.store.census import Census
-from offline_data.store.columns import Schema, schema_of
-from offline_data.store.completing import Contents, complete
-from offline_data.store.reader import DatasetReader
-from offline_data.store.sink import Sink
-from offline_data.store.tables import LayoutWriter, layout_writer
-from offline_data.store.text import Vocabularies
+from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode, check_episodes
+from offline_data.store.layout import EPISODES, MANIFEST, TEXT
+from offline_data.store.manifest import Manifest, dump_manifest
+from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.store.tables import (
+    Column,
+    LayoutWriter,
+    Schema,
+    TableWriter,
+    Vocabularies,
+    encoded,
+    meta_files,
+    pack,
+    schema_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.episodes import EpisodeBatch
+    from offline_data.episodes import Dropped, EpisodeBatch
     from offline_data.store.layout import TableSpec
-    from offline_data.store.manifest import Manifest
+
+_IN_FLIGHT = 3
+"""Appends that wait for the disk at a time."""
+
+_SYNC = 32 << 20
+"""Bytes of a file after which they are forced to the disk."""
 
 _MARGIN = 64 << 20
+"""Bytes to be free beside the rows of a large dataset."""
 
 
-def with_margin(size: int) -> int:
-    """Return the bytes to be free before a dataset of `size` bytes of rows is written.
+@dataclass(frozen=True)
+class FileDigest:
+    """Size and digest of a file that was written."""
 
-    Beside the rows there are the episode table, vocabularies and the manifest.
+    size: int
+    """Bytes."""
+    sha256: str
+    """Hex digest."""
 
-    Example:
-        >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
-        (1248576, 67108864)
+
+class HashedFile:
+    """A new file that is hashed while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.handle = path.open("xb", buffering=0)
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def append(self, data: memoryview) -> None:
+        """Write and hash bytes."""
+        rest = data
+        while len(rest):
+            rest = rest[self.handle.write(rest) :]
+        self._hash.update(data)
+        # Forcing bytes out as they come costs nothing beside reading; at the end it would be waited for.
+        if (self._size + len(data)) // _SYNC > self._size // _SYNC:
+            os.fsync(self.handle.fileno())
+        self._size += len(data)
+
+    def finish(self) -> FileDigest:
+        """Force the file to the disk, and return what it holds."""
+        os.fsync(self.handle.fileno())
+        return FileDigest(self._size, self._hash.hexdigest())
+
+
+class Sink:
+    """Appends to the files of one staging folder; writing and hashing run in a background thread.
+
+    At most a few appends wait at a time, so memory is bounded by the size of what is appended.
+    An error of the disk comes out of a later call, as `NoSpaceError` or `AccessError`.
     """
-    return size + min(_MARGIN, (1 << 20) + size)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, HashedFile] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-sink")
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for file in self._files.values():
+            file.handle.close()
+
+    def append(self, name: str, data: Any) -> None:
+        """Append a contiguous array or bytes to file `name`; `data` must not change afterwards."""
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+
+        def write() -> None:
+            if name not in self._files:
+                self._files[name] = HashedFile(self.folder / name)
+            self._files[name].append(view)
+
+        self.run(write)
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Run `job` after all appends so far, before all later ones."""
+        self._wait(_IN_FLIGHT - 1)
+        self._waiting.append(self._pool.submit(job))
+
+    def drain(self) -> None:
+        """Wait until everything given so far is done; raises what went wrong."""
+        self._wait(0)
+
+    def finish(self) -> dict[str, FileDigest]:
+        """Wait, force all files to the disk, and return what each holds."""
+        self.drain()
+        with disk_errors(self.folder):
+            return {name: file.finish() for name, file in self._files.items()}
+
+    def _wait(self, most: int) -> None:
+        with disk_errors(self.folder):
+            while len(self._waiting) > most:
+                self._waiting.popleft().result()
+
+
+class DatasetCounts:
+    """Counts taken while batches pass: flags, episodes, and values that are not finite."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.non_finite: dict[str, Counter[str]] = {}
+        self.notes: dict[str, None] = {}
+        self.dropped: dict[Dropped, None] = {}
+
+    def add(self, batch: EpisodeBatch) -> None:
+        """Add one batch."""
+        ended = batch.steps[TERMINATED][batch.last_rows, 0].astype(bool)
+        unknown = int((~batch.final_observation & ~ended).sum())
+        self.counts.update(
+            transitions=batch.transitions,
+            episodes=len(batch.lengths),
+            valid_transitions=batch.transitions - unknown,
+            terminated=int(batch.steps[TERMINATED].sum()),
+            truncated=int(batch.steps[TRUNCATED].sum()),
+            without_final_observation=int((~batch.final_observation).sum()),
+        )
+        for key, values in {**batch.steps, **batch.observations}.items():
+            if values.dtype.kind in "fc" and not _all_finite(values):
+                found = {"nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum())}
+                self.add_non_finite(join_key(key), found)
+        self.notes.update(dict.fromkeys(batch.notes))
+        self.dropped.update(dict.fromkeys(batch.dropped))
+
+    def add_non_finite(self, leaf: str, counts: Mapping[str, int]) -> None:
+        """Add what was counted of a leaf: `nan` and `inf`."""
+        self.non_finite.setdefault(leaf, Counter()).update(counts)
+
+    def non_finite_json(self) -> dict[str, dict[str, int]]:
+        """Return `{leaf: {"nan": n, "inf": n}}`, both always present."""
+        return {k: {"nan": c["nan"], "inf": c["inf"]} for k, c in self.non_finite.items()}
+
+
+def _all_finite(values: NDArray[np.generic]) -> bool:
+    """Decide by one sum, which costs a tenth of looking at each value; exact where it overflows."""
+    with np.errstate(all="ignore"):
+        total = values.sum(dtype=np.complex128 if values.dtype.kind == "c" else np.float64)
+    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
 @dataclass(frozen=True)
@@ -82,11 +229,10 @@ class DatasetWriter:
         self._header = header
         self._announced = announced or Announced()
         self._audit = Audit(audit)
-        self._census = Census()
+        self._counts = DatasetCounts()
         self._words = Vocabularies()
         self._sink = Sink(folder)
-        self._schema: Schema | None = None
-        self._layout: LayoutWriter | None = None
+        self._begun: tuple[Schema, LayoutWriter] | None = None
         self._episodes: list[dict[Key, NDArray[Any]]] = []
 
     def __enter__(self) -> Self:
@@ -104,65 +250,64 @@ class DatasetWriter:
         """Append whole episodes; writing and auditing go on in the background."""
         if not len(batch.lengths):
             return
-        layout = self._layout or self._begin(batch)
-        first_row, first = self._census.counts["transitions"], self._census.counts["episodes"]
-        self._schema_of_all.conform(batch, first)
-        layout.append(batch, first)
+        self._begun = self._begun or self._begin(batch)
+        schema, rows = self._begun
+        first_row, first = self._counts.counts["transitions"], self._counts.counts["episodes"]
+        schema.conform(batch, first)
+        rows.append(batch, first)
         self._episodes.append(episode_table(batch, first_row))
-        self._census.add(batch)
-        self._sink.run(self._check(batch, layout.tables, first_row, first))
+        self._counts.add(batch)
+        # The reader and its words are taken here: later batches add to both meanwhile.
+        reader = DatasetReader(self.folder, replace(self._header, tables=rows.tables))
+        reader.vocabularies = self._words.by_table()
+        self._sink.run(lambda: self._audit.check(batch, reader, first_row, first))
 
     def finish(self) -> Manifest:
-        """Write the rest, look at the whole once more as a reader, and write the manifest last."""
-        if self._layout is None:
+        """Write the rest, open the whole as a reader, and write the manifest last."""
+        if self._begun is None:
             raise FormatError(f"{self._header.id} has no episodes")
         self._sink.drain()  # the audit runs there
-        self._compare_announced()
-        columns = {
-            key: np.concatenate([part[key] for part in self._episodes]) for key in self._episodes[0]
-        }
-        contents = Contents(
-            self._layout.tables,
-            columns,
-            self._schema_of_all.episodes,
-            self._census,
-            self._audit.to_json(self._census.counts["transitions"]),
-            self._schema_of_all.two_copies,
-        )
-        return complete(self._sink, self._header, contents, self._words)
-
-    def _compare_announced(self) -> None:
-        """Note where the source has other counts than it states."""
+        counts = self._counts.counts
         for what in ("transitions", "episodes"):
-            stated, found = getattr(self._announced, what), self._census.counts[what]
+            stated, found = getattr(self._announced, what), counts[what]
             if stated is not None and stated != found:
-                self._census.notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
+                self._counts.notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
+        schema, rows = self._begun
+        contents = Contents(
+            rows.tables,
+            {
+                key: np.concatenate([one[key] for one in self._episodes])
+                for key in self._episodes[0]
+            },
+            schema.episodes,
+            self._counts,
+            self._audit.to_json(counts["transitions"]),
+            schema.two_copies,
+        )
+        return finalize(self._sink, self._header, contents, self._words)
 
-    @property
-    def _schema_of_all(self) -> Schema:
-        if self._schema is None:
-            raise RuntimeError("append begins with a schema")
-        return self._schema
-
-    def _begin(self, batch: EpisodeBatch) -> LayoutWriter:
-        self._schema = schema_of(batch)
-        self._layout = layout_writer(self._header.layout, self._schema, self._sink, self._words)
+    def _begin(self, batch: EpisodeBatch) -> tuple[Schema, LayoutWriter]:
+        """Settle the schema by the first batch, and raise `NoSpaceError` if all cannot fit."""
+        schema = schema_of(batch)
+        writer = LayoutWriter(self._header.layout, schema, self._sink, self._words)
         transitions = self._announced.transitions or batch.transitions
         rows = transitions + (self._announced.episodes or len(batch.lengths))
-        needed = sum(
-            size for t in self._layout.tables.values() for size in t.with_rows(rows).files.values()
-        )
+        tables = [table.with_rows(rows) for table in writer.tables.values()]
+        needed = sum(size for table in tables for size in table.files.values())
         require_bytes(self.folder, with_margin(needed), self._header.id)
-        return self._layout
+        return schema, writer
 
-    def _check(
-        self, batch: EpisodeBatch, tables: dict[str, TableSpec], first_row: int, first: int
-    ) -> Callable[[], None]:
-        """Make the audit of one batch, to be run once its rows are on disk."""
-        reader = DatasetReader(self.folder, replace(self._header, tables=tables))
-        # Taken here and not in the background: later batches add words meanwhile.
-        reader.vocabularies = self._words.by_table()
-        return lambda: self._audit.check(batch, reader, first_row, first)
+
+def with_margin(size: int) -> int:
+    """Return the bytes to be free before a dataset of `size` bytes of rows is written.
+
+    Beside the rows there are the episode table, vocabularies and the manifest.
+
+    Example:
+        >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
+        (1248576, 67108864)
+    """
+    return size + min(_MARGIN, (1 << 20) + size)
 
 
 def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
@@ -182,3 +327,74 @@ def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]
         ("final_observation",): batch.final_observation,
         **batch.episodes,
     }
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All of a dataset directory that is written before its episode table and manifest."""
+
+    tables: Mapping[str, TableSpec]
+    """Tables whose files are there, with all their rows."""
+    episodes: Mapping[Key, NDArray[Any]]
+    """`[E, …]` columns of the episode table; text as `str`."""
+    given: Mapping[Key, Column]
+    """Types of those columns, where they do not follow from the arrays."""
+    counts: DatasetCounts
+    """Counts of everything."""
+    audit: Mapping[str, Any]
+    """The manifest's entry on rows that were read back."""
+    two_copies: tuple[Key, ...] = ()
+    """See `Manifest.two_copies`."""
+    digests: Mapping[str, FileDigest] = field(default_factory=dict)
+    """Of files that the sink does not know."""
+
+
+def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabularies) -> Manifest:
+    """Write the episode table, what describes the files, and, once all can be read, the manifest.
+
+    Args:
+        sink: Of the folder; its files are forced to the disk.
+        header: What the manifest says of the source, and the layout.
+        contents: What has been written.
+        words: Vocabularies of text leaves; those of episode columns are added.
+
+    Raises:
+        AuditError: The episode table differs from what it was made from.
+        NoSpaceError, AccessError: The disk.
+    """
+    counts = contents.counts
+    tables = {**contents.tables, EPISODES: _write_episodes(sink, contents, words)}
+    for name, table in tables.items():
+        for path, text in meta_files(name, table).items():
+            sink.append(path, text.encode())
+    listed = words.dump()
+    if listed is not None:
+        sink.append(TEXT, listed.encode())
+    digests = {**contents.digests, **sink.finish()}
+    manifest = replace(
+        header,
+        tables=tables,
+        counts=dict(counts.counts),
+        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+        notes=tuple(dict.fromkeys([*header.notes, *counts.notes])),
+        dropped=tuple(map(vars, dict.fromkeys([*header.dropped_leaves, *counts.dropped]))),
+        non_finite=counts.non_finite_json(),
+        audit=contents.audit,
+        two_copies=contents.two_copies,
+        digests={name: vars(digest) for name, digest in sorted(digests.items())},
+    )
+    check_episodes(DatasetReader(sink.folder, manifest), contents.episodes)
+    sink.append(MANIFEST, dump_manifest(manifest).encode())
+    sink.finish()
+    open_reader(sink.folder)
+    return manifest
+
+
+def _write_episodes(sink: Sink, contents: Contents, words: Vocabularies) -> TableSpec:
+    columns, rows = {}, {}
+    for key, values in contents.episodes.items():
+        columns[key] = contents.given.get(key, Column(key, values.dtype, values.shape[1:]))
+        rows[key] = encoded(EPISODES, columns[key], values, words).__getitem__
+    writer = TableWriter(pack(EPISODES, columns.values()), sink)
+    writer.append(rows, contents.counts.counts["episodes"])
+    return writer.spec

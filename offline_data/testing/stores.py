@@ -17,9 +17,9 @@ import pytest
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, next_of
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.sources.local import StoredEpisodes
-from offline_data.store.integrity import verify
 from offline_data.store.layout import EPISODE, MANIFEST
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
 from offline_data.testing.batches import assert_same_batch, concatenate
 from offline_data.testing.toy import toy_batch, write_toy
 

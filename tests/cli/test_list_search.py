@@ -8,7 +8,7 @@ import pytest
 
 from offline_data.errors import NotFoundError
 from offline_data.reports import catalog
-from offline_data.reports.catalog import CatalogDataset, Listing
+from offline_data.reports.catalog import CatalogDataset, CatalogListing
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ def test_a_catalogue(cli: Cli) -> None:
 def test_what_a_catalogue_could_not_say_is_on_stderr(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def list_remote(source: str | None, settings: Settings) -> Listing:
+    def list_remote(source: str | None, settings: Settings) -> CatalogListing:
         assert source is None
         assert not settings.offline
         small = CatalogDataset("x:a", "x", "a", False, None, None, 5, "", ())
         large = CatalogDataset("x:b", "x", "b", True, None, None, 50, "", ())
-        return Listing((small, large), ("x: no answer",))
+        return CatalogListing((small, large), ("x: no answer",))
 
     monkeypatch.setattr(catalog, "list_remote", list_remote)
     ran = cli("list", "--remote", "--sort", "size")

@@ -16,8 +16,8 @@ import pytest
 from offline_data.preprocess import engine
 from offline_data.preprocess.executors import ray as ray_executor
 from offline_data.preprocess.steps.registry import parse_step, step_names
-from offline_data.store.integrity import verify
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
 

@@ -194,14 +194,14 @@ def test_a_conversion_leaves_nothing_staged(name: str, tmp_path: Path) -> None:
     raw = write_d4rl_hdf5(tmp_path / "mine.hdf5", TOYS["mujoco-v2"])
     code = f"""
 import sys, time
-from offline_data.ingest import building
+from offline_data.ingest import build
 
-class Slow(building.DatasetWriter):
+class Slow(build.DatasetWriter):
     def finish(self):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
 
-building.DatasetWriter = Slow
+build.DatasetWriter = Slow
 from offline_data_cli.main import run
 sys.argv = ["offline-data", "convert", {str(raw)!r}, "mine", "--from", "d4rl"]
 run()

@@ -11,7 +11,7 @@ from offline_data.config import Settings
 from offline_data.errors import AuditError, IntegrityError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
-from offline_data.ingest.building import StrictError
+from offline_data.ingest.build import StrictError
 from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
 from offline_data.testing.servers import FileServer
 

@@ -12,7 +12,7 @@ from offline_data.config import Settings, resolve_settings
 from offline_data.errors import NetworkError, OfflineError
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, plan_download
-from offline_data.ingest.offline import naming_the_command, online_command
+from offline_data.ingest.download import naming_the_command, online_command
 
 PEN = parse_id("d4rl:pen-human-v1")
 

@@ -11,7 +11,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download, fetch_raw
-from offline_data.store.pruning import plan_prune
+from offline_data.store.cache import plan_prune
 from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from offline_data.testing.servers import FileServer
 

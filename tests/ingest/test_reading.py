@@ -14,9 +14,9 @@ import pytest
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.errors import FormatError, OfflineDataError
-from offline_data.ingest import reading
+from offline_data.ingest import build
+from offline_data.ingest.build import read_parts
 from offline_data.ingest.parsing import ParserProcess
-from offline_data.ingest.reading import read_parts
 from offline_data.testing.batches import assert_same_batch, concatenate
 from offline_data.testing.raw import ToyRaw
 from offline_data.testing.toy import toy_batch
@@ -29,7 +29,7 @@ LENGTHS = tuple(1 + i % 4 for i in range(23))
 
 @pytest.fixture
 def always_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_WORTH_WORKERS", -1e9)
+    monkeypatch.setattr(build, "_WORTH_WORKERS", -1e9)
 
 
 @contextmanager
@@ -86,8 +86,8 @@ def test_work_that_workers_cannot_shorten_starts_none(
     def refuse(*_: object) -> None:
         pytest.fail("a process was started")
 
-    monkeypatch.setattr(reading, "_read_in_workers", refuse)
-    monkeypatch.setattr(reading, "_WORTH_WORKERS", 0.1)
+    monkeypatch.setattr(build, "_read_in_workers", refuse)
+    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.1)
     with parsed(raw) as process:
         batches = list(read_parts(process, raw.parts(1), 8))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
@@ -97,15 +97,15 @@ def test_a_script_without_a_main_guard_may_load_at_its_top_level(tmp_path: Path)
     script = tmp_path / "train.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from offline_data.ingest import parsing, reading\n"
+        "from offline_data.ingest import build, parsing\n"
         "from offline_data.testing.raw import ToyRaw\n"
-        "reading._WORTH_WORKERS = -1e9\n"
+        "build._WORTH_WORKERS = -1e9\n"
         "class Opener:\n"
         "    def open(self, release, path):\n"
         "        return ToyRaw((2, 3, 4, 5, 6, 7, 8, 9))\n"
         "with parsing.ParserProcess(Path('toy')) as raw:\n"
         "    raw.open(Opener(), None)\n"
-        "    print(sum(b.transitions for b in reading.read_parts(raw, raw.parts(1), 2)))\n"
+        "    print(sum(b.transitions for b in build.read_parts(raw, raw.parts(1), 2)))\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60

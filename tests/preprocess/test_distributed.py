@@ -32,8 +32,8 @@ from offline_data.preprocess.shared_planning import plan_shared
 from offline_data.preprocess.spec import Calling
 from offline_data.preprocess.tasks import WriteJob
 from offline_data.progress import SILENT
-from offline_data.store.integrity import verify
 from offline_data.store.library import list_datasets
+from offline_data.store.verify import verify
 from tests.preprocess.oracle import Row, check, digests, episodes_of, mapped
 from tests.preprocess.runs import Notes, make, small_groups, write_plain, write_rich
 

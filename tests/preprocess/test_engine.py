@@ -12,8 +12,8 @@ import pytest
 from offline_data.config import Settings
 from offline_data.preprocess.executors.local import LocalProcesses
 from offline_data.preprocess.spec import Calling, Stage, function_step
-from offline_data.store.integrity import verify
 from offline_data.store.layout import LayoutName
+from offline_data.store.verify import verify
 from tests.preprocess.oracle import Row, check, digests, episodes_of, mapped, numbered
 from tests.preprocess.pairs import (
     CLIP,

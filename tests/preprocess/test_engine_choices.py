@@ -10,7 +10,7 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.preprocess.spec import Calling, Stage, function_step
-from offline_data.store.integrity import verify
+from offline_data.store.verify import verify
 from tests.preprocess import oracle
 from tests.preprocess.oracle import Row, check, cut, episodes_of, mapped
 from tests.preprocess.pairs import (

@@ -11,7 +11,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.spec import Stage
-from offline_data.store.integrity import verify
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess import oracle
 from tests.preprocess.oracle import Row, check, episodes_of, mapped

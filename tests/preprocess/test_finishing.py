@@ -16,9 +16,9 @@ from offline_data.preprocess.preparing import prepare
 from offline_data.preprocess.spec import recipe_of
 from offline_data.preprocess.tasks import WriteJob
 from offline_data.preprocess.work import Work
-from offline_data.store.integrity import verify
 from offline_data.store.layout import LayoutName
 from offline_data.store.reader import DatasetReader, open_reader
+from offline_data.store.verify import verify
 from tests.preprocess.oracle import check, episodes_of
 from tests.preprocess.runs import small_groups, write_rich
 

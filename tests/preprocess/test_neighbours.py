@@ -16,9 +16,8 @@ from offline_data.preprocess.options import Options, target_of
 from offline_data.preprocess.plan import fingerprint
 from offline_data.preprocess.spec import recipe_of
 from offline_data.progress import Progress
-from offline_data.store.housekeeping import cache_usage
+from offline_data.store.cache import cache_usage, plan_prune, remove_items
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.store.pruning import plan_prune, remove_items
 from offline_data.store.publish import staging_folder
 from offline_data.store.reader import open_reader
 from tests.preprocess.oracle import check, episodes_of, mapped

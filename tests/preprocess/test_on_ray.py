@@ -13,8 +13,8 @@ import pytest
 import offline_data
 from offline_data.preprocess.executors.ray import RayExecutor
 from offline_data.progress import SilentProgress
-from offline_data.store.integrity import verify
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.executors.ray_cluster import two_nodes
 

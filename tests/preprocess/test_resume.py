@@ -17,7 +17,7 @@ from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.executors.local import InProcess
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Revision, Step
-from offline_data.store.integrity import verify
+from offline_data.store.verify import verify
 from tests.preprocess.oracle import digests
 from tests.preprocess.program import Watched
 from tests.preprocess.runs import Notes, Shuffled, Stopping, make, write_plain

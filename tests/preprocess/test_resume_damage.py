@@ -14,8 +14,8 @@ from offline_data.config import Settings
 from offline_data.errors import OfflineDataError
 from offline_data.preprocess import engine
 from offline_data.preprocess.work import Work
-from offline_data.store import completing
-from offline_data.store.integrity import verify
+from offline_data.store import writer
+from offline_data.store.verify import verify
 from tests.preprocess.oracle import digests
 from tests.preprocess.runs import Shuffled, make
 from tests.preprocess.stopping import (
@@ -99,7 +99,7 @@ def test_stopped_while_it_is_finished(
     what: str,
     shards: bool,
 ) -> None:
-    place: Any = {"publish": engine, "clear": Work}.get(what, completing)
+    place: Any = {"publish": engine, "clear": Work}.get(what, writer)
     calls = [0]
 
     def stop(*_: Any, **__: Any) -> None:

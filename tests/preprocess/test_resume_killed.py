@@ -15,7 +15,7 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.preprocess.executors.local import InProcess
-from offline_data.store.integrity import verify
+from offline_data.store.verify import verify
 from tests.preprocess.oracle import digests
 from tests.preprocess.program import Watched, tasks_marked
 from tests.preprocess.runs import make

@@ -122,7 +122,7 @@ def test_interrupted_at_any_line_of_the_engine(
     files = tuple(
         f"offline_data/{name}.py"
         for name in ("preprocess/engine", "preprocess/work", "preprocess/checked", "store/publish",
-                     "preprocess/finishing", "preprocess/saved", "store/completing", "store/ownership")
+                     "preprocess/finishing", "preprocess/saved", "store/writer", "store/library")
     )  # fmt: skip
     dest, work = tmp_path / "out", tmp_path / ".out.preprocess"
     dest.mkdir()

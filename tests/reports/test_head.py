@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offline_data.errors import NotFoundError
-from offline_data.reports.head import first_transitions
+from offline_data.reports.info import first_transitions
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.toy import toy_batch, write_toy

@@ -56,13 +56,13 @@ def test_a_dataset_here_is_described_whatever_its_layout(
         if file.name != "manifest.json" and file.is_file()
     )
     assert found.schema == {
-        "action": info.Leaf("float32", (1,), "steps", False),
-        "info/code": info.Leaf("int64", (), "observations", False),
-        "next/reward": info.Leaf("float64", (1,), "steps", False),
-        "next/terminated": info.Leaf("bool", (1,), "steps", False),
-        "next/truncated": info.Leaf("bool", (1,), "steps", False),
-        "observation/mission": info.Leaf("int32", (), "observations", True),
-        "observation/state": info.Leaf("float32", (3,), "observations", False),
+        "action": info.LeafInfo("float32", (1,), "steps", False),
+        "info/code": info.LeafInfo("int64", (), "observations", False),
+        "next/reward": info.LeafInfo("float64", (1,), "steps", False),
+        "next/terminated": info.LeafInfo("bool", (1,), "steps", False),
+        "next/truncated": info.LeafInfo("bool", (1,), "steps", False),
+        "observation/mission": info.LeafInfo("int32", (), "observations", True),
+        "observation/state": info.LeafInfo("float32", (3,), "observations", False),
     }
     assert asked == []
 

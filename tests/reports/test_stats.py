@@ -13,8 +13,14 @@ import pytest
 
 from offline_data.episodes import EpisodeBatch, join_key
 from offline_data.errors import ManifestError
-from offline_data.reports.stats import DatasetStats, dataset_stats, spread
-from offline_data.reports.tally import MOST_COMMON, LeafStats, WordTally
+from offline_data.reports.stats import (
+    MOST_COMMON,
+    DatasetStats,
+    LeafStats,
+    WordCounts,
+    dataset_stats,
+    spread,
+)
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
@@ -125,7 +131,7 @@ def test_chunks_stay_small_and_progress_ends_at_the_total(tmp_path: Path) -> Non
 
 
 def test_codes_of_damaged_text_are_an_integrity_error() -> None:
-    tally = WordTally("info/mission", ["go"])
+    tally = WordCounts("info/mission", ["go"])
     with pytest.raises(ManifestError, match="outside its 1 words"):
         tally.add(np.array([0, 1], "i4"))
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.errors import AuditError, UsageError
-from offline_data.store import tables
 from offline_data.store.audit import Audit, parse_audit
 from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
+from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> None:
     """Make the writer lose, shift or swap one leaf."""
-    whole = tables._rows_of
+    whole = LayoutWriter._encoded
 
-    def rows_of(name: str, *args: object) -> object:
-        rows = whole(name, *args)  # type: ignore[arg-type]
+    def encoded(self: LayoutWriter, name: str, *args: Any) -> Any:
+        rows = whole(self, name, *args)
         if name in {table, "ted"} and key in rows:
             good = rows[key](slice(None))
             bad = {
@@ -31,7 +32,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, table: str, key: Key, kind: str) -> 
             rows[key] = bad.__getitem__
         return rows
 
-    monkeypatch.setattr(tables, "_rows_of", rows_of)
+    monkeypatch.setattr(LayoutWriter, "_encoded", encoded)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from offline_data.errors import OfflineDataError
-from offline_data.store.integrity import verify
 from offline_data.store.library import survey
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.manifest_variants import variants
 

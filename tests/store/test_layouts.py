@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.store.layout import LAYOUTS, LayoutName
-from offline_data.store.packing import Column, pack
 from offline_data.store.reader import open_reader
+from offline_data.store.tables import Column, pack
 from offline_data.testing.batches import assert_same_batch, concatenate
 from offline_data.testing.stores import LayoutContract
 from offline_data.testing.toy import toy_batch, write_toy

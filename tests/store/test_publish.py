@@ -16,11 +16,11 @@ from filelock import FileLock
 from offline_data import disk
 from offline_data.errors import AccessError, NoSpaceError
 from offline_data.progress import SILENT
-from offline_data.store import sink
-from offline_data.store.integrity import verify
+from offline_data.store import writer
 from offline_data.store.library import entry_at
 from offline_data.store.locks import dataset_lock, is_locked, lock_name
 from offline_data.store.publish import publish, staging_folder
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_is_one_clear_error(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sink._File, "append", full)
+    monkeypatch.setattr(writer.HashedFile, "append", full)
     with pytest.raises(NoSpaceError, match="full"):
         write_toy(tmp_path / "d", [toy_batch([20])])
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_data.store.integrity import verify
 from offline_data.store.layout import MANIFEST
+from offline_data.store.verify import verify
 from offline_data.testing.hub_server import HubServer
 from offline_data.testing.minari_toy import write_minari, write_minari_hdf5
 from offline_data.testing.minari_values import toy_episode

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offline_data.config_file import user_path
+from offline_data.config import user_path
 from offline_data.errors import UsageError
 from offline_data.ids import nearest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from offline_data.preprocess.steps.leaves import (
     without_overflow,
 )
 from offline_data.preprocess.steps.parse import check_finite, usage_error
+from offline_data.store.statistics import Moments, item_moments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.preprocess.piece import Piece
-
-BLOCK_ITEMS = 1 << 16
-"""Numbers that are measured together: their float64 copy stays in the cache."""
-
-_LEAST_ROWS = 16
-_NARROW = 64
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class Normalize(MeasuredStep):
         self._meant(probe)
         return self
 
-    def measure(self, piece: Piece) -> dict[Key, ItemMoments]:
+    def measure(self, piece: Piece) -> dict[Key, Moments]:
         """Return the moments of each leaf, over the rows of some episodes."""
         batch, observed = piece.batch, piece.batch.observations
         known = np.ones(batch.transitions + len(batch.lengths), bool)
@@ -110,12 +105,12 @@ class Normalize(MeasuredStep):
             for key in self._meant(piece)
         }
 
-    def fitted(self, measures: Sequence[Mapping[Key, ItemMoments]]) -> Self:
+    def fitted(self, measures: Sequence[Mapping[Key, Moments]]) -> Self:
         """Return the step with the statistics of all that was measured, merged in order."""
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
         keys = measures[0].keys()
-        found = {key: reduce(ItemMoments.merge, [one[key] for one in measures]) for key in keys}
+        found = {key: reduce(Moments.merge, [one[key] for one in measures]) for key in keys}
         return replace(
             self, learnt={join_key(key): self._checked(key, one) for key, one in found.items()}
         )
@@ -160,7 +155,7 @@ class Normalize(MeasuredStep):
         }
         return [key for key in leaves(piece) if key in wanted]
 
-    def _checked(self, key: Key, found: ItemMoments) -> dict[str, Any]:
+    def _checked(self, key: Key, found: Moments) -> dict[str, Any]:
         """Return the statistics of one leaf as JSON values."""
         leaf, std = f"Step 'normalize': {join_key(key)!r}", found.std
         if not found.count.all():
@@ -325,84 +320,3 @@ class NormalizeReturn(MeasuredStep):
             return ()
         told = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
         return (f"{told}, and are not in the range of returns",)
-
-
-@dataclass(frozen=True)
-class ItemMoments:
-    """Figures of the finite values seen of each number of a row; arrays have a row's shape.
-
-    `a.merge(b)` is what `item_moments` gives for the rows of both, up to rounding.
-
-    Example:
-        >>> both = item_moments(np.array([[1, 8], [2, 8]])).merge(item_moments(np.array([[6, 8]])))
-        >>> both.mean.tolist(), (both.squares / both.count).tolist()
-        ([3.0, 8.0], [4.666666666666667, 0.0])
-    """
-
-    count: NDArray[np.int64]
-    """Finite values."""
-    mean: NDArray[np.float64]
-    """Their mean, 0 where there is none."""
-    squares: NDArray[np.float64]
-    """Sum of squared distances from the mean."""
-    not_finite: int
-    """Values of all numbers of the rows that are NaN or infinite."""
-
-    @property
-    def std(self) -> NDArray[np.float64]:
-        """Standard deviation of the population, as `numpy.std`; 0 where there is no value."""
-        return np.sqrt(self.squares / np.maximum(self.count, 1))
-
-    def merge(self, other: ItemMoments) -> ItemMoments:
-        """Return the moments of the rows of both (Chan, Golub and LeVeque, 1979)."""
-        count = self.count + other.count
-        with np.errstate(over="ignore", invalid="ignore"):
-            weight = other.count / np.maximum(count, 1)
-            delta = other.mean - self.mean
-            mean = self.mean + delta * weight
-            squares = self.squares + other.squares + delta * delta * self.count * weight
-        return ItemMoments(count, mean, squares, self.not_finite + other.not_finite)
-
-
-def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> ItemMoments:
-    """Measure each number of the rows of a leaf, block by block.
-
-    Args:
-        values: `[n, *shape]` real numbers of any strides; not written to.
-        counted: `[n]` which rows count; None: all.
-
-    Returns:
-        Arrays of shape `[*shape]`. A mean or spread that float64 cannot hold is not finite.
-    """
-    shape = values.shape[1:]
-    step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))
-    none = ItemMoments(np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape), 0)
-    blocks = (
-        values[begin : begin + step]
-        if counted is None or counted[begin : begin + step].all()
-        else values[begin : begin + step][counted[begin : begin + step]]
-        for begin in range(0, len(values), step)
-    )
-    return reduce(ItemMoments.merge, map(_block_moments, blocks), none)
-
-
-def _block_moments(values: NDArray[Any]) -> ItemMoments:
-    """Measure some rows at once."""
-    shape, rows = values.shape[1:], len(values)
-    flat = values.reshape(rows, prod(shape))
-    # Few numbers a row: side by side, those of one column add up several times faster.
-    numbers = np.array(flat.T, np.float64, order="C" if flat.shape[1] <= _NARROW else "F")
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = numbers.sum(axis=1)
-        count = np.full(len(numbers), rows)
-        finite = None if np.isfinite(total).all() else np.isfinite(numbers)
-        if finite is not None:
-            numbers[~finite] = 0
-            count, total = finite.sum(axis=1), numbers.sum(axis=1)
-        mean = total / np.maximum(count, 1)
-        numbers -= mean[:, None]
-        if finite is not None:
-            numbers[~finite] = 0
-        squares = np.square(numbers, out=numbers).sum(axis=1)
-    missing = numbers.size - int(count.sum())
-    return ItemMoments(count.reshape(shape), mean.reshape(shape), squares.reshape(shape), missing)

@@ -9,7 +9,7 @@ import torch
 
 from offline_data.buffers.derived.statistics import Scale, scales_of
 from offline_data.errors import UsageError
-from offline_data.reports.moments import moments_of
+from offline_data.store.statistics import moments_of
 
 module = import_module("offline_data.buffers.derived.statistics")
 

@@ -19,8 +19,8 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.store.integrity import verify
 from offline_data.store.library import list_datasets
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 
 from .conftest import LENGTHS, UNKNOWN, rows_of

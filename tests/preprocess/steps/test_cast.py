@@ -13,7 +13,7 @@ from offline_data.preprocess.steps import columns
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.columns import DTYPES, Cast
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.store.columns import _STORABLE
+from offline_data.store.tables import STORABLE
 from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import StepContract
 
@@ -42,7 +42,7 @@ def single(values: list[float]) -> list[float]:
 
 
 def test_types_are_those_a_leaf_can_be_stored_as() -> None:
-    assert sorted(DTYPES) == sorted(dtype.name for dtype in _STORABLE)
+    assert sorted(DTYPES) == sorted(dtype.name for dtype in STORABLE)
 
 
 def test_values_are_rounded_to_the_nearest() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from offline_data.errors import UsageError
 from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps import normalize
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.normalize import ItemMoments, Normalize, item_moments
+from offline_data.preprocess.steps.normalize import Normalize
 from offline_data.preprocess.steps.registry import parse_step
+from offline_data.store import statistics
+from offline_data.store.statistics import Moments, item_moments
 from offline_data.testing.pieces import episodes_of, toy_piece, with_leaves
 from offline_data.testing.steps import StepContract, prepared
 
@@ -308,7 +309,7 @@ def test_moments_are_exact_sums(
     if holes and values.dtype.kind == "f":
         values[draw.random(values.shape) < 0.2] = draw.choice([np.nan, np.inf, -np.inf])
     counted = draw.random(len(values)) < 0.8
-    found = ItemMoments(np.zeros(shape, int), np.zeros(shape), np.zeros(shape), 0)
+    found = Moments(np.zeros(shape, int), np.zeros(shape), np.zeros(shape))
     for begin, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True):
         part = slice(begin, begin + size)
         found = found.merge(item_moments(values[part], counted[part]))
@@ -328,7 +329,7 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch, width: int) -> No
     values = np.random.default_rng(0).normal(1e4, 1, (1000, width))
     counted = np.arange(1000) % 7 != 3
     whole = item_moments(values, counted)
-    monkeypatch.setattr(normalize, "BLOCK_ITEMS", 40 * width)
+    monkeypatch.setattr(statistics, "BLOCK_ITEMS", 40 * width)
     found = item_moments(values, counted)
     np.testing.assert_allclose(found.mean, values[counted].mean(0), rtol=1e-14)
     np.testing.assert_allclose(found.std, values[counted].std(0), rtol=1e-12)

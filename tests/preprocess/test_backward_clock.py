@@ -1,4 +1,4 @@
-"""Locks of files on a machine whose clock runs backwards: nobody waits for ever."""
+"""The lock of a plan on a machine whose clock runs backwards: nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from filelock import FileLock
 
-from offline_data.fetch.downloads import unless_locked
-from offline_data.fetch.errand import FetchCancelledError, locked
 from offline_data.preprocess.shared import plan_lock
 from offline_data.progress import SILENT
 
@@ -33,41 +30,6 @@ def in_a_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     thread = threading.Thread(target=lambda: found.append(act()), daemon=True)
     thread.start()
     return thread, found
-
-
-def test_a_lock_that_is_held_is_seen(tmp_path: Path) -> None:
-    with FileLock(tmp_path / "file.lock"):
-        thread, found = in_a_thread(lambda: unless_locked(tmp_path / "file.lock", lambda: None))
-        thread.join(10)
-    assert found == [False]
-
-
-def test_a_run_that_waits_for_a_file_can_be_ended(tmp_path: Path) -> None:
-    stop, notes = threading.Event(), list[str]()
-
-    def check() -> None:
-        if stop.is_set():
-            raise FetchCancelledError
-
-    errand: Any = SimpleNamespace(
-        stop=stop, check=check, progress=SimpleNamespace(note=notes.append)
-    )
-    step: Any = SimpleNamespace(file=SimpleNamespace(path="a.hdf5"))
-
-    def wait() -> str:
-        try:
-            with locked(tmp_path / "file.lock", step, errand):
-                return "held"
-        except FetchCancelledError:
-            return "ended"
-
-    with FileLock(tmp_path / "file.lock"):
-        thread, found = in_a_thread(wait)
-        thread.join(1)
-        stop.set()
-        thread.join(10)
-    assert found == ["ended"]
-    assert notes == ["a.hdf5 is being fetched already; waiting"]
 
 
 def test_a_plan_that_is_being_changed_is_waited_for(tmp_path: Path) -> None:

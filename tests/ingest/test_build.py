@@ -10,7 +10,7 @@ from offline_data.config import Settings
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.building import Job, build, chosen_parts
+from offline_data.ingest.build import Job, build, chosen_parts
 from offline_data.ingest.options import Options
 from offline_data.progress import SILENT
 from offline_data.sources.base import SourceInfo

@@ -1,19 +1,21 @@
-"""What lies under a root: every file once, as items that can be deleted by themselves."""
+"""The files under a root, each counted once, as items that can be deleted; and pruning."""
 
 from __future__ import annotations
 
+import shutil
 import stat
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from offline_data.disk import disk_errors
-from offline_data.errors import ManifestError, OfflineDataError
-from offline_data.fetch.cache import list_downloads
+from offline_data.errors import ManifestError, NotFoundError, OfflineDataError
+from offline_data.fetch.cache import list_downloads, remove_partial, unless_locked
 from offline_data.fetch.mirrors import scheme_of
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import Entry, entry_at, survey
+from offline_data.store.library import Entry, delete_files, entry_at, remove, survey
 from offline_data.store.locks import is_locked
 
 if TYPE_CHECKING:
@@ -26,6 +28,17 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"]
 
 KINDS: tuple[Kind, ...] = ("dataset", "download", "partial", "staging", "damaged")
+
+PARTIAL_DAYS = 7
+"""Age in days from which parts of files are pruned by default."""
+
+IN_USE = "a process is working on it"
+"""Why something stays that could go otherwise."""
+
+_DAY = 86_400.0
+_TRIES = 3
+
+Fate: TypeAlias = Literal["removed", "in use", "gone"]
 
 
 @dataclass(frozen=True)
@@ -76,39 +89,32 @@ def cache_usage(settings: Settings) -> CacheUsage:
     Raises:
         AccessError: A folder may not be read.
     """
-    tally = _Tally()
+    seen: set[tuple[int, int]] = set()
+
+    def length(paths: Iterable[Path]) -> int:
+        new = {_identity(state): state.st_size for state in _states(paths)}
+        total = sum(size for file, size in new.items() if file not in seen)
+        seen.update(new)
+        return total
+
     with disk_errors(settings.root):
         found = (*_datasets(settings), *_raw_files(settings), *_staging(settings))
-        counted = tuple(replace(item, bytes=tally.take(files_of(item))) for item in found)
-        return CacheUsage(counted, tally.take([settings.root]))
+        items = tuple(replace(item, bytes=length(_files_of(item))) for item in found)
+        return CacheUsage(items, length([settings.root]))
 
 
 def bytes_freed(items: Iterable[CacheItem]) -> int:
     """Add up what the disk gets back without these items: files with a name elsewhere stay."""
-    states = [state for item in items for state in _states(files_of(item))]
+    states = [state for item in items for state in _states(_files_of(item))]
     names = Counter(map(_identity, states))
     single = {_identity(state): state for state in states}
     return sum(s.st_size for file, s in single.items() if names[file] >= s.st_nlink)
 
 
-def files_of(item: CacheItem) -> list[Path]:
+def _files_of(item: CacheItem) -> list[Path]:
     """Return the files and folders that make up an item: a part has its note beside it."""
     note = [item.path.with_suffix(".json")] if item.kind == "partial" else []
     return [item.path, *note]
-
-
-class _Tally:
-    """Adds up lengths of files, each once however many names it has."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[int, int]] = set()
-
-    def take(self, paths: Iterable[Path]) -> int:
-        """Add up what was not added up before."""
-        new = {_identity(state): state.st_size for state in _states(paths)}
-        total = sum(size for file, size in new.items() if file not in self._seen)
-        self._seen.update(new)
-        return total
 
 
 def _identity(state: os.stat_result) -> tuple[int, int]:
@@ -143,13 +149,13 @@ def _datasets(settings: Settings) -> Iterator[CacheItem]:
 
 
 def refetchable(entry: Entry) -> bool:
-    """Tell whether hosts have its raw files: what was made here, or of the user's own, has none."""
+    """Return True if hosts have its raw files: what was made here, or of the user's own, has none."""
     urls = [file.get("url") for file in entry.manifest.files]
     return bool(urls) and all(url and scheme_of(url) != "file" for url in urls)
 
 
 def _raw_files(settings: Settings) -> Iterator[CacheItem]:
-    busy = somebody_fetches(settings)
+    busy = _is_fetching(settings)
     wanted = asked_to_stay(settings)
     for item in list_downloads(settings):
         kind: Kind = "download" if item.whole else "partial"
@@ -172,20 +178,19 @@ def asked_to_stay(settings: Settings) -> dict[str, str]:
         AccessError: There are raw files, and a folder under the root may not be read.
     """
     files = {path.name: path for path in (settings.downloads / "sha256").glob("??/*")}
+    if not files:
+        return {}
     laid_out = set(map(_identity, _states(_raw_folders(settings))))
-    by_name = {
+    reasons = {
         name: "--raw-only"
         for name, path in files.items()
         if not laid_out.isdisjoint(map(_identity, _states([path])))
     }
-    manifests = [entry.manifest for entry in survey(settings.root)[0]] if files else []
-    by_dataset = {
-        str(file.get("sha256")): "--keep-raw"
-        for manifest in manifests
-        if manifest.converter.get("options", {}).get("keep_raw")
-        for file in manifest.files
-    }
-    return {**by_name, **{name: why for name, why in by_dataset.items() if name in files}}
+    for entry in survey(settings.root)[0]:
+        if entry.manifest.converter.get("options", {}).get("keep_raw"):
+            digests = (str(file.get("sha256")) for file in entry.manifest.files)
+            reasons.update((name, "--keep-raw") for name in digests if name in files)
+    return reasons
 
 
 def _raw_folders(settings: Settings) -> list[Path]:
@@ -199,7 +204,7 @@ def _staging(settings: Settings) -> Iterator[CacheItem]:
     for path in sorted(settings.staging.glob("*")):
         if not path.is_dir():
             continue
-        in_use = _held(settings.staging, lock_of_staged(path))
+        in_use = _held(settings.staging, _lock_of(path))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
         for entry in _whole_datasets(path) if not in_use else ():
@@ -217,13 +222,13 @@ def _whole_datasets(staged: Path) -> Iterator[Entry]:
             continue
 
 
-def lock_of_staged(path: Path) -> str:
+def _lock_of(staged: Path) -> str:
     """Return the name of the lock that a process holds while it writes a staging folder."""
-    return path.name.rpartition(".")[0]
+    return staged.name.rpartition(".")[0]
 
 
-def somebody_fetches(settings: Settings) -> bool:
-    """Tell whether some process fetches or converts: it may be about to read any raw file."""
+def _is_fetching(settings: Settings) -> bool:
+    """Return True if some process fetches or converts: it may be about to read any raw file."""
     folders = (settings.staging, settings.downloads / "locks")
     locks = [path for folder in folders for path in folder.glob("*.lock")]
     return any(_held(path.parent, path.stem) for path in locks)
@@ -241,3 +246,140 @@ def _age(path: Path) -> float:
         return max(0.0, time.time() - path.stat().st_mtime)
     except FileNotFoundError:
         return 0.0
+
+
+@dataclass(frozen=True)
+class PrunePlan:
+    """The result of `plan_prune`; nothing has been deleted."""
+
+    items: tuple[CacheItem, ...]
+    """Items to delete."""
+    kept: tuple[tuple[CacheItem, str], ...]
+    """Items other than datasets that are kept, each with the reason in half a sentence."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The result of `remove_items`."""
+
+    removed: tuple[CacheItem, ...]
+    """Deleted."""
+    in_use: tuple[CacheItem, ...]
+    """Left alone, because a process is working on them."""
+    gone: tuple[CacheItem, ...]
+    """Deleted by somebody else meanwhile."""
+    freed: int
+    """Bytes that the disk has back."""
+    failures: tuple[OfflineDataError, ...] = ()
+    """Why the remaining ones are still there."""
+
+
+def plan_prune(settings: Settings, older_than_days: int | None = None) -> PrunePlan:
+    """Choose what no dataset needs: raw files, parts left for long, abandoned conversions.
+
+    No dataset reads raw files once it is converted. Those stay that were asked to stay
+    (`--keep-raw`, `--raw-only`), those that cannot be fetched again, and whatever a process is
+    working on; `remove_items` deletes the former two where they are named.
+
+    Args:
+        settings: The root.
+        older_than_days: Only what is as old; None: parts of `PARTIAL_DAYS`, the rest at any age.
+
+    Raises:
+        AccessError: A folder may not be read.
+    """
+    judged = [
+        (item, _reason_to_keep(item, older_than_days))
+        for item in cache_usage(settings).items
+        if item.kind not in {"dataset", "damaged"}
+    ]
+    return PrunePlan(
+        tuple(item for item, reason in judged if reason is None),
+        tuple((item, reason) for item, reason in judged if reason is not None),
+    )
+
+
+def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
+    if item.in_use:
+        return IN_USE
+    if not item.refetchable:
+        return "cannot be fetched again"
+    if item.wanted:
+        return f"asked for with {item.wanted}"
+    least = days if days is not None else PARTIAL_DAYS if item.kind == "partial" else 0
+    return f"younger than {least} days" if item.age < least * _DAY else None
+
+
+def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
+    """Delete items, one after the other; one that cannot be deleted does not keep the others.
+
+    What URLs had stays on record, and is compared when they are fetched again.
+
+    Args:
+        items: What `cache_usage` or `plan_prune` returned.
+        settings: The same root.
+    """
+    fates: dict[Fate, list[CacheItem]] = {"removed": [], "in use": [], "gone": []}
+    freed, failures = 0, []
+    for item in dict.fromkeys(items):
+        try:
+            with disk_errors(item.path):
+                size = bytes_freed([item])
+                fate = _remove(item, settings)
+        except OfflineDataError as error:
+            failures.append(error)
+            continue
+        fates[fate].append(item)
+        freed += size if fate == "removed" else 0
+    removed, in_use, gone = map(tuple, fates.values())
+    return Removal(removed, in_use, gone, freed, tuple(failures))
+
+
+def _remove(item: CacheItem, settings: Settings) -> Fate:
+    """Delete one item.
+
+    Raises:
+        OSError, AccessError: It may not be deleted, or nobody can tell whether it is in use.
+    """
+    if not item.path.exists():
+        return "gone"
+    if item.kind == "dataset":
+        try:
+            remove(entry_at(item.path))
+        except NotFoundError:
+            return "gone"
+        return "removed"
+    if item.kind == "damaged":
+        delete_files(item.path)
+        return "removed"
+    if item.kind == "download":
+        return _remove_raw(item.path, settings)
+    if item.kind == "staging":
+        lock = settings.staging / f"{_lock_of(item.path)}.lock"
+        done = unless_locked(lock, lambda: _remove_tree(item.path))
+    else:
+        lock = settings.downloads / "locks" / f"{item.path.stem}.lock"
+        done = unless_locked(lock, lambda: remove_partial(item.path))
+    return "removed" if done else "in use"
+
+
+def _remove_raw(path: Path, settings: Settings) -> Fate:
+    """Delete a whole raw file, or a folder of them and the empty folders above it."""
+    if _is_fetching(settings):
+        return "in use"
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return "removed"
+    _remove_tree(path)
+    for above in path.parents:
+        if above == settings.downloads or any(above.iterdir()):
+            break
+        above.rmdir()
+    return "removed"
+
+
+def _remove_tree(path: Path) -> None:
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # somebody else deletes in there at the same time
+            shutil.rmtree(path)
+            break

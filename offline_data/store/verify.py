@@ -15,10 +15,10 @@ from offline_data.errors import AccessError, FormatError, IntegrityError
 from offline_data.progress import SILENT
 from offline_data.store.audit import equal_rows
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
+from offline_data.store.library import foreign_files
 from offline_data.store.manifest import check_digest, read_manifest
-from offline_data.store.meta import meta_files
-from offline_data.store.ownership import foreign_files
-from offline_data.store.reader import DatasetReader, look_at
+from offline_data.store.reader import DatasetReader, file_problem
+from offline_data.store.tables import meta_files
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Problem:
     file: str
     """Relative posix path in the dataset directory."""
     problem: str
-    """What is wrong, as half a sentence: "is missing", "has 10 bytes, not 20"."""
+    """The problem, as half a sentence: "is missing", "has 10 bytes, not 20"."""
 
 
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
@@ -67,7 +67,7 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
     plain: set[str] = set()
     with progress.task("verify", manifest.bytes, "B") as task:
         for name, entry in manifest.digests.items():
-            problem = look_at(path, name, entry["size"], plain)
+            problem = file_problem(path, name, entry["size"], plain)
             problem = problem or _compare_digest(path / name, entry["sha256"], task)
             if problem:
                 problems.append(Problem(name, problem))
@@ -100,7 +100,7 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
         for file, text in meta_files(name, spec).items():
             if file not in reader.manifest.digests:
                 yield Problem(file, "is not in the manifest")
-            elif _json_of(reader.path / file) != json.loads(text):
+            elif _json_at(reader.path / file) != json.loads(text):
                 yield Problem(file, "does not describe the files as the manifest does")
     for file, part in ((EPISODES, "starts"), (TEXT, "vocabularies")):
         try:
@@ -110,15 +110,14 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
             return
     steps = STEPS if STEPS in tables else TED
     yield from _compare_steps(reader, steps)
-    for table, words in reader.vocabularies.items():
-        for leaf in tables[table].leaves if table in tables else ():
-            root = leaf.key[1:] if leaf.key[0] == "next" else leaf.key
-            known = words.get(leaf.key, words.get(root, []))
-            if leaf.text and not _codes_are_of(reader.leaf(table, leaf.key), len(known)):
-                yield Problem(TEXT, f"has {len(known)} words for {join_key(leaf.key)}, too few")
+    for table, spec in tables.items():
+        for leaf in spec.leaves:
+            known = len(reader.words(leaf.key, table) or ()) if leaf.text else 0
+            if leaf.text and not _codes_are_of(reader.leaf(table, leaf.key), known):
+                yield Problem(TEXT, f"has {known} words for {join_key(leaf.key)}, too few")
 
 
-def _json_of(path: Path) -> Any:
+def _json_at(path: Path) -> Any:
     try:
         return read_json(path)
     except FormatError:
@@ -147,18 +146,14 @@ def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
         yield Problem(steps, f"has {wrong_episodes} rows with the number of another episode")
     if wrong_done:
         yield Problem(steps, f"has {wrong_done} rows whose next/done is not terminated | truncated")
-    ended = {
-        name: reader.step(key)[last, 0]
-        for name, key in (("terminated", TERMINATED), ("truncated", TRUNCATED))
-    }
-    for name, flag in ended.items():
-        if not np.array_equal(columns[name], flag):
+    for name, key in (("terminated", TERMINATED), ("truncated", TRUNCATED)):
+        if not np.array_equal(columns[name], reader.step(key)[last, 0]):
             yield Problem(EPISODES, f"has flags {name!r} that the last steps do not have")
     if not _returns_fit(reader, columns["return"]):
         yield Problem(EPISODES, "has returns that are not the sums of the rewards")
     final = columns["final_observation"]
     counts["without_final_observation"] = int((~final).sum())
-    counts["valid_transitions"] = rows - int((~final & ~ended["terminated"]).sum())
+    counts["valid_transitions"] = rows - int((~final & ~reader.step(TERMINATED)[last, 0]).sum())
     for name, count in counts.items():
         stated = reader.manifest.counts.get(name, count)
         if stated != count:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from offline_data.errors import IntegrityError
-from offline_data.store.integrity import verify
 from offline_data.store.layout import MANIFEST, LayoutName
 from offline_data.store.manifest import dump_manifest, read_manifest
 from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 
 

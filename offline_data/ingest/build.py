@@ -1,0 +1,279 @@
+"""Raw data into a published dataset directory: read part by part, in order, and written.
+
+Raw files are read in child processes (`ParserProcess`), one or, where that pays, as many as there
+are workers; what needs no parsing, a dataset directory of this package, in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.ingest.parsing import ParserProcess
+from offline_data.sources.base import Part
+from offline_data.store.manifest import Manifest
+from offline_data.store.publish import publish
+from offline_data.store.writer import Announced, DatasetWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.episodes import Dropped, EpisodeBatch
+    from offline_data.ids import DatasetId
+    from offline_data.ingest.options import Options
+    from offline_data.progress import Progress
+    from offline_data.sources.base import RawDataset
+    from offline_data.store.layout import LayoutName
+
+BUDGET = 32 << 20
+"""Bytes of one part; a conversion holds a few of them at a time."""
+
+_PARTS_PER_WORKER = 6
+"""Parts a worker should get at least, so that none waits long for the last."""
+
+_PROBES = 16
+"""The first part is begun with two pieces of a sixteenth, to see how long reading takes."""
+
+_WORTH_WORKERS = 1.0
+"""Seconds that worker processes must be expected to save, to pay for their start."""
+
+
+class StrictError(FormatError):
+    """A sound source with a leaf that cannot be kept, where `strict` allows none."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One dataset to be built."""
+
+    id: DatasetId
+    """Its id, with the revision that is written."""
+    adapter: str
+    """Source whose adapter reads the raw files."""
+    layout: LayoutName
+    """Layout to write."""
+    destination: Path
+    """The dataset directory."""
+    files: tuple[dict[str, Any], ...] = ()
+    """Raw files, for the manifest."""
+    parents: tuple[str, ...] = ()
+    """Ids of datasets it is made from."""
+    recorded_options: Mapping[str, Any] | None = None
+    """Options the manifest keeps, where they are not those of this run (a change of layout)."""
+
+
+def destination_of(dataset: DatasetId, settings: Settings) -> Path:
+    """Return the directory of a dataset with a revision."""
+    return settings.root / dataset.folder / (dataset.revision or "unversioned")
+
+
+def build(
+    raw: RawDataset,
+    job: Job,
+    options: Options,
+    settings: Settings,
+    progress: Progress,
+    staging: Path,
+) -> Manifest:
+    """Read all parts, write, audit and publish; returns the manifest of what is there now.
+
+    Raises:
+        FormatError: The raw files, or with `strict` a leaf that cannot be kept.
+        AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
+    """
+    if options.strict:
+        _refuse_dropped(raw.info.dropped)
+    for warning in raw.info.warnings:
+        progress.note(warning)
+    parts = chosen_parts(raw.parts(BUDGET), options.episodes)
+    if options.episodes is None:
+        announced = Announced(raw.info.transitions, raw.info.episodes)
+    else:
+        announced = Announced(episodes=parts[-1].stop - parts[0].first)
+    writer = DatasetWriter(
+        staging / "dataset",
+        _header(raw, job, options),
+        audit=options.audit,
+        announced=announced,
+    )
+    total = parts[-1].stop - parts[0].first
+    with writer, progress.task(f"convert {job.id.name}", total, "episodes") as task:
+        for batch in read_parts(raw, parts, settings.workers):
+            if options.strict:
+                _refuse_dropped(batch.dropped)
+            writer.append(batch)
+            task.advance(len(batch.lengths))
+        manifest = writer.finish()
+    for kept in publish(staging / "dataset", job.destination):
+        progress.note(f"{kept} is not the dataset's, and was kept")
+    return manifest
+
+
+def chosen_parts(
+    parts: Sequence[Part], episodes: tuple[int | None, int | None] | None
+) -> list[Part]:
+    """Cut parts to a half-open range of episodes.
+
+    Raises:
+        NotFoundError: The range holds no episode of the source.
+
+    Example:
+        >>> chosen_parts([Part(0, 4), Part(4, 9)], (2, 5))
+        [Part(first=2, stop=4, transitions=None), Part(first=4, stop=5, transitions=None)]
+    """
+    count = parts[-1].stop if parts else 0
+    first, stop = episodes or (None, None)
+    first, stop = first or 0, count if stop is None else stop
+    chosen = [
+        part
+        if first <= part.first and part.stop <= stop
+        else Part(max(part.first, first), min(part.stop, stop))
+        for part in parts
+        if part.first < stop and first < part.stop
+    ]
+    if not chosen:
+        raise NotFoundError(f"The source has {count} episodes; none is in the range asked for")
+    return chosen
+
+
+def _refuse_dropped(dropped: Sequence[Dropped]) -> None:
+    if dropped:
+        first = dropped[0]
+        raise StrictError(
+            f"--strict: {len(dropped)} leaves cannot be kept, first {first.key!r}: {first.reason}",
+            hint="without --strict they are left out and listed in the manifest under `dropped`",
+        )
+
+
+def _header(raw: RawDataset, job: Job, options: Options) -> Manifest:
+    info = raw.info
+    return Manifest(
+        id=str(job.id),
+        source=job.id.source,
+        name=job.id.name,
+        revision=job.id.revision or "",
+        layout=job.layout,
+        tables={},
+        counts={},
+        converter={
+            "name": "offline-data",
+            "version": package_version(),
+            "adapter": job.adapter,
+            "options": job.recorded_options or options.to_json(),
+        },
+        files=job.files,
+        spaces=info.spaces,
+        environment=info.environment,
+        about=info.about,
+        licence=info.licence,
+        citation=info.citation,
+        notes=(*info.notes, *info.warnings),
+        dropped=tuple(vars(leaf) for leaf in info.dropped),
+        parents=job.parents,
+    )
+
+
+def package_version() -> str:
+    """Return the installed version of this package, `0` in a tree that is not installed."""
+    try:
+        return version("offline-data")
+    except PackageNotFoundError:
+        return "0"
+
+
+def local_files(path: Path) -> tuple[dict[str, Any], ...]:
+    """Describe raw files of the user's for the manifest: names and sizes, no digests."""
+    if path.is_file():
+        names = {path.name: path}
+    else:
+        found = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        names = {file.relative_to(path).as_posix(): file for file in found}
+    if not names:
+        raise NotFoundError(f"{path} holds no files")
+    return tuple(
+        {"path": name, "url": None, "size": file.stat().st_size, "sha256": None}
+        for name, file in names.items()
+    )
+
+
+def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
+    """Yield the batch of every part, in order.
+
+    A little is read first; where its time says that it pays, several processes read the rest in
+    smaller parts, each every `workers`-th one, at most two parts ahead.
+
+    Raises:
+        FormatError: What the adapter raised, also in a worker.
+    """
+    parts = _with_probes(parts)
+    for part in parts[:1]:  # its time is that of opening and importing, too
+        yield raw.read(part)
+    left = 0.0
+    for part in parts[1:2]:
+        begin = time.perf_counter()
+        batch = raw.read(part)
+        each = (time.perf_counter() - begin) / (part.stop - part.first)
+        left = each * (parts[-1].stop - part.stop)
+        yield batch
+    rest = parts[2:]
+    pays = not raw.threaded and left * (1 - 1 / workers) > _WORTH_WORKERS
+    if isinstance(raw, ParserProcess) and pays:
+        smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
+        yield from _read_in_workers(raw, smaller, min(workers, len(smaller)))
+    else:
+        yield from _read_ahead(raw, rest)
+
+
+def _with_probes(parts: Sequence[Part]) -> list[Part]:
+    """Cut two small pieces off the beginning of the first part."""
+    probes = _pieces(parts[:1], _PROBES)[:2]
+    begun = probes[-1].stop
+    rest = [Part(begun, parts[0].stop)] if begun < parts[0].stop else []
+    return [*probes, *rest, *parts[1:]]
+
+
+def _pieces(parts: Sequence[Part], count: int) -> list[Part]:
+    """Cut each part into about `count` consecutive ones of as many episodes.
+
+    Example:
+        >>> [(p.first, p.stop) for p in _pieces([Part(0, 5), Part(5, 6)], 2)]
+        [(0, 3), (3, 5), (5, 6)]
+    """
+    return [
+        Part(first, min(first + step, part.stop))
+        for part in parts
+        for step in [-(-(part.stop - part.first) // count)]
+        for first in range(part.first, part.stop, step)
+    ]
+
+
+def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch]:
+    """Read each part while the one before it is being packed and written."""
+    with ThreadPoolExecutor(1, thread_name_prefix="offline-data-read") as pool:
+        pending = deque(pool.submit(raw.read, part) for part in parts[:1])
+        for part in parts[1:]:
+            batch = pending.popleft().result()
+            pending.append(pool.submit(raw.read, part))
+            yield batch
+        for last in pending:
+            yield last.result()
+
+
+def _read_in_workers(
+    raw: ParserProcess, parts: Sequence[Part], workers: int
+) -> Iterator[EpisodeBatch]:
+    with ExitStack() as stack:
+        others = [stack.enter_context(raw.another()) for _ in range(workers - 1)]
+        processes = [raw, *others]
+        for number, part in enumerate(parts):
+            processes[number % workers].send(part)
+        for number in range(len(parts)):
+            yield processes[number % workers].receive()
