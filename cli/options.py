@@ -2,21 +2,26 @@
 
 import re
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from offline_data.errors import UsageError
 
-Dataset = Annotated[
-    str, typer.Argument(metavar="ID", help="Dataset id or path of a dataset directory.")
-]
-Datasets = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Dataset ids or paths of dataset directories.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done without doing it.")
-]
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return an option with a help text; `names` only if they do not follow from the parameter."""
+    return typer.Option(*names, help=text, **more)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument with its name and a help text."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+Dataset = Annotated[str, argument("ID", "Dataset id or path of a dataset directory.")]
+Datasets = Annotated[list[str], argument("ID", "Dataset ids or paths of dataset directories.")]
+DryRun = Annotated[bool, option("Show what would be done without doing it.", "--dry-run")]
 
 
 class LayoutName(str, Enum):
@@ -28,38 +33,38 @@ class LayoutName(str, Enum):
 
 Layout = Annotated[
     LayoutName | None,
-    typer.Option(
-        help="compact (default): every observation stored once. ted: one file per leaf with "
+    option(
+        "compact (default): every observation stored once. ted: one file per leaf with "
         "`next` stored too; opens with TensorDict.load_memmap."
     ),
 ]
 Episodes = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Only episodes A up to but excluding B, counted from 0 (0:10 = the first ten).",
         metavar="A:B",
-        help="Only episodes A up to but excluding B, counted from 0 (0:10 = the first ten).",
     ),
 ]
 Strict = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Fail if any field of the source cannot be stored (default: drop it and say so).",
         "--strict",
-        help="Fail if any field of the source cannot be stored (default: drop it and say so).",
     ),
 ]
 KeepEpisodes = Annotated[
     bool,
-    typer.Option(
-        "--keep-episodes",
-        help="For D4RL files: keep an episode whole if the source's next observation differs "
+    option(
+        "For D4RL files: keep an episode whole if the source's next observation differs "
         "from the next row, and store both (default: end the episode there as truncated).",
+        "--keep-episodes",
     ),
 ]
 Audit = Annotated[
     str,
-    typer.Option(
+    option(
+        "Share of rows to read back and compare with the source: all, none or e.g. 0.01.",
         metavar="all|FRACTION|none",
-        help="Share of rows to read back and compare with the source: all, none or e.g. 0.01.",
     ),
 ]
 DEFAULT_AUDIT = "0.01"

@@ -4,13 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from offline_data.config import Settings
 from offline_data_cli.commands.info import info_result
 from offline_data_cli.commands.inspection import sample_result, stats_result
 from offline_data_cli.commands.manage import verify_result
 from offline_data_cli.context import Context
+from offline_data_cli.options import option
 from offline_data_cli.result import Result
 
 NAME = "demo/cartpole"
@@ -19,9 +18,7 @@ BATCH = 32
 
 def demo(
     context: Context,
-    keep: Annotated[
-        bool, typer.Option("--keep", help=f"Keep the dataset as local:{NAME}.")
-    ] = False,
+    keep: Annotated[bool, option(f"Keep the dataset as local:{NAME}.", "--keep")] = False,
 ) -> Result:
     """Record, convert, verify and sample a tiny dataset. Works offline."""
     import tempfile

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
 from offline_data.errors import OfflineDataError
 from offline_data.ids import DatasetId, parse_id
 from offline_data_cli.context import Context
@@ -16,6 +14,8 @@ from offline_data_cli.options import (
     KeepEpisodes,
     Layout,
     Strict,
+    argument,
+    option,
     parse_episodes,
 )
 from offline_data_cli.result import Block, Column, Field, Fields, Result, Table
@@ -41,20 +41,17 @@ _STORED = (
 def download(
     context: Context,
     datasets: Annotated[
-        list[str],
-        typer.Argument(metavar="ID", help="Dataset ids, as `search` and `list --remote` show."),
+        list[str], argument("ID", "Dataset ids, as `search` and `list --remote` show.")
     ],
     layout: Layout = None,
     episodes: Episodes = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Download and convert again, replacing the dataset.")
+        bool, option("Download and convert again, replacing the dataset.", "--force")
     ] = False,
     raw_only: Annotated[
-        bool, typer.Option("--raw-only", help="Download the raw files without converting them.")
+        bool, option("Download the raw files without converting them.", "--raw-only")
     ] = False,
-    keep_raw: Annotated[
-        bool, typer.Option("--keep-raw", help="Keep the raw files after conversion.")
-    ] = False,
+    keep_raw: Annotated[bool, option("Keep the raw files after conversion.", "--keep-raw")] = False,
     keep_episodes: KeepEpisodes = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
@@ -156,25 +153,17 @@ def _plan(dataset: DatasetId, context: Context, options: "ingest.Options") -> Re
 
 def convert(
     context: Context,
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="Minari folder, HDF5 file or dataset directory.")
-    ],
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the dataset; its id is local:NAME.")
-    ],
+    path: Annotated[Path, argument("PATH", "Minari folder, HDF5 file or dataset directory.")],
+    name: Annotated[str, argument("NAME", "Name of the dataset; its id is local:NAME.")],
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="SOURCE",
-            help="Format of PATH: minari, d4rl or local. (default: detected)",
+        option(
+            "Format of PATH: minari, d4rl or local. (default: detected)", "--from", metavar="SOURCE"
         ),
     ] = None,
     layout: Layout = None,
     episodes: Episodes = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace local:NAME if it exists.")
-    ] = False,
+    force: Annotated[bool, option("Replace local:NAME if it exists.", "--force")] = False,
     keep_episodes: KeepEpisodes = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
@@ -191,10 +180,9 @@ def convert(
         force=force,
         keep_episodes=keep_episodes,
     )
-    place = path.expanduser()
-    return stored_result(
-        ingest.convert(place, name, context.settings, options, context.progress, source=source)
-    )
+    place, settings = path.expanduser(), context.settings
+    stored = ingest.convert(place, name, settings, options, context.progress, source=source)
+    return stored_result(stored)
 
 
 def stored_result(stored: "ingest.Result") -> Result:

@@ -3,10 +3,8 @@
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from offline_data_cli.context import Context
-from offline_data_cli.options import Dataset
+from offline_data_cli.options import Dataset, option
 from offline_data_cli.render import number
 from offline_data_cli.result import Block, Column, Field, Fields, Result, Table
 
@@ -20,41 +18,23 @@ _MOST_ITEMS = 6
 _MOST = 1 << 24
 """Largest batch in transitions."""
 
-_LEAVES = (
-    Column("LEAF"),
-    Column("TYPE"),
-    Column("SHAPE"),
-    Column("MIN", "number"),
-    Column("MAX", "number"),
-)
-_STATISTICS = (
-    Column("LEAF"),
-    Column("TYPE"),
-    Column("MIN", "number"),
-    Column("MAX", "number"),
-    Column("MEAN", "number"),
-    Column("STD", "number"),
-    Column("NAN", "number"),
-    Column("INF", "number"),
-)
+
+def _numbers(*titles: str) -> tuple[Column, ...]:
+    return tuple(Column(title, "number") for title in titles)
+
+
+_LEAVES = (Column("LEAF"), Column("TYPE"), Column("SHAPE"), *_numbers("MIN", "MAX"))
+_STATISTICS = (Column("LEAF"), Column("TYPE"), *_numbers("MIN", "MAX", "MEAN", "STD", "NAN", "INF"))
 _TEXTS = (Column("TEXT"), Column("DISTINCT", "count"), Column("MISSING", "count"), Column("COMMON"))
-_EPISODES = (
-    Column("EPISODES"),
-    Column("MIN", "number"),
-    Column("MEDIAN", "number"),
-    Column("MEAN", "number"),
-    Column("MAX", "number"),
-)
+_EPISODES = (Column("EPISODES"), *_numbers("MIN", "MEDIAN", "MEAN", "MAX"))
 
 
 def head(
     context: Context,
     dataset: Dataset,
-    count: Annotated[
-        int, typer.Option("-n", metavar="N", min=1, help="Number of transitions.")
-    ] = 5,
+    count: Annotated[int, option("Number of transitions.", "-n", metavar="N", min=1)] = 5,
     episode: Annotated[
-        int | None, typer.Option(metavar="E", min=0, help="Only episode E, counted from 0.")
+        int | None, option("Only episode E, counted from 0.", metavar="E", min=0)
     ] = None,
 ) -> Result:
     """Show the first transitions of a dataset or of one episode."""
@@ -96,17 +76,16 @@ def sample(
     context: Context,
     dataset: Dataset,
     batch: Annotated[
-        int,
-        typer.Option("--batch", metavar="N", min=1, max=_MOST, help="Transitions in the batch."),
+        int, option("Transitions in the batch.", "--batch", metavar="N", min=1, max=_MOST)
     ] = 256,
     slices: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Sample slices of L consecutive steps instead of single transitions.",
             "--slices",
             metavar="L",
             min=1,
             max=_MOST,
-            help="Sample slices of L consecutive steps instead of single transitions.",
         ),
     ] = None,
 ) -> Result:
@@ -188,12 +167,7 @@ def stats_result(found: "DatasetStats") -> Result:
         (
             leaf.key,
             leaf.dtype + (str(list(leaf.shape)) if leaf.shape else ""),
-            leaf.min,
-            leaf.max,
-            leaf.mean,
-            leaf.std,
-            leaf.nan,
-            leaf.inf,
+            *(leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf),
         )
         for leaf in found.leaves
     )

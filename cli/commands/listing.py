@@ -3,10 +3,9 @@
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from offline_data.errors import ManifestError
 from offline_data_cli.context import Context
+from offline_data_cli.options import argument, option
 from offline_data_cli.result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -31,16 +30,10 @@ class Sort(str, Enum):
 
 def list_(
     context: Context,
-    source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="Only datasets of this source.")
-    ] = None,
-    remote: Annotated[
-        bool, typer.Option("--remote", help="List the datasets that sources offer.")
-    ] = False,
-    prefix: Annotated[
-        str, typer.Option(metavar="P", help="Only ids or names that start with P.")
-    ] = "",
-    sort: Annotated[Sort, typer.Option(help="Sort by size (largest first) or by id.")] = Sort.name,
+    source: Annotated[str | None, argument("SOURCE", "Only datasets of this source.")] = None,
+    remote: Annotated[bool, option("List the datasets that sources offer.", "--remote")] = False,
+    prefix: Annotated[str, option("Only ids or names that start with P.", metavar="P")] = "",
+    sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
 ) -> Result:
     """List the datasets on this disk or, with --remote, those that sources offer."""
     if source is not None:
@@ -101,9 +94,7 @@ def _matches(text: str, prefix: str) -> bool:
 
 def search(
     context: Context,
-    query: Annotated[
-        list[str], typer.Argument(metavar="QUERY", help="Words, all of which must match.")
-    ],
+    query: Annotated[list[str], argument("QUERY", "Words, all of which must match.")],
 ) -> Result:
     """Search the catalogues of all sources. Works offline."""
     from offline_data.reports import catalog

@@ -6,12 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import typer
-
 from offline_data.disk import human_bytes
 from offline_data.errors import IntegrityError, NotFoundError
 from offline_data_cli.context import Context
-from offline_data_cli.options import Dataset, Datasets, DryRun
+from offline_data_cli.options import Dataset, Datasets, DryRun, argument, option
 from offline_data_cli.render import confirm, say
 from offline_data_cli.result import Block, Column, Result, Table
 
@@ -141,9 +139,7 @@ def prune(
     context: Context,
     older_than: Annotated[
         int | None,
-        typer.Option(
-            "--older-than", metavar="DAYS", min=0, help="Only files at least DAYS days old."
-        ),
+        option("Only files at least DAYS days old.", "--older-than", metavar="DAYS", min=0),
     ] = None,
     dry_run: DryRun = False,
 ) -> Result:
@@ -163,9 +159,7 @@ def prune(
 
 def cache_rm(
     context: Context,
-    targets: Annotated[
-        list[str], typer.Argument(metavar="KIND|PATH", help="Kind or path, as `cache ls` shows it.")
-    ],
+    targets: Annotated[list[str], argument("KIND|PATH", "Kind or path, as `cache ls` shows it.")],
     dry_run: DryRun = False,
 ) -> Result:
     """Delete files by kind or path. Lists them and asks first."""

@@ -2,14 +2,13 @@
 
 import shlex
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from offline_data.errors import OfflineDataError, UsageError
 from offline_data_cli.context import Context
-from offline_data_cli.options import DEFAULT_AUDIT, Audit, DryRun, Layout
+from offline_data_cli.options import DEFAULT_AUDIT, Audit, DryRun, Layout, argument, option
 from offline_data_cli.recipes import made_result, outlook_result, planned_result, step_list
 from offline_data_cli.result import Result
 
@@ -42,51 +41,38 @@ class Engine(str, Enum):
     ray = "ray"
 
 
-def _calling(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="How functions are called", **more)
-
-
-def _running(text: str, *names: str, **more: Any) -> Any:
-    panel = "Execution (does not change the result)"
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+_calling = partial(option, rich_help_panel="How functions are called")
+_running = partial(option, rich_help_panel="Execution (does not change the result)")
 
 
 def preprocess(
     context: Context,
     dataset: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Dataset id or path of a dataset directory.")
+        str | None, argument("ID", "Dataset id or path of a dataset directory.")
     ] = None,
     fn: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:FN|pkg.mod:FN", help="Python function to apply before any --step."
-        ),
+        option("Python function to apply before any --step.", metavar="FILE.py:FN|pkg.mod:FN"),
     ] = None,
     step: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME[:ARGS]",
-            help="Step to apply; repeatable. fn:FILE.py:FN applies a function.",
+        option(
+            "Step to apply; repeatable. fn:FILE.py:FN applies a function.", metavar="NAME[:ARGS]"
         ),
     ] = None,
-    list_steps: Annotated[
-        bool, typer.Option("--list-steps", help="List all steps with examples.")
-    ] = False,
-    out: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write the dataset local:NAME.")
-    ] = None,
+    list_steps: Annotated[bool, option("List all steps with examples.", "--list-steps")] = False,
+    out: Annotated[str | None, option("Write the dataset local:NAME.", metavar="NAME")] = None,
     dest: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write to this directory instead of the root."),
+        Path | None, option("Write to this directory instead of the root.", metavar="DIR")
     ] = None,
     num_frames: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Use only the first N transitions.")
+        int | None, option("Use only the first N transitions.", metavar="N", min=1)
     ] = None,
     layout: Layout = None,
     audit: Audit = DEFAULT_AUDIT,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    resume: Annotated[bool, option("Continue an interrupted run.", "--resume")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing dataset; discard interrupted runs.")
+        bool, option("Replace an existing dataset; discard interrupted runs.", "--force")
     ] = False,
     dry_run: DryRun = False,
     batched: Annotated[
@@ -223,18 +209,14 @@ def _executor(
 def worker(
     context: Context,
     plan: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="Plan written by `preprocess --plan-only --plan FILE`."),
+        Path, option("Plan written by `preprocess --plan-only --plan FILE`.", metavar="FILE")
     ],
-    rank: Annotated[
-        int | None, typer.Option(metavar="I", help="Index of this worker, from 0.")
-    ] = None,
+    rank: Annotated[int | None, option("Index of this worker, from 0.", metavar="I")] = None,
     world: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Total number of workers. (default: one per task)"),
+        int | None, option("Total number of workers. (default: one per task)", metavar="N", min=1)
     ] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Run no task; publish the dataset if all are finished.")
+        bool, option("Run no task; publish the dataset if all are finished.", "--finish")
     ] = False,
 ) -> Result:
     """Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.
