@@ -100,7 +100,7 @@ def resolve_settings(
             `offline_data.config_file.config_place`); a test passes its own.
 
     Raises:
-        UsageError: A value that cannot be meant; the message names the variable, or file and key.
+        UsageError: Invalid value; the message names the variable, or file and key.
         AccessError: The config file may not be read.
 
     Example:

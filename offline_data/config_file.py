@@ -31,7 +31,7 @@ VARIABLE = "OFFLINE_DATA_CONFIG"
 
 _LARGEST = 1 << 20
 _LONGEST_NAME = 255
-_NAMED = f"it is the config file; {VARIABLE} names another"
+_NAMED = f"this is the config file; set {VARIABLE} to use another"
 
 KEYS = ("root", "offline", "workers", "mirrors")
 """What the file may say."""
@@ -123,7 +123,7 @@ def _text(path: Path, *, named: bool) -> str | None:
             return None
         raise UsageError(
             f"{VARIABLE} is {str(path)!r}: there is no such file",
-            hint=f"unset {VARIABLE}, or write the file",
+            hint=f"unset {VARIABLE} or create the file",
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not TOML: it is not UTF-8: {error.reason}") from error
@@ -142,7 +142,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         value: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path} is not TOML: {error}", hint="texts and URLs stand in quotes: root = '/data'"
+            f"{path} is not TOML: {error}", hint="put text and URLs in quotes: root = '/data'"
         ) from error
     return value
 

@@ -49,9 +49,8 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
         )
     if prefix.endswith("/") and found[-1].isalnum():
         raise UsageError(
-            f"{where}: the mirror of {prefix} is {shown}, without the slash at the end that "
-            "the prefix has",
-            hint=f"write {shown}/, for the prefix is replaced letter by letter",
+            f"{where}: the mirror of {prefix} is {shown}, without the trailing slash of the prefix",
+            hint=f"write {shown}/, because the prefix is replaced literally",
         )
     return prefix, found
 

@@ -49,8 +49,8 @@ def test_a_folder_s_files_are_found(slash: str, tmp_path: Path) -> None:
         ("http://a/", "http:///x/", "is 'http:///x/'"),
         ("http://a/", "http://b/ http://c/", "is 'http://b/ http://c/'"),
         ("http://a/", "", "is ''"),
-        ("http://a/", "http://b", "is http://b, without the slash at the end"),
-        ("http://a/", "file:///data", "is file:///data, without the slash"),
+        ("http://a/", "http://b", "is http://b, without the trailing slash"),
+        ("http://a/", "file:///data", "is file:///data, without the trailing slash"),
     ],
 )
 def test_what_cannot_be_meant_is_named(prefix: str, replacement: str, said: str) -> None:
