@@ -65,7 +65,8 @@ def _from_places(step: FileStep, index: int, errand: Errand) -> FetchedFile:
             if not failures.add(url, error):
                 raise
             if failures.host_is_down and errand.hosts.failed(url) and len(step.places) > 1:
-                errand.progress.note(f"{host_of(url)} comes last from now on: {error.message}")
+                host = host_of(url)
+                errand.progress.note(f"{host} failed: {error.message}; trying other hosts first")
     raise failures.summary()
 
 

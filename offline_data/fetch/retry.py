@@ -68,9 +68,9 @@ def persist(
 
 
 def _given_up(error: TransientError, failures: int) -> NetworkError:
-    tries = "one try" if failures == 1 else f"{failures} tries in a row"
+    tries = "1 attempt" if failures == 1 else f"{failures} attempts in a row"
     return NetworkError(
-        f"{error.message} (given up after {tries} that brought next to nothing)",
+        f"{error.message} (gave up after {tries} without progress)",
         hint="run the same command again: it goes on where it stopped; "
         "OFFLINE_DATA_MIRRORS names other hosts",
     )

@@ -20,7 +20,7 @@ def test_it_gives_up_after_so_many_tries_without_a_new_byte() -> None:
         tries.append(1)
         raise TransientError("host was cut")
 
-    with pytest.raises(NetworkError, match="4 tries in a row") as caught:
+    with pytest.raises(NetworkError, match="4 attempts in a row") as caught:
         persist(attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached))
     assert len(tries) == 5
     assert type(caught.value) is NetworkError
