@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Concat(Step):
-    """Join leaves into one along the last axis, in the order they are named; the sources go.
+    """Join leaves into one along the last axis, in the order given; the sources are dropped.
 
     Rows of one number count as `[1]`; all other axes must be equal. Sources are observation leaves,
     and the result is one, joined before and after the action alike; or all step leaves under

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Crop(ImageStep):
-    """Keep `height` x `width` pixels of every image, from the middle unless said; a view.
+    """Keep `height` x `width` pixels of every image, centred by default; a view.
 
     Where a side has one pixel too many for a middle, one more is cut off at the bottom and on
     the right. Types, values (NaN too) and the order of axes stay; images that are stacked in a row

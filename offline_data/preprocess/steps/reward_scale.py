@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardScale(Step):
-    """Multiply the reward: `reward · scale`, reckoned in the reward's type and of that type.
+    """Multiply the reward: `reward · scale`, computed in the reward's dtype.
 
     A reward of integers stays so where `scale` is whole, and else becomes float32, as one of bools
     always does. NaN stays NaN; infinite rewards stay infinite, but times 0 become NaN.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardShift(Step):
-    """Add to the reward: `reward + shift`, reckoned in the reward's type and of that type.
+    """Add to the reward: `reward + shift`, computed in the reward's dtype.
 
     With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
     A reward of integers stays so where `shift` is whole, and else becomes float32, as one of bools

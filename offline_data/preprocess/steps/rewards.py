@@ -23,7 +23,7 @@ def with_reward(
 ) -> Piece:
     """Return the episodes with `operation(reward, number)` as the reward.
 
-    A floating-point reward is reckoned with and stays what it is. One of integers stays so where
+    A floating-point reward is computed with and keeps its dtype. One of integers stays so where
     `number` is whole, and else becomes float32, as one of bools always does.
 
     Args:

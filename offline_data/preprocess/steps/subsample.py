@@ -1,4 +1,4 @@
-"""`subsample`: some of the episodes, at random or every so many."""
+"""`subsample`: some of the episodes, at random or every n-th."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Subsample(Selection):
-    """Keep a part of the episodes, a number of them, or every so many; at least one stays.
+    """Keep a fraction of the episodes, a number of them, or every n-th; at least one is kept.
 
     Which ones are kept at random follows from the seed and the number of episodes there are, and
     is the same on every machine. With one seed, fewer episodes are a part of more, and a fraction
