@@ -292,8 +292,10 @@ def _print_rich(blocks: Sequence[Block], stream: Any) -> None:
             continue
         if block.title:
             console.print(block.title, style="bold")
-        is_table = isinstance(block, Table)
-        console.print(_rich_table(block, console.width) if is_table else _rich_fields(block))
+        if isinstance(block, Table):
+            console.print(_rich_table(block, console.width))
+        else:
+            console.print(_rich_fields(block))
 
 
 def _rich_table(block: Table, width: int) -> Any:

@@ -145,8 +145,8 @@ def prune(
 ) -> Result:
     """Delete raw files and leftovers that no dataset needs. Lists them and asks first.
 
-    Raw files kept on purpose (--keep-raw, --raw-only) and raw files that cannot be downloaded
-    again stay; `cache rm` deletes those too.
+    Keeps raw files that were requested (--keep-raw, --raw-only) or that cannot be
+    downloaded again; `cache rm` deletes those too.
     """
     from offline_data.store.pruning import plan_prune
 
