@@ -70,7 +70,7 @@ FILES: dict[str, bytes] = {
 def test_refused_in_words(tmp_path: Path, name: str) -> None:
     path = tmp_path / "view.npz"
     path.write_bytes(FILES[name])
-    with pytest.raises(IntegrityError, match="is no view, or damaged"):
+    with pytest.raises(IntegrityError, match="is not a view, or is damaged"):
         read_view(path)
 
 
