@@ -61,7 +61,7 @@ def interleaved(
 
 def table(rows: Iterable[Row]) -> str:
     """Write rows as a table in Markdown."""
-    lines = ["| work | who | time over ours | measured | target |", "|---|---|---|---|---|"]
+    lines = ["| work | who | speed-up | measured | target |", "|---|---|---|---|---|"]
     before = ""
     for row in rows:
         case = row.case if row.case != before else ""

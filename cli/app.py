@@ -4,58 +4,56 @@ from typing import Any
 
 import typer
 
-from offline_data_cli.call import Command, group, verb
 from offline_data_cli.commands import (
-    cache,
-    convert,
     demo,
     download,
-    env,
-    head,
+    environment,
     info,
+    inspection,
     listing,
+    manage,
     preprocess,
-    rm,
-    sample,
-    search,
-    sources,
-    stats,
-    verify,
-    worker,
 )
+from offline_data_cli.context import Command, group, verb
 
 _VERBS: dict[str, dict[str, Command]] = {
-    "Find": {"list": listing.list_, "search": search.search, "info": info.info},
-    "Get": {"download": download.download, "convert": convert.convert, "demo": demo.demo},
-    "Make": {"preprocess": preprocess.preprocess, "worker": worker.worker},
-    "Look": {"head": head.head, "sample": sample.sample, "stats": stats.stats},
-    "Keep house": {"verify": verify.verify, "rm": rm.rm},
-    "Set-up": {"sources": sources.sources, "env": env.env},
+    "Inspect": {
+        "list": listing.list_,
+        "search": listing.search,
+        "info": info.info,
+        "head": inspection.head,
+        "sample": inspection.sample,
+        "stats": inspection.stats,
+    },
+    "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
+    "Transform": {"preprocess": preprocess.preprocess, "worker": preprocess.worker},
+    "Manage": {"verify": manage.verify, "rm": manage.rm},
+    "Environment": {"sources": environment.sources, "env": environment.env},
 }
 """Verbs by the panel of `--help` that shows them."""
 
 _ALIASES: dict[str, Command] = {"ls": listing.list_, "show": info.info}
 
 _CACHE: dict[str, Command] = {
-    "dir": cache.dir_,
-    "ls": cache.ls,
-    "prune": cache.prune,
-    "rm": cache.rm,
+    "dir": manage.dir_,
+    "ls": manage.ls,
+    "prune": manage.prune,
+    "rm": manage.cache_rm,
 }
 
 
 def build_app() -> typer.Typer:
     """Build the typer application out of the tables above."""
-    app = _group("Public offline-RL datasets: once on this disk, true to their source.")
+    app = _group("Download, verify, convert and sample public offline-RL datasets.")
     for panel, verbs in _VERBS.items():
         for name, command in verbs.items():
             app.command(name, rich_help_panel=panel)(verb(command))
     for name, command in _ALIASES.items():
         app.command(name, hidden=True)(verb(command))
-    house = _group("Files under the root: where, how big, and what can go.", add_completion=False)
+    cache = _group("Show and delete the files under the root.", add_completion=False)
     for name, command in _CACHE.items():
-        house.command(name)(verb(command))
-    app.add_typer(house, name="cache", rich_help_panel="Keep house")
+        cache.command(name)(verb(command))
+    app.add_typer(cache, name="cache", rich_help_panel="Manage")
     return app
 
 

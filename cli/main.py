@@ -1,6 +1,7 @@
 """The program: from arguments to an exit code, for every way it can end.
 
-Only what signals and errors need is imported at once, so that Ctrl-C is heard from the beginning.
+Imports at the top are the few that handling signals and errors needs, so that Ctrl-C works from
+the start.
 """
 
 import math
@@ -26,7 +27,7 @@ from offline_data.errors import (
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from offline_data_cli.call import Outcome
+    from offline_data_cli.context import Outcome
 
 PROGRAM = "offline-data"
 
@@ -41,20 +42,21 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, 130),
     (BaseException, 1),
 )
-"""Exit code of each class of error; the first that fits counts."""
+"""Exit code of each class of error; the first match counts."""
 
 USAGE = 2
 
 _REPEATED = 1.0
-"""Seconds in which a further signal is the same one: a terminal that closes sends it twice."""
+"""Seconds within which a signal is a repetition: a terminal that closes sends it twice."""
 
 _last_signal = -math.inf
 
 
 def run() -> NoReturn:
-    """Run the command line of this process; what the installed program calls.
+    """Run the command line of this process; the entry point of the installed program.
 
-    SIGINT, SIGTERM and SIGHUP end it alike: with everything closed and put away, and with 130.
+    SIGINT, SIGTERM and SIGHUP are handled alike: everything is cleaned up, and the exit code is
+    130.
     """
     ends = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     try:
@@ -66,14 +68,14 @@ def run() -> NoReturn:
 
         guard_streams()
         warnings.showwarning = _show_warning  # type: ignore[assignment] # takes all it is given
-        # Its retries are told by our own errors, once; a line for each would hide them.
+        # Its retries are reported by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         code = main(sys.argv[1:])
     except KeyboardInterrupt as error:
         code = exit_code(error)
         with suppress(Exception):  # streams may not be in hand yet
             _fail(error, sys.argv[1:])
-    for number in ends:  # what is done is done: nothing is left to interrupt
+    for number in ends:  # nothing is left to interrupt
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
@@ -93,7 +95,7 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 def _show_warning(message: Warning | str, *_place: object) -> None:
     """Print what a library warns of as a sentence, without a line of its code."""
-    from offline_data_cli.output import say
+    from offline_data_cli.render import say
 
     say(f"warning: {' '.join(str(message).split())}")
 
@@ -127,7 +129,7 @@ def _invoke(arguments: list[str]) -> "Outcome | int":
     import typer
 
     from offline_data_cli.app import app
-    from offline_data_cli.call import Outcome
+    from offline_data_cli.context import Outcome
     from offline_data_cli.streams import flush_stdout
 
     command = typer.main.get_command(app)
@@ -142,7 +144,7 @@ def _invoke(arguments: list[str]) -> "Outcome | int":
 
 
 def _finish(outcome: "Outcome | int") -> int:
-    from offline_data_cli.output import show, show_error
+    from offline_data_cli.render import show, show_error
 
     if isinstance(outcome, int):
         return outcome
@@ -154,25 +156,19 @@ def _finish(outcome: "Outcome | int") -> int:
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
-    from offline_data_cli.output import show_error, show_traceback
+    import typer
+
+    from offline_data_cli.render import show_error, show_traceback
     from offline_data_cli.streams import stdout_is_lost
 
-    if _is_abort(error) or (
-        math.isfinite(_last_signal) and not isinstance(error, KeyboardInterrupt)
-    ):
-        # of a signal some libraries make an error of their own
-        error = KeyboardInterrupt()
+    interrupted = isinstance(error, typer.Abort) or math.isfinite(_last_signal)
+    if interrupted and not isinstance(error, KeyboardInterrupt):
+        error = KeyboardInterrupt()  # some libraries turn a signal into an error of their own
     code, message, hint = _describe(error)
     show_error(code, message, hint, as_json="--json" in arguments and not stdout_is_lost())
     if any(re.fullmatch(r"-[qy]*v[qyv]*", argument) for argument in arguments):
         show_traceback(error)
     return exit_code(error)
-
-
-def _is_abort(error: BaseException) -> bool:
-    import typer
-
-    return isinstance(error, typer.Abort)
 
 
 def _is_of_click(error: BaseException) -> bool:
@@ -199,7 +195,11 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
     if isinstance(error, OfflineDataError):
         return error.code, error.message, error.hint
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", str(error) or "interrupted; run the same command again to go on", None
+        return (
+            "interrupted",
+            str(error) or "interrupted; run the same command again to continue",
+            None,
+        )
     if _is_of_click(error):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM

@@ -1,61 +1,27 @@
-"""Options: the global ones that every verb takes, and those that several verbs share."""
+"""Options and arguments that several commands share."""
 
 import re
-from dataclasses import dataclass, fields
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from offline_data.errors import UsageError
-from offline_data_cli.output import show_version
-
-_PANEL = "Global options, before or after the verb"
 
 
-def _global(*names: str, text: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=_PANEL, show_default=False, **more)
+def option(text: str, *names: str, **more: Any) -> Any:
+    """Return an option with a help text; `names` only if they do not follow from the parameter."""
+    return typer.Option(*names, help=text, **more)
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        show_version()
-        raise typer.Exit
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument with its name and a help text."""
+    return typer.Argument(metavar=metavar, help=text)
 
 
-@dataclass(frozen=True)
-class Globals:
-    """The global options as given at one place of a command line."""
-
-    root: Annotated[
-        Path | None,
-        _global("--root", metavar="DIR", text="Where datasets live (OFFLINE_DATA_HOME)."),
-    ] = None
-    offline: Annotated[bool, _global("--offline", text="No network: use what is here.")] = False
-    json: Annotated[bool, _global("--json", text="One JSON value on stdout.")] = False
-    quiet: Annotated[bool, _global("--quiet", "-q", text="Ids only.")] = False
-    yes: Annotated[bool, _global("--yes", "-y", text="Answer questions with yes.")] = False
-    no_progress: Annotated[bool, _global("--no-progress", text="No progress bars.")] = False
-    verbose: Annotated[bool, _global("-v", text="Show the traceback of an error.")] = False
-    version: Annotated[
-        bool,
-        _global("--version", text="Show the version and end.", callback=_version, is_eager=True),
-    ] = False
-
-    def then(self, later: "Globals") -> "Globals":
-        """Merge with those given further right: a flag stays set, the last root counts."""
-        names = (field.name for field in fields(self))
-        return Globals(**{name: getattr(later, name) or getattr(self, name) for name in names})
-
-
-Dataset = Annotated[
-    str, typer.Argument(metavar="ID", help="Dataset id, or path of a dataset directory.")
-]
-Datasets = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Dataset ids, or paths of directories.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
+Dataset = Annotated[str, argument("ID", "Dataset id or path of a dataset directory.")]
+Datasets = Annotated[list[str], argument("ID", "Dataset ids or paths of dataset directories.")]
+DryRun = Annotated[bool, option("Show what would be done without doing it.", "--dry-run")]
 
 
 class LayoutName(str, Enum):
@@ -67,28 +33,42 @@ class LayoutName(str, Enum):
 
 Layout = Annotated[
     LayoutName | None,
-    typer.Option(help="compact: one copy, packed; ted: plain memmaps, `next` stored."),
+    option(
+        "compact (default): every observation stored once. ted: one file per leaf with "
+        "`next` stored too; opens with TensorDict.load_memmap."
+    ),
 ]
 Episodes = Annotated[
-    str | None, typer.Option(metavar="A:B", help="Only episodes A to B - 1, from 0.")
+    str | None,
+    option(
+        "Only episodes A up to but excluding B, counted from 0 (0:10 = the first ten).",
+        metavar="A:B",
+    ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Fail where a leaf of the source cannot be kept.")
+    bool,
+    option(
+        "Fail if any field of the source cannot be stored (default: drop it and say so).",
+        "--strict",
+    ),
 ]
 KeepEpisodes = Annotated[
     bool,
-    typer.Option(
+    option(
+        "For D4RL files: keep an episode whole if the source's next observation differs "
+        "from the next row, and store both (default: end the episode there as truncated).",
         "--keep-episodes",
-        help="Keep an episode whole where the source's next observation is not that of the next "
-        "row, and store both (default: end the episode there, as truncated). For D4RL files.",
     ),
 ]
 Audit = Annotated[
     str,
-    typer.Option(metavar="all|FRACTION|none", help="Rows read back and compared with the source."),
+    option(
+        "Share of rows to read back and compare with the source: all, none or e.g. 0.01.",
+        metavar="all|FRACTION|none",
+    ),
 ]
 DEFAULT_AUDIT = "0.01"
-"""What `offline_data.store.audit` has; importing it here would bring numpy into every `--help`."""
+"""The default of `offline_data.store.audit`; importing it here would bring numpy into `--help`."""
 
 
 def parse_episodes(text: str | None) -> tuple[int | None, int | None] | None:

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars for work that takes over a second, in a terminal; sentences always."""
+"""Progress on stderr: notes, and in a terminal bars for work that takes over a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.disk import human_bytes
 from offline_data.progress import SILENT, SilentProgress
-from offline_data_cli.output import Mode, error_console, say, stderr_is_terminal
+from offline_data_cli.render import Mode, error_console, say, stderr_is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress, Task
 
 DELAY = 1.0
-"""Seconds that work takes before it is drawn."""
+"""Seconds after which a bar is drawn."""
 
 _LABEL_WIDTH = 26
 
 
 def progress_for(mode: Mode, *, bars: bool) -> Progress:
-    """Return what fits the output: nothing when quiet, bars only in a terminal."""
+    """Return the progress that fits the output: none if quiet, bars only in a terminal."""
     if mode is Mode.QUIET:
         return SILENT
-    if mode is Mode.JSON or not bars or not stderr_is_terminal():
-        return Notes()
-    return Bars()
+    return Bars() if bars and mode is Mode.HUMAN and stderr_is_terminal() else Notes()
 
 
 class Notes(SilentProgress):
-    """Passes sentences on and draws nothing."""
+    """Prints notes and draws nothing."""
 
     def note(self, message: str) -> None:
         """Print it on stderr."""
@@ -52,7 +50,7 @@ class Bars(Notes):
 
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:
-        """Open a task; it is taken off the terminal when the block ends."""
+        """Open a task; its bar is removed when the block ends."""
         bar = _Bar(self, label, total, unit)
         timer = threading.Timer(self._delay, bar.draw)
         timer.daemon = True
@@ -64,34 +62,32 @@ class Bars(Notes):
             bar.erase()
 
     @contextmanager
-    def drawing(self) -> Iterator[Live]:
-        """Hold the drawing, made on first use, for a change to it."""
+    def live(self, change: int = 0) -> Iterator[Live]:
+        """Lock the drawing; it starts with the first bar and stops with the last one.
+
+        Args:
+            change: 1 to add a bar, -1 to remove one.
+        """
         with self._lock:
             if self._live is None:
                 self._live = _live()
+            self._drawn += change
+            if self._drawn == change == 1:
+                self._live.start()
             yield self._live
-
-    def opened(self) -> None:
-        """Count a bar that is drawn from now on."""
-        with self.drawing() as live:
-            self._drawn += 1
-            if self._drawn == 1:
-                live.start()
-
-    def closed(self) -> None:
-        """Count a bar that is gone; the drawing ends with the last one."""
-        with self.drawing() as live:
-            self._drawn -= 1
-            if self._drawn == 0:
-                live.stop()
+            if change < 0 and not self._drawn:
+                self._live.stop()
 
 
 class _Bar:
-    """One task: counts from its beginning, drawn from some time on."""
+    """One task: counted from its beginning, drawn once it has taken a while."""
 
     def __init__(self, bars: Bars, label: str, total: int | None, unit: str) -> None:
         self._bars = bars
-        self._label, self._total, self._unit = label, total, unit
+        half = (_LABEL_WIDTH - 1) // 2
+        # both ends of a long label: ids differ there
+        self._label = label if len(label) <= _LABEL_WIDTH else f"{label[:half]}…{label[-half:]}"
+        self._total, self._unit = total, unit
         self._done = 0
         self._begin = time.monotonic()
         self._row: Any = None
@@ -105,43 +101,40 @@ class _Bar:
             self._update()
 
     def resize(self, total: int) -> None:
-        """Set the number of units in all."""
+        """Set the total number of units."""
         with self._lock:
             self._total = total
             self._update()
 
     def draw(self) -> None:
-        """Put the bar on the terminal, unless the task has ended."""
+        """Draw the bar, unless the task has ended."""
         with self._lock:
             if self._ended:
                 return
-            self._bars.opened()
-            with self._bars.drawing() as live:
-                self._row = live.add_task(_shorten(self._label), total=self._total, amount="")
+            with self._bars.live(1) as live:
+                self._row = live.add_task(self._label, total=self._total, amount="")
             self._update()
 
     def erase(self) -> None:
-        """Take the bar off the terminal for good."""
+        """Remove the bar for good."""
         with self._lock:
             self._ended = True
-            if self._row is None:
-                return
-            with self._bars.drawing() as live:
-                live.remove_task(self._row)
-            self._row = None
-            self._bars.closed()
+            if self._row is not None:
+                with self._bars.live(-1) as live:
+                    live.remove_task(self._row)
+                self._row = None
 
     def _update(self) -> None:
         if self._row is None:
             return
         seconds = max(time.monotonic() - self._begin, 1e-9)
         amount = amount_text(self._done, self._total, self._unit, seconds)
-        with self._bars.drawing() as live:
+        with self._bars.live() as live:
             live.update(self._row, completed=self._done, total=self._total, amount=amount)
 
 
 def amount_text(done: int, total: int | None, unit: str, seconds: float) -> str:
-    """Say how much is done and how fast.
+    """Return the amount that is done and the speed.
 
     Example:
         >>> amount_text(3 << 20, 6 << 20, "B", 1.5)
@@ -154,14 +147,6 @@ def amount_text(done: int, total: int | None, unit: str, seconds: float) -> str:
         return f"{human_bytes(done)}{of} {human_bytes(done / seconds)}/s"
     of = "" if total is None else f"/{total:,}"
     return f"{done:,}{of} {unit} {done / seconds:,.0f}/s"
-
-
-def _shorten(label: str) -> str:
-    """Keep both ends of a long label: ids tell most there."""
-    if len(label) <= _LABEL_WIDTH:
-        return label
-    half = (_LABEL_WIDTH - 1) // 2
-    return f"{label[:half]}…{label[-half:]}"
 
 
 def _live() -> Live:

@@ -1,4 +1,4 @@
-"""What a command hands back: values that `output.py` renders for people, scripts and pipes."""
+"""Results of commands: values that `render.py` prints for people, scripts and pipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from offline_data.errors import OfflineDataError
 
 Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
-"""How a value is written: as it is, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""
+"""Format of a value: as it is, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Column:
     title: str
     kind: Kind = "text"
     clip: bool = False
-    """Whether a terminal cuts it at the edge, so that a row stays one line."""
+    """Whether it is cut at the edge of a terminal, so that a row stays one line."""
     keep: bool = False
-    """Whether other columns go before it where a terminal is narrow."""
+    """Whether other columns are left out before it in a narrow terminal."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of raw values; None is "not known"."""
+    """Rows of raw values; None if unknown."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -44,7 +44,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Fields:
-    """Named values, those that are None or empty left out."""
+    """Named values; those that are None or empty are left out."""
 
     fields: tuple[Field, ...]
     title: str = ""
@@ -55,17 +55,17 @@ Block: TypeAlias = "Table | Fields | str"
 
 @dataclass(frozen=True)
 class Result:
-    """What one command found or did."""
+    """Outcome of one command."""
 
     data: Any
     """For `--json`: dataclasses, mappings, sequences, paths, arrays and plain values."""
     blocks: tuple[Block, ...]
     """For people, in order."""
     ids: tuple[str, ...] = ()
-    """For `--quiet`: a line each."""
+    """For `--quiet`: one per line."""
     notes: tuple[str, ...] = ()
-    """For stderr: what is worth knowing beside the data."""
+    """For stderr."""
     code: int = 0
     """Exit code where it is not 0 and not that of the failures."""
     failures: tuple[OfflineDataError, ...] = ()
-    """What is wrong although there is a result; each is shown, the first gives the exit code."""
+    """Errors despite a result; each is shown, the first gives the exit code."""

@@ -64,12 +64,12 @@ def disk_error(error: OSError, folder: Path) -> OfflineDataError:
     """Say in this package's words why `folder` could not be written or read."""
     if error.errno in _FULL:
         return NoSpaceError(
-            f"The disk of {folder} became full; what was being written is gone again",
+            f"The disk of {folder} became full; partly written files were removed",
             hint="free some space (`offline-data cache prune`) or use another --root",
         )
     return AccessError(
         f"{error.filename or folder} cannot be used: {error.strerror or error}",
-        hint="choose a folder you may write to: --root DIR or OFFLINE_DATA_HOME",
+        hint="choose a folder that you can write to: --root DIR or OFFLINE_DATA_HOME",
     )
 
 

@@ -48,7 +48,7 @@ def _rebuild(kind: type[OfflineDataError], message: str, hint: str | None) -> Of
 
 
 class UsageError(OfflineDataError, ValueError):
-    """An argument that cannot be meant: an option's value, a range, a combination."""
+    """Invalid argument: an option's value, a range, a combination."""
 
     code = "usage"
 

@@ -20,14 +20,14 @@ def describe_head(head: bytes) -> str:
 
     Example:
         >>> describe_head(b"<!DOCTYPE html><title>Not found")
-        'it is a web page, probably the error message of a server'
+        'it is a web page, probably an error message of a server'
     """
     if not head:
         return "it is empty"
     if head.lstrip().lower().startswith(_HTML):
-        return "it is a web page, probably the error message of a server"
+        return "it is a web page, probably an error message of a server"
     if head.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer: the data themselves were not fetched"
+        return "it is a Git LFS pointer: the data themselves were not downloaded"
     return f"it begins with {head[:8]!r}"
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9(][A-Za-z0-9._()+=, \-]*\Z")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
+_RULES = {
+    "source": "use lower-case letters, digits and _, and begin with a letter",
+    "name": "use letters, digits, . _ + - and begin with a letter or digit",
+    "revision": "use letters, digits, . _ + - and begin with a letter or digit",
+}
 _REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)
 _MAX_LENGTH = 300
 """Characters of an id without its revision."""
@@ -76,7 +81,7 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
     length = len(text.partition("@")[0])
     if length > _MAX_LENGTH:
         raise InvalidIdError(
-            f"A dataset id has at most {_MAX_LENGTH} characters before its revision, not {length}"
+            f"A dataset id has {length} characters before its revision; expected at most {_MAX_LENGTH}"
         )
     source, name = _split_source(text, default_source)
     _check(_SOURCE, source, "source", text)
@@ -113,28 +118,27 @@ def _check_name(name: str, text: str) -> None:
     if remote and remote["scheme"] not in HUB_SOURCES:
         raise InvalidIdError(f"Unknown remote {remote['scheme']}:// in {text!r}")
     for segment in (remote["rest"] if remote else name).split("/"):
-        _check(_SEGMENT, segment, "part", text)
+        _check(_SEGMENT, segment, "name", text)
         if segment.endswith((".", " ")):
-            raise InvalidIdError(f"The part {segment!r} of {text!r} ends with a dot or a space")
+            raise InvalidIdError(f"The name {segment!r} in {text!r} ends with a dot or a space")
 
 
 def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
     if not pattern.match(value):
         raise InvalidIdError(
-            f"{text!r} is not a dataset id: its {what} {value!r} has characters or a form "
-            "that ids do not have",
+            f"{value!r} in {text!r} is not a valid {what}: {_RULES[what]}",
             hint="ids look like minari:D4RL/door/human-v2 or d4rl:hopper-medium-v2[@revision]",
         )
     if len(value) > _MAX_PART:
         raise InvalidIdError(
-            f"The {what} {value[:20]}… of a dataset id has {len(value)} characters; a folder's name "
-            f"has at most {_MAX_PART}",
+            f"The {what} {value[:20]}… has {len(value)} characters; expected at most {_MAX_PART}, as in "
+            "a file name",
             hint="choose a shorter name",
         )
 
 
 def looks_like_path(text: str) -> bool:
-    """Tell whether a user means a folder rather than an id.
+    """Return True if a user means a folder rather than an id.
 
     Example:
         >>> [looks_like_path(t) for t in ("./data", "/data/x", "~/x", "d4rl:pen-human-v1")]

@@ -220,7 +220,7 @@ def test_only_config_reads_the_environment() -> None:
     assert users == {"offline_data/config.py"}
 
 
-def test_only_output_prints() -> None:
+def test_only_render_prints() -> None:
     """Nobody else but who guards the streams calls `print`, or names the standard streams or typer's ways to print."""
     printers = {
         _name(path)
@@ -230,7 +230,7 @@ def test_only_output_prints() -> None:
         or (isinstance(node, ast.Attribute) and node.attr in {"echo", "secho", "__stdout__"})
         or (isinstance(node, ast.Attribute) and _is_stream(node))
     }
-    assert printers - OWN_PIPES - REDIRECTS == {"cli/output.py", "cli/streams.py"}
+    assert printers - OWN_PIPES - REDIRECTS == {"cli/render.py", "cli/streams.py"}
 
 
 def _is_stream(node: ast.Attribute) -> bool:

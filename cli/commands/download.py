@@ -1,12 +1,12 @@
-"""`download`: fetch and convert datasets."""
+"""`download` and `convert`: a dataset from a source, or from a local file or folder."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
+from offline_data.config import user_path
 from offline_data.errors import OfflineDataError
 from offline_data.ids import DatasetId, parse_id
-from offline_data_cli.call import Call
+from offline_data_cli.context import Context
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
     Audit,
@@ -15,6 +15,8 @@ from offline_data_cli.options import (
     KeepEpisodes,
     Layout,
     Strict,
+    argument,
+    option,
     parse_episodes,
 )
 from offline_data_cli.result import Block, Column, Field, Fields, Result, Table
@@ -23,13 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offline_data import ingest
-    from offline_data.fetch.plan import FileStep
 
-Work: TypeAlias = "Callable[[DatasetId, Call, ingest.Options], Result]"
-"""What is done for one id; its data is a list of one object."""
+Work: TypeAlias = "Callable[[DatasetId, Context, ingest.Options], Result]"
+"""Handles one id; the data of its result are a list of one object."""
 
-_FILES = (Column("FILE"), Column("ACTION"), Column("BYTES", "bytes"), Column("WHY"))
-_DONE = (
+_FILES = (Column("FILE"), Column("ACTION"), Column("BYTES", "bytes"), Column("REASON"))
+_STORED = (
     Column("ID"),
     Column("TRANSITIONS", "count"),
     Column("EPISODES", "count"),
@@ -39,27 +40,25 @@ _DONE = (
 
 
 def download(
-    call: Call,
+    context: Context,
     datasets: Annotated[
-        list[str], typer.Argument(metavar="ID", help="Dataset ids: `search` finds them.")
+        list[str], argument("ID", "Dataset ids, as `search` and `list --remote` show.")
     ],
     layout: Layout = None,
     episodes: Episodes = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Fetch and convert again what is here.")
+        bool, option("Download and convert again, replacing the dataset.", "--force")
     ] = False,
     raw_only: Annotated[
-        bool, typer.Option("--raw-only", help="Fetch the raw files, convert nothing.")
+        bool, option("Download the raw files without converting them.", "--raw-only")
     ] = False,
-    keep_raw: Annotated[
-        bool, typer.Option("--keep-raw", help="Keep the raw files after conversion.")
-    ] = False,
+    keep_raw: Annotated[bool, option("Keep the raw files after conversion.", "--keep-raw")] = False,
     keep_episodes: KeepEpisodes = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
 ) -> Result:
-    """Fetch and convert datasets; what is here is used as it is."""
+    """Download and convert datasets. Datasets already on this disk are left alone."""
     from offline_data import ingest
     from offline_data.store.audit import parse_audit
 
@@ -73,15 +72,10 @@ def download(
         keep_episodes=keep_episodes,
     )
     work = _plan if dry_run else _fetch_raw if raw_only else _download
-    return _each(datasets, call, options, work)
-
-
-def _each(texts: list[str], call: Call, options: "ingest.Options", work: Work) -> Result:
-    """Do the same for every id; one that fails does not keep the others from being done."""
-    ids = [parse_id(text) for text in texts]
+    ids = [parse_id(text) for text in datasets]
     if len(ids) == 1:
-        return work(ids[0], call, options)
-    results = [_attempt(dataset, call, options, work) for dataset in ids]
+        return work(ids[0], context, options)
+    results = [_attempt(dataset, context, options, work) for dataset in ids]
     failures = tuple(error for result in results for error in result.failures)
     return Result(
         data=[item for result in results for item in result.data],
@@ -93,16 +87,17 @@ def _each(texts: list[str], call: Call, options: "ingest.Options", work: Work) -
     )
 
 
-def _attempt(dataset: DatasetId, call: Call, options: "ingest.Options", work: Work) -> Result:
+def _attempt(dataset: DatasetId, context: Context, options: "ingest.Options", work: Work) -> Result:
+    """Handle one id of several; a failure is part of its result, so that the others go ahead."""
     try:
-        return work(dataset, call, options)
+        return work(dataset, context, options)
     except OfflineDataError as error:
         failed = {"code": error.code, "message": error.message, "hint": error.hint}
         return Result([{"id": str(dataset), "error": failed}], (), failures=(error,))
 
 
 def _joined(blocks: list[Block]) -> tuple[Block, ...]:
-    """Put the rows of tables that are alike into one table."""
+    """Join consecutive tables that have the same columns."""
     joined: list[Block] = []
     for block in blocks:
         last = joined[-1] if joined else None
@@ -113,49 +108,28 @@ def _joined(blocks: list[Block]) -> tuple[Block, ...]:
     return tuple(joined)
 
 
-def _download(dataset: DatasetId, call: Call, options: "ingest.Options") -> Result:
+def _download(dataset: DatasetId, context: Context, options: "ingest.Options") -> Result:
     from offline_data import ingest
 
-    return stored_result(ingest.download(dataset, call.settings, options, call.progress))
+    return stored_result(ingest.download(dataset, context.settings, options, context.progress))
 
 
-def stored_result(stored: "ingest.Result") -> Result:
-    """Lay out a dataset that is on this disk now, for `download` and `convert`."""
-    manifest = stored.manifest
-    data = {
-        "id": str(stored.id),
-        "path": stored.path,
-        "layout": manifest.layout,
-        "transitions": manifest.counts["transitions"],
-        "episodes": manifest.counts["episodes"],
-        "bytes": manifest.bytes,
-        "existed": stored.existed,
-        "seconds": round(stored.seconds, 3),
-    }
-    row = (data["id"], data["transitions"], data["episodes"], data["bytes"], data["seconds"])
-    return Result([data], (Table(_DONE, (row,)),), (str(stored.id),), notes=_notes(stored))
-
-
-def _notes(stored: "ingest.Result") -> tuple[str, ...]:
-    dropped = [f"dropped {leaf['key']}: {leaf['reason']}" for leaf in stored.manifest.dropped]
-    here = [f"{stored.id} was here already: {stored.path}"] if stored.existed else []
-    return (*here, *dropped)
-
-
-def _fetch_raw(dataset: DatasetId, call: Call, options: "ingest.Options") -> Result:
+def _fetch_raw(dataset: DatasetId, context: Context, options: "ingest.Options") -> Result:
     from offline_data import ingest
 
-    folder = ingest.fetch_raw(dataset, call.settings, options, call.progress)
+    folder = ingest.fetch_raw(dataset, context.settings, options, context.progress)
     fields = Fields((Field("id", str(dataset)), Field("raw files", folder)))
     return Result([{"id": str(dataset), "raw": folder}], (fields,), (str(dataset),))
 
 
-def _plan(dataset: DatasetId, call: Call, options: "ingest.Options") -> Result:
+def _plan(dataset: DatasetId, context: Context, options: "ingest.Options") -> Result:
     from offline_data import ingest
 
-    plan = ingest.plan_download(dataset, call.settings, options)
-    steps = plan.fetch.steps if plan.fetch else ()
-    files = [_step_data(step) for step in steps]
+    plan = ingest.plan_download(dataset, context.settings, options)
+    files = [
+        {"file": step.file.path, "action": step.action, "bytes": step.wanted, "reason": step.reason}
+        for step in (plan.fetch.steps if plan.fetch else ())
+    ]
     data = {
         "id": str(plan.id),
         "destination": plan.destination,
@@ -169,19 +143,63 @@ def _plan(dataset: DatasetId, call: Call, options: "ingest.Options") -> Result:
         (
             Field("id", str(plan.id)),
             Field("destination", plan.destination),
-            Field("here already", plan.existing),
-            Field("to fetch", data["bytes"], "bytes"),
-            Field("free", plan.free_bytes, "bytes"),
+            Field("already exists", plan.existing),
+            Field("to download", data["bytes"], "bytes"),
+            Field("free disk space", plan.free_bytes, "bytes"),
         )
     )
     table = Table(_FILES, tuple(tuple(file.values()) for file in files))
     return Result([data], (fields, table) if files else (fields,), (str(plan.id),))
 
 
-def _step_data(step: "FileStep") -> dict[str, object]:
-    return {
-        "file": step.file.path,
-        "action": step.action,
-        "bytes": step.wanted,
-        "reason": step.reason,
+def convert(
+    context: Context,
+    path: Annotated[Path, argument("PATH", "Minari folder, HDF5 file or dataset directory.")],
+    name: Annotated[str, argument("NAME", "Name of the dataset; its id is local:NAME.")],
+    source: Annotated[
+        str | None,
+        option(
+            "Format of PATH: minari, d4rl or local. (default: detected)", "--from", metavar="SOURCE"
+        ),
+    ] = None,
+    layout: Layout = None,
+    episodes: Episodes = None,
+    force: Annotated[bool, option("Replace local:NAME if it exists.", "--force")] = False,
+    keep_episodes: KeepEpisodes = False,
+    strict: Strict = False,
+    audit: Audit = DEFAULT_AUDIT,
+) -> Result:
+    """Convert a local file or folder to a dataset. The source is never changed."""
+    from offline_data import ingest
+    from offline_data.store.audit import parse_audit
+
+    options = ingest.Options(
+        layout=layout.value if layout else None,
+        episodes=parse_episodes(episodes),
+        strict=strict,
+        audit=parse_audit(audit),
+        force=force,
+        keep_episodes=keep_episodes,
+    )
+    place, settings = user_path(path, "PATH"), context.settings
+    stored = ingest.convert(place, name, settings, options, context.progress, source=source)
+    return stored_result(stored)
+
+
+def stored_result(stored: "ingest.Result") -> Result:
+    """Lay out a dataset that was written, or that was on this disk already."""
+    manifest = stored.manifest
+    data = {
+        "id": str(stored.id),
+        "path": stored.path,
+        "layout": manifest.layout,
+        "transitions": manifest.counts["transitions"],
+        "episodes": manifest.counts["episodes"],
+        "bytes": manifest.bytes,
+        "existed": stored.existed,
+        "seconds": round(stored.seconds, 3),
     }
+    row = (data["id"], data["transitions"], data["episodes"], data["bytes"], data["seconds"])
+    notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
+    notes += [f"dropped {leaf['key']}: {leaf['reason']}" for leaf in manifest.dropped]
+    return Result([data], (Table(_STORED, (row,)),), (str(stored.id),), notes=tuple(notes))

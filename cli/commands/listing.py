@@ -1,29 +1,24 @@
-"""`list`: datasets on this disk, or in the catalogues of sources."""
+"""`list` and `search`: datasets on this disk and in the catalogues of sources."""
 
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from offline_data.errors import ManifestError
-from offline_data_cli.call import Call
+from offline_data_cli.context import Context
+from offline_data_cli.options import argument, option
 from offline_data_cli.result import Column, Result, Table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from offline_data.errors import OfflineDataError
     from offline_data.reports.catalog import CatalogDataset
-    from offline_data.store.library import Entry
 
-_HERE = (
+_LOCAL = (
     Column("ID"),
     Column("TRANSITIONS", "count"),
     Column("EPISODES", "count"),
     Column("SIZE", "bytes"),
     Column("LAYOUT"),
 )
-_REMOTE = (*_HERE[:-1], Column("HERE"), Column("SUMMARY", clip=True))
+_REMOTE = (*_LOCAL[:-1], Column("LOCAL"), Column("SUMMARY", clip=True))
 
 
 class Sort(str, Enum):
@@ -34,88 +29,81 @@ class Sort(str, Enum):
 
 
 def list_(
-    call: Call,
-    source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="Only this source.")
-    ] = None,
-    remote: Annotated[
-        bool, typer.Option("--remote", help="What sources offer, not what is here.")
-    ] = False,
-    prefix: Annotated[
-        str, typer.Option(metavar="P", help="Only ids or names that begin like this.")
-    ] = "",
-    sort: Annotated[Sort, typer.Option(help="Largest first, or by id.")] = Sort.name,
+    context: Context,
+    source: Annotated[str | None, argument("SOURCE", "Only datasets of this source.")] = None,
+    remote: Annotated[bool, option("List the datasets that sources offer.", "--remote")] = False,
+    prefix: Annotated[str, option("Only ids or names that start with P.", metavar="P")] = "",
+    sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
 ) -> Result:
-    """List datasets on this disk, or in a source's catalogue."""
+    """List the datasets on this disk or, with --remote, those that sources offer."""
     if source is not None:
-        _check_source(source)
-    if remote:
-        return _remote(call, source, prefix, sort)
-    return _here(call, source, prefix, sort)
+        from offline_data.sources.registry import get_source, source_names
+
+        # one that is known is enough: its adapter need not import here
+        if source not in source_names():
+            get_source(source)
+    if not remote:
+        return _local(context, source, prefix, sort)
+    from offline_data.reports.catalog import list_remote
+
+    listing = list_remote(source, context.settings)
+    datasets = [dataset for dataset in listing.datasets if _matches(dataset.id, prefix)]
+    if sort is Sort.size:
+        datasets.sort(key=lambda dataset: -(dataset.bytes or 0))
+    return catalog_result(tuple(datasets), listing.notes)
 
 
-def _check_source(name: str) -> None:
-    """Raise what looking a source up raises, but do not mind one that cannot be imported."""
-    from offline_data.sources.registry import get_source, source_names
-
-    if name not in source_names():
-        get_source(name)
-
-
-def _here(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
+def _local(context: Context, source: str | None, prefix: str, sort: Sort) -> Result:
     from offline_data.store.library import survey
 
-    found, unreadable = survey(call.settings.root)
-    entries = [
-        entry
-        for entry in found
-        if source in {None, entry.id.source} and _begins(str(entry.id), prefix)
-    ]
+    found, unreadable = survey(context.settings.root)
+    entries = [e for e in found if source in {None, e.id.source} and _matches(str(e.id), prefix)]
     if sort is Sort.size:
         entries.sort(key=lambda entry: -entry.bytes)
-    data = [_entry_data(entry) for entry in entries]
+    data = [
+        {
+            "id": str(entry.id),
+            "path": entry.path,
+            "layout": entry.manifest.layout,
+            "transitions": entry.manifest.counts["transitions"],
+            "episodes": entry.manifest.counts["episodes"],
+            "bytes": entry.bytes,
+        }
+        for entry in entries
+    ]
     rows = tuple(
         (row["id"], row["transitions"], row["episodes"], row["bytes"], row["layout"])
         for row in data
     )
-    empty = f"no dataset here yet in {call.settings.root}; `offline-data search WORDS` finds some"
-    notes = [_unreadable(path, error) for path, error in unreadable.items()]
+    notes = [
+        f"damaged, not listed: {path}; see `offline-data verify {path}`"
+        if isinstance(error, ManifestError)
+        else f"not listed: {error.message}"
+        for path, error in unreadable.items()
+    ]
     if not (rows or unreadable or source or prefix):
-        notes.append(empty)
-    return Result(
-        data,
-        (Table(_HERE, rows),) if rows else (),
-        tuple(str(entry.id) for entry in entries),
-        notes=tuple(notes),
-    )
+        root = context.settings.root
+        notes.append(f"no datasets in {root} yet; find some with `offline-data search WORDS`")
+    table = (Table(_LOCAL, rows),) if rows else ()
+    return Result(data, table, tuple(str(entry.id) for entry in entries), tuple(notes))
 
 
-def _unreadable(path: "Path", error: "OfflineDataError") -> str:
-    """Say which folder is not listed and why: damage is what `verify` looks into."""
-    if isinstance(error, ManifestError):
-        return f"damaged, not listed: {path}; see `offline-data verify {path}`"
-    return f"not listed: {error.message}"
+def _matches(text: str, prefix: str) -> bool:
+    return text.startswith(prefix) or text.partition(":")[2].startswith(prefix)
 
 
-def _entry_data(entry: "Entry") -> dict[str, object]:
-    return {
-        "id": str(entry.id),
-        "path": entry.path,
-        "layout": entry.manifest.layout,
-        "transitions": entry.manifest.counts["transitions"],
-        "episodes": entry.manifest.counts["episodes"],
-        "bytes": entry.bytes,
-    }
+def search(
+    context: Context,
+    query: Annotated[list[str], argument("QUERY", "Words, all of which must match.")],
+) -> Result:
+    """Search the catalogues of all sources. Works offline."""
+    from offline_data.reports import catalog
 
-
-def _remote(call: Call, source: str | None, prefix: str, sort: Sort) -> Result:
-    from offline_data.reports.catalog import list_remote
-
-    listing = list_remote(source, call.settings)
-    datasets = [dataset for dataset in listing.datasets if _begins(dataset.id, prefix)]
-    if sort is Sort.size:
-        datasets.sort(key=lambda dataset: -(dataset.bytes or 0))
-    return catalog_result(tuple(datasets), listing.notes)
+    words = " ".join(query)
+    matches = catalog.search(words, context.settings)
+    near = f"; did you mean {' or '.join(matches.near)}?" if matches.near else ""
+    notes = () if matches.datasets else (f"no dataset matches {words!r}{near}",)
+    return catalog_result(matches.datasets, notes)
 
 
 def catalog_result(datasets: "tuple[CatalogDataset, ...]", notes: tuple[str, ...]) -> Result:
@@ -126,7 +114,3 @@ def catalog_result(datasets: "tuple[CatalogDataset, ...]", notes: tuple[str, ...
     )
     table = (Table(_REMOTE, rows),) if rows else ()
     return Result(datasets, table, tuple(dataset.id for dataset in datasets), notes)
-
-
-def _begins(text: str, prefix: str) -> bool:
-    return text.startswith(prefix) or text.partition(":")[2].startswith(prefix)

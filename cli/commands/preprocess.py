@@ -1,115 +1,120 @@
-"""`preprocess`: a new dataset from an old one, made here, planned for others, or only looked at."""
+"""`preprocess` and `worker`: a new dataset from an old one, in one run or by many workers."""
 
+import shlex
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from offline_data.errors import UsageError
-from offline_data_cli.call import Call
-from offline_data_cli.options import DEFAULT_AUDIT, Audit, DryRun, Layout
-from offline_data_cli.preprocessed import foreseen_result, made_result, planned_result
-from offline_data_cli.recipes import step_list
+from offline_data.errors import OfflineDataError, UsageError
+from offline_data_cli.context import Context
+from offline_data_cli.options import DEFAULT_AUDIT, Audit, DryRun, Layout, argument, option
+from offline_data_cli.recipes import made_result, outlook_result, planned_result, step_list
 from offline_data_cli.result import Result
 
 if TYPE_CHECKING:
+    from offline_data.preprocess.distributed import Share
     from offline_data.preprocess.executors.base import Executor
-    from offline_data.preprocess.order import Order
+
+_MOST_NAMED = 20
+"""Task numbers in a message; `--json` has them all."""
 
 
 class By(str, Enum):
-    """What a function is called with."""
+    """Arguments of a function."""
 
     row = "row"
     episode = "episode"
 
 
 class On(str, Enum):
-    """What a row is."""
+    """Rows that a function is applied to."""
 
     transitions = "transitions"
     observations = "observations"
 
 
 class Engine(str, Enum):
-    """Who runs the tasks."""
+    """Where tasks run."""
 
     local = "local"
     ray = "ray"
 
 
-def _calling(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="How functions are called", **more)
-
-
-def _running(text: str, *names: str, **more: Any) -> Any:
-    panel = "How it is run: the same data come out"
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
-
-
-def _flag(text: str, name: str) -> Any:
-    return typer.Option(name, help=text)
+_calling = partial(option, rich_help_panel="How functions are called")
+_running = partial(option, rich_help_panel="Execution (does not change the result)")
 
 
 def preprocess(
-    call: Call,
+    context: Context,
     dataset: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Dataset id, or path of a directory.")
+        str | None, argument("ID", "Dataset id or path of a dataset directory.")
     ] = None,
     fn: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:FN|pkg.mod:FN", help="A function; it comes before all steps."
-        ),
+        option("Python function to apply before any --step.", metavar="FILE.py:FN|pkg.mod:FN"),
     ] = None,
     step: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:ARGS]", help="A step; repeatable. fn:FILE.py:FN is one too."),
+        option(
+            "Step to apply; repeatable. fn:FILE.py:FN applies a function.", metavar="NAME[:ARGS]"
+        ),
     ] = None,
-    list_steps: Annotated[bool, _flag("Show all steps, with examples.", "--list-steps")] = False,
-    out: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The new id becomes local:NAME.")
-    ] = None,
+    list_steps: Annotated[bool, option("List all steps with examples.", "--list-steps")] = False,
+    out: Annotated[str | None, option("Write the dataset local:NAME.", metavar="NAME")] = None,
     dest: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Instead: the dataset directory to make.")
+        Path | None, option("Write to this directory instead of the root.", metavar="DIR")
     ] = None,
     num_frames: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N transitions.")
+        int | None, option("Use only the first N transitions.", metavar="N", min=1)
     ] = None,
     layout: Layout = None,
     audit: Audit = DEFAULT_AUDIT,
-    resume: Annotated[bool, _flag("Go on with a run that was stopped.", "--resume")] = False,
-    force: Annotated[bool, _flag("Replace what is there.", "--force")] = False,
+    resume: Annotated[bool, option("Continue an interrupted run.", "--resume")] = False,
+    force: Annotated[
+        bool, option("Replace an existing dataset; discard interrupted runs.", "--force")
+    ] = False,
     dry_run: DryRun = False,
     batched: Annotated[
-        int | None, _calling("Hand it blocks of N rows.", metavar="N", min=1)
+        int | None, _calling("Call the function on blocks of N rows.", metavar="N", min=1)
     ] = None,
-    by: Annotated[By, _calling("What it gets.")] = By.row,
-    on: Annotated[On, _calling("observations: each once, nothing else.")] = On.transitions,
+    by: Annotated[By, _calling("Pass one row or one whole episode per call.")] = By.row,
+    on: Annotated[
+        On, _calling("Apply to transitions, or once to every stored observation.")
+    ] = On.transitions,
     no_vectorize: Annotated[
-        bool, _calling("Row by row, never torch.vmap.", "--no-vectorize")
+        bool, _calling("Call the function row by row, never with torch.vmap.", "--no-vectorize")
     ] = False,
-    seed: Annotated[int | None, _calling("Of its random numbers; else 0.", metavar="N")] = None,
-    workers: Annotated[int | None, _running("Processes at most.", metavar="N", min=1)] = None,
-    chunk_rows: Annotated[
-        int | None, _running("Transitions of a task, about.", metavar="N", min=1)
+    seed: Annotated[
+        int | None, _calling("Seed of the function's random numbers. (default: 0)", metavar="N")
     ] = None,
-    engine: Annotated[Engine, _running("Who runs the tasks.")] = Engine.local,
-    address: Annotated[str | None, _running("Of a Ray cluster: HOST:PORT.", metavar="A")] = None,
-    plan_only: Annotated[bool, _running("Plan for `worker`, run nothing.", "--plan-only")] = False,
-    plan: Annotated[Path | None, _running("Where the plan goes.", metavar="FILE")] = None,
+    workers: Annotated[
+        int | None, _running("Maximum number of processes.", metavar="N", min=1)
+    ] = None,
+    chunk_rows: Annotated[
+        int | None, _running("Approximate number of transitions per task.", metavar="N", min=1)
+    ] = None,
+    engine: Annotated[
+        Engine, _running("Run tasks in local processes or on a Ray cluster.")
+    ] = Engine.local,
+    address: Annotated[
+        str | None, _running("Address of the Ray cluster.", metavar="HOST:PORT")
+    ] = None,
+    plan_only: Annotated[
+        bool, _running("Write a plan for `worker` and run nothing.", "--plan-only")
+    ] = False,
+    plan: Annotated[Path | None, _running("File to write the plan to.", metavar="FILE")] = None,
 ) -> Result:
-    """Make a new dataset out of an old one, by functions and steps.
+    """Make a new dataset by applying functions and steps to an existing one.
 
-    A function gets one transition, a TensorDict in TED, and returns one.
+    A function takes one transition, a TensorDict in TED, and returns one.
 
     offline-data preprocess ID --fn scale.py:scale --out scaled
 
     offline-data preprocess ID --step clip:action,low=-1,high=1 --out clipped
     """
     from offline_data.preprocess.options import Options
-    from offline_data.preprocess.order import Order
+    from offline_data.preprocess.order import Order, carry_out
     from offline_data.preprocess.spec import Calling
     from offline_data.store.audit import parse_audit
     from offline_data.store.library import locate
@@ -117,8 +122,14 @@ def preprocess(
     if list_steps:
         return step_list()
     stages = (*([f"fn:{fn}"] if fn else []), *(step or []))
-    calls = _given(batched=batched, by=by, on=on, no_vectorize=no_vectorize, seed=seed)
-    _check(dataset, stages, calls, out, dest)
+    given = {
+        "--batched": batched is not None,
+        "--by": by is not By.row,
+        "--on": on is not On.transitions,
+        "--no-vectorize": no_vectorize,
+        "--seed": seed is not None,
+    }
+    _check(dataset, stages, [name for name, is_given in given.items() if is_given], out, dest)
     _check_plan(plan, plan_only=plan_only, dry_run=dry_run)
     options = Options(
         num_frames=num_frames,
@@ -131,36 +142,17 @@ def preprocess(
         force=force,
     )
     calling = Calling(batched, by.value, on.value, not no_vectorize, seed or 0)
-    parent = locate(str(dataset), call.settings)
+    parent = locate(str(dataset), context.settings)
     order = Order(parent.path, stages, calling, out, dest, options)
     if plan is not None:
-        return _planned(order, plan, call)
-    return _foreseen(order, call) if dry_run else _carried_out(order, call)
+        from offline_data.preprocess.shared_planning import plan_shared
 
+        return planned_result(plan_shared(order, plan, context.settings, context.progress))
+    if dry_run:
+        from offline_data.preprocess.outlook import foresee
 
-def _carried_out(order: "Order", call: Call) -> Result:
-    from offline_data.preprocess.order import carry_out
-
-    return made_result(carry_out(order, call.settings, call.progress))
-
-
-def _foreseen(order: "Order", call: Call) -> Result:
-    from offline_data.preprocess.outlook import foresee
-
-    return foreseen_result(foresee(order, call.settings, call.progress))
-
-
-def _planned(order: "Order", file: Path, call: Call) -> Result:
-    from offline_data.preprocess.shared_planning import plan_shared
-
-    return planned_result(plan_shared(order, file, call.settings, call.progress))
-
-
-def _given(**options: Any) -> list[str]:
-    """Return the options that say how functions are called and were given."""
-    usual: dict[str, Any] = {"by": By.row, "on": On.transitions, "no_vectorize": False}
-    names = (name for name, value in options.items() if value != usual.get(name))
-    return [f"--{name.replace('_', '-')}" for name in names]
+        return outlook_result(foresee(order, context.settings, context.progress))
+    return made_result(carry_out(order, context.settings, context.progress))
 
 
 def _check(
@@ -170,35 +162,34 @@ def _check(
     out: str | None,
     dest: Path | None,
 ) -> None:
-    """Raise `UsageError` for what is missing, given twice, or without effect."""
+    """Raise `UsageError` for arguments that are missing, given twice, or without effect."""
     if dataset is None:
-        raise UsageError("ID is missing: the dataset to start from", hint="offline-data list")
+        raise UsageError("Missing argument ID, the dataset to start from", hint="offline-data list")
     if not stages:
         raise UsageError(
-            "Nothing is to be done: neither --fn nor --step is given",
-            hint="--fn FILE.py:FN, or a step of `offline-data preprocess --list-steps`",
+            "Nothing to do: give --fn or at least one --step",
+            hint="`offline-data preprocess --list-steps` lists the steps",
         )
     if (out is None) == (dest is None):
         raise UsageError(
-            "The new dataset needs one place: --out NAME, or --dest DIR",
-            hint="--out NAME makes it local:NAME",
+            "Give either --out NAME or --dest DIR", hint="--out NAME writes the dataset local:NAME"
         )
     if calls and not any(stage.startswith("fn:") for stage in stages):
         raise UsageError(
-            f"{', '.join(calls)}: without effect, for there is no function",
-            hint="these say how a function is called: --fn FILE.py:FN",
+            f"{', '.join(calls)} cannot be used without a function",
+            hint="give one with --fn FILE.py:FN",
         )
 
 
 def _check_plan(plan: Path | None, *, plan_only: bool, dry_run: bool) -> None:
-    """Raise `UsageError` where it is not clear whether to plan or to run."""
+    """Raise `UsageError` unless the options say clearly whether to plan or to run."""
     if plan_only != (plan is not None):
         raise UsageError(
-            "--plan-only and --plan FILE go together",
-            hint="leave both out to make the dataset here and now",
+            "--plan-only and --plan FILE must be given together",
+            hint="leave both out to run the tasks now",
         )
     if plan_only and dry_run:
-        raise UsageError("--plan-only writes a plan, and --dry-run writes nothing")
+        raise UsageError("--plan-only and --dry-run cannot be used together")
 
 
 def _executor(
@@ -206,10 +197,75 @@ def _executor(
 ) -> "Executor | None":
     if engine is Engine.local:
         if address is not None:
-            raise UsageError("--address is Ray's", hint="add --engine ray")
+            raise UsageError("--address requires --engine ray", hint="add --engine ray")
         return None
     if plan is not None:
-        raise UsageError("--engine ray runs tasks, and --plan-only runs none")
+        raise UsageError("--engine ray and --plan-only cannot be used together")
     from offline_data.preprocess.executors.ray import RayExecutor
 
     return RayExecutor(address, workers=workers)
+
+
+def worker(
+    context: Context,
+    plan: Annotated[
+        Path, option("Plan written by `preprocess --plan-only --plan FILE`.", metavar="FILE")
+    ],
+    rank: Annotated[int | None, option("Index of this worker, from 0.", metavar="I")] = None,
+    world: Annotated[
+        int | None, option("Total number of workers. (default: one per task)", metavar="N", min=1)
+    ] = None,
+    finish: Annotated[
+        bool, option("Run no task; publish the dataset if all are finished.", "--finish")
+    ] = False,
+) -> Result:
+    """Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.
+
+    Finished tasks are skipped. The last worker to finish publishes the dataset.
+
+    As a Slurm array, after `preprocess … --plan-only --plan FILE`:
+
+    sbatch --array=0-7 --wrap 'offline-data worker --plan FILE
+    --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT'
+    """
+    if finish == (rank is not None) or (finish and world is not None):
+        raise UsageError(
+            "Give either --rank I (with --world N) or --finish",
+            hint="in a Slurm array: --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT",
+        )
+    from offline_data.preprocess.distributed import finish_shared, run_share
+
+    if rank is None:
+        return _share_result(finish_shared(plan, context.settings, context.progress), None)
+    return _share_result(run_share(plan, rank, world, context.settings, context.progress), rank)
+
+
+def _share_result(share: "Share", rank: int | None) -> Result:
+    """Lay out the dataset if it is published, else which tasks are missing."""
+    about = {
+        "plan": share.shared.file,
+        "tasks": share.shared.tasks,
+        "ran": share.ran,
+        "missing": share.missing,
+    }
+    if share.result is not None:
+        made = made_result(share.result)
+        return Result({**made.data, **about}, made.blocks, made.ids, made.notes)
+    data = {"id": share.shared.id, "path": None, "existed": False, **about}
+    missing = len(share.missing)
+    if rank is None:
+        named = ", ".join(map(str, share.missing[:_MOST_NAMED]))
+        more = ", …" if missing > _MOST_NAMED else ""
+        plan = shlex.quote(str(share.shared.file))
+        error = OfflineDataError(
+            f"{missing} of {_tasks(share.shared.tasks)} not finished: {named}{more}",
+            hint="start the same ranks again, or run the rest here: "
+            f"offline-data worker --plan {plan} --rank 0 --world 1",
+        )
+        return Result(data, (), failures=(error,), code=1)
+    done = f"rank {rank} ran {_tasks(share.ran)}; {missing} left for other ranks"
+    return Result(data, (done,), notes=(f"the last rank publishes {share.shared.id}",))
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"

@@ -19,7 +19,7 @@ def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> tor
 
     Args:
         data: It is not copied where its dtype is right and its memory can be written to.
-        dtype: What it is cast to; None: float64 becomes float32, anything else stays.
+        dtype: Dtype that it is cast to; None: float64 becomes float32, anything else stays.
 
     Raises:
         UsageError: It is nothing that tensors are made of.
@@ -32,7 +32,7 @@ def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> tor
         tensor = data if isinstance(data, torch.Tensor) else _from_numpy(np.asarray(data))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{data!r} is no tensor: {error}", hint="to_tensordict takes dicts and tuples"
+            f"{data!r} is not a tensor: {error}", hint="to_tensordict takes dicts and tuples"
         ) from error
     if dtype is None:
         dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
@@ -60,7 +60,9 @@ def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> Tenso
     if isinstance(data, tuple):
         data = {f"tuple_obs_{place}": item for place, item in enumerate(data)}
     if not isinstance(data, Mapping):
-        raise UsageError(f"A {type(data).__name__} makes no TensorDict; expected a dict or a tuple")
+        raise UsageError(
+            f"A {type(data).__name__} cannot become a TensorDict; expected a dict or a tuple"
+        )
     return TensorDict({name: _either(item, dtype) for name, item in data.items()}, batch_size=[])
 
 
@@ -81,10 +83,10 @@ class Transition(TensorClass):  # type: ignore[misc]
     """
 
     obs: Any
-    """What was observed before the action."""
+    """Observation before the action."""
     action: Any
     next_obs: Any
-    """What was observed after it."""
+    """Observation after it."""
     reward: Any
     done: Any
     """Whether the episode ended, so that nothing bootstraps from `next_obs`."""
@@ -108,7 +110,7 @@ def to_transition(
     Args:
         batch: `[B]`, as `ds.sample()` gives it.
         observation_key: Leaf, or parent of leaves, that is the observation.
-        done_key: What `done` is; by default truncated episodes are not done, for what follows
+        done_key: Leaf that `done` is; by default truncated episodes are not done, for what follows
             them is known, and bootstrapping goes on from there.
 
     Raises:

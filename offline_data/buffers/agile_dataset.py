@@ -31,7 +31,7 @@ class ReplayDataset(IterableDataset[Any]):
     DataLoader(ReplayDataset(ds, 256), batch_size=None, collate_fn=Identity(), num_workers=2)
     ```
 
-    Where randomness comes from: without workers, and where no `seed` is given, from the buffer's
+    Randomness: without workers, and if no `seed` is given, from the buffer's
     sampler. In workers samplers that are seeded by numbers, as `SamplerWithoutReplacement(seed=0)`,
     keep their orders; all others draw from `seed`, or if it is None from what the loader draws for
     its workers whenever an iteration begins (`torch.manual_seed`, `DataLoader(generator=…)`).
@@ -46,7 +46,7 @@ class ReplayDataset(IterableDataset[Any]):
         seed: Seed of everything that is drawn, not negative.
 
     Raises:
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
 
     Attributes:
         buffer: As given.
@@ -57,9 +57,9 @@ class ReplayDataset(IterableDataset[Any]):
         self, buffer: ReplayBuffer, batch_size: int | None = None, *, seed: int | None = None
     ) -> None:
         if not hasattr(buffer, "sampler"):
-            raise UsageError(f"{buffer!r} is no buffer of this package")
+            raise UsageError(f"{buffer!r} is not a buffer of this package")
         if seed is not None and seed < 0:
-            raise UsageError(f"A seed is not negative; found {seed}")
+            raise UsageError(f"A seed must not be negative; found {seed}")
         size = batch_size if batch_size is not None else buffer.batch_size or 256
         self.buffer = buffer
         self.batch_size = positive(size, "batch_size")

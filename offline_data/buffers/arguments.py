@@ -29,7 +29,7 @@ def as_storage(storage: Storage | Callable[[], Storage] | None) -> Storage:
         made = made()
     if not all(hasattr(made, name) for name in ("gather", "rows", "runs")):
         raise UsageError(
-            f"{made!r} is no storage of this package",
+            f"{made!r} is not a storage of this package",
             hint="offline_data.LazyTensorStorage and its like take the same arguments as TorchRL's",
         )
     found: Storage = made
@@ -43,7 +43,7 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
         made = made()
     if not isinstance(made, Sampler):
         raise UsageError(
-            f"{made!r} is no sampler of this package: TorchRL's would draw transitions whose "
+            f"{made!r} is not a sampler of this package: TorchRL's would draw transitions whose "
             "next observation is not known",
             hint="offline_data.RandomSampler and offline_data.SamplerWithoutReplacement take the "
             "same arguments",
@@ -58,7 +58,7 @@ def as_writer(
 
     Args:
         writer: None: `default()` where the storage grows, else one that refuses.
-        storage: What it writes to; a dataset takes only a writer that refuses.
+        storage: Storage that it writes to; a dataset takes only a writer that refuses.
         default: Makes a writer.
     """
     grows = isinstance(storage, GrowingStorage)
@@ -68,10 +68,10 @@ def as_writer(
     if not isinstance(made, Writer) and callable(made):
         made = made()
     if not grows and not isinstance(made, ImmutableDatasetWriter):
-        raise UsageError(f"{made!r} would write, and a dataset is immutable; leave writer out")
+        raise UsageError(f"{made!r} would write, but a dataset is immutable; leave writer out")
     if not isinstance(made, Writer):
         raise UsageError(
-            f"{made!r} is no writer of this package",
+            f"{made!r} is not a writer of this package",
             hint="offline_data.RoundRobinWriter and its like take the same arguments as TorchRL's",
         )
     if isinstance(storage, GrowingStorage):
@@ -82,7 +82,7 @@ def as_writer(
 def either(one: Part | None, maker: Callable[[], Part] | None, name: str) -> Part | None:
     """Return what was given, or what `maker` makes; raises `UsageError` where both were."""
     if one is not None and maker is not None:
-        raise UsageError(f"{name} and {name}_factory were both given; expected one of them")
+        raise UsageError(f"{name} and {name}_factory cannot both be given")
     return maker() if maker is not None else one
 
 
@@ -99,7 +99,7 @@ def pinnable(pin_memory: bool) -> bool:
     """Return `pin_memory`; raises `UsageError` where it is wanted without an accelerator."""
     if pin_memory and not getattr(torch, "accelerator", torch.cuda).is_available():
         raise UsageError(
-            "pin_memory=True speeds up copies to an accelerator, and there is none here",
+            "pin_memory=True speeds up copies to an accelerator, and this machine has none",
             hint="leave it out, or write pin_memory=torch.cuda.is_available()",
         )
     return pin_memory

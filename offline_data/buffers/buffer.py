@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplayBuffer", "TensorDictReplayBuffer", "Transform"]
 
 _MASKS = (MASK, ("collector", MASK))
-"""Where padded trajectories tell steps from padding."""
+"""Key of the mask that separates steps from padding in padded trajectories."""
 
 _TORCHRL = (
     "sample_unit dim_extend checkpointer consume_after_n_samples shared compilable delayed_init "
@@ -57,11 +57,11 @@ class ReplayBuffer(Saving):
     that grows.
 
     Args:
-        storage: Where batches come from, or a class or function that makes it; None: a
+        storage: Storage that batches come from, or a class or function that makes it; None: a
             `ListStorage` of 1000 rows.
         sampler: Which rows they have (or what makes the sampler); None: a `RandomSampler`.
-        writer: Where new rows go (or what makes the writer); None: a `RoundRobinWriter` where the
-            storage grows, and an `ImmutableDatasetWriter`, the only one it takes, for a dataset.
+        writer: Writer of new rows (or a class or function that makes it); None: a
+            `RoundRobinWriter` where the storage grows, and an `ImmutableDatasetWriter`, the only one it takes, for a dataset.
         collate_fn: Called with every batch, before `transform`; with the list of rows where the
             storage is a `ListStorage`.
         batch_size: Rows of a batch where `sample` is not told; iteration needs it.
@@ -71,13 +71,13 @@ class ReplayBuffer(Saving):
         transform: Called with every batch; see `append_transform`. More can be appended.
         transform_factory: Makes the transform, instead.
         pin_memory: Whether batches are put into page-locked memory, after all transforms.
-        generator: Where the sampler takes randomness from, instead of what it came with.
-        derived: What is computed for a batch from other rows of the storage, in this order, before
+        generator: Random generator of the sampler, instead of its own.
+        derived: Leaves computed for a batch from other rows of the storage, in this order, before
             anything else is done to it.
         **torchrl: Other arguments of TorchRL's signature, with their defaults.
 
     Raises:
-        UsageError: An argument that cannot be meant, or cannot be honoured.
+        UsageError: Invalid or unsupported argument.
 
     Example:
         >>> import torch
@@ -131,7 +131,7 @@ class ReplayBuffer(Saving):
 
     def _check_parts(self) -> None:
         if self._prefetch and self._batch_size is None:
-            raise UsageError("prefetch needs a batch_size: batches are made before they are asked")
+            raise UsageError("prefetch needs a batch_size: batches are made ahead of time")
         if self._lists and self._derived:
             raise UsageError(
                 "derived=… needs batches of tensors, and collate_fn gets lists of rows"

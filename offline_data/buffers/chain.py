@@ -34,12 +34,12 @@ class Link:
 
     @property
     def outward(self) -> Transform | None:
-        """What is done to batches."""
+        """Applied to batches."""
         return self._inverse() if self.invert else self.transform
 
     @property
     def inward(self) -> Transform | None:
-        """What is done to rows before they are written."""
+        """Applied to rows before they are written."""
         return self.transform if self.invert else self._inverse()
 
     def _inverse(self) -> Transform | None:
@@ -82,7 +82,7 @@ class Chain:
         """Take over what `state_dict` returned; raises `UsageError` for another chain's."""
         if len(states) != len(self.links):
             raise UsageError(
-                f"The state is of {len(states)} transforms; here are {len(self.links)}"
+                f"The state has {len(states)} transforms; this buffer has {len(self.links)}"
             )
         for link, state in zip(self.links, states, strict=True):
             if state:

@@ -62,15 +62,15 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         transform: Called with every batch.
         split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
             `mask`, `traj_ids` and `dataset_index`, the transitions.
-        device: Where batches go.
+        device: Device of batches.
         in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
-        derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
+        derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
 
     @property
     def manifest(self) -> Manifest:
-        """What is known of the dataset: schema, counts, spaces, provenance, licence and so on."""
+        """The manifest: schema, counts, spaces, provenance, licence and so on."""
         return self._steps_storage.reader.manifest
 
     @property
@@ -194,7 +194,7 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
 
         Raises:
             MissingDependencyError: torchrl is not installed, or cannot be imported.
-            UsageError: An argument that cannot be meant.
+            UsageError: Invalid argument.
         """
         try:
             from offline_data.buffers.torchrl import to_torchrl

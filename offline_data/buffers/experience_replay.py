@@ -52,7 +52,7 @@ class _OfSource(BaseDatasetExperienceReplay):
         dataset = parse_id(dataset_id, default_source=self.source)
         if dataset.source != self.source:
             raise UsageError(
-                f"{type(self).__name__} is for datasets of {self.source}, not {dataset}",
+                f"{type(self).__name__} loads datasets of {self.source}, not {dataset}",
                 hint=f"offline_data.load_dataset({str(dataset)!r}) loads any source's",
             )
         settings = resolve_settings(root=root, offline=offline)

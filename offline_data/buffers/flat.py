@@ -37,14 +37,14 @@ class TED2Flat(Keys):
 
     Args:
         done_key: Leaf that is set where a trajectory ends, `[*batch, 1]`.
-        shift_key: Where `shift` is stored.
-        is_full_key: Where `is_full` is stored.
+        shift_key: Key of `shift`.
+        is_full_key: Key of `is_full`.
         done_keys: Leaves under `next` that are flags; at the root they are False.
         reward_keys: Leaves under `next` that have no counterpart at the root.
         check: Whether to look for what would be lost.
 
     Attributes:
-        shift: Where the next row would be written along time; None: behind the last row.
+        shift: Index along time at which the next row would be written; None: behind the last row.
         is_full: Whether the data are a full ring, whose oldest row is `shift`; None: no.
 
     Example:
@@ -167,7 +167,7 @@ class Flat2TED(Keys):
 
         Args:
             data: The flat form; memory-mapped or not.
-            out: Where it is written in place, leaf by leaf; None: a new TensorDict.
+            out: TensorDict that it is written to in place, leaf by leaf; None: a new TensorDict.
 
         Raises:
             UsageError: A leaf that has neither a row a step nor one for each observation.

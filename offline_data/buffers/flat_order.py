@@ -1,4 +1,4 @@
-"""Where the rows of TED stand in its flat form, and the names that both directions need."""
+"""Order of the rows of TED in its flat form, and the names that both directions need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Order:
     shape: tuple[int, ...]
     """`[T, *B]`."""
     shift: int
-    """Where the next row would be written along time."""
+    """Index along time at which the next row would be written."""
     is_full: bool
     """Whether the oldest row is `shift`; else it is 0, and nothing is behind `shift`."""
 

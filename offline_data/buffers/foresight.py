@@ -21,7 +21,7 @@ class Foresight:
     """Tells a storage which rows are likely to come next.
 
     The sampler is asked what it would draw now, which changes nothing: batches are the same with
-    and without this, and whether the data are in memory does not show in them. Where something else
+    and without this, and whether the data are in memory does not show in them. If something else
     draws from the sampler's generator between two batches, others come than were foreseen; that
     costs reads for nothing, so it is noticed.
     """
@@ -36,10 +36,10 @@ class Foresight:
         """Have the rows read that follow a batch.
 
         Args:
-            sampler: What draws them.
-            storage: Where they are.
+            sampler: Sampler that draws them.
+            storage: Storage that holds them.
             rows: Those of the batch that was drawn just now, int64 `[B]`.
-            size: What the sampler was asked for.
+            size: Batch size that the sampler was asked for.
         """
         if self._foreseen is not None:
             right = torch.equal(self._foreseen, rows)

@@ -47,7 +47,7 @@ def from_schema(
         rows: Batch size, at least 1.
 
     Raises:
-        UsageError: A schema, path or backend that cannot be meant.
+        UsageError: Invalid schema, path or backend.
         AccessError, NoSpaceError: The disk.
 
     Example:

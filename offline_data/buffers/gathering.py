@@ -21,10 +21,10 @@ class TorchGather:
     """Gathers where the files are, moves each block at once, and cuts it where batches go.
 
     Args:
-        plan: What to gather.
+        plan: Plan of the gather.
         maps: The file of each of the plan's gathers, as words `[rows, words]`: a map on the CPU, or
             copied to the device.
-        device: Where leaves go.
+        device: Device of the leaves.
         pin_memory: Whether blocks are put into page-locked memory first.
     """
 

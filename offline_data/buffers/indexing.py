@@ -1,4 +1,4 @@
-"""What stands between the brackets of `buffer[…]`, as row numbers."""
+"""Indices of `buffer[…]` as row numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _as_tensor(index: Any) -> Tensor:
         return torch.from_numpy(values.astype(np.int64) if not values.size else values.copy())
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{index!r} is no index of transitions; expected an int, a slice, a list, an array, "
+            f"{index!r} is not an index of transitions; expected an int, a slice, a list, an array, "
             "a tensor or a bool mask",
             hint='for one leaf of all transitions: buffer[:]["observation"]',
         ) from error

@@ -28,7 +28,7 @@ class LazyColumns:
     pieces of episodes. A pickled one leaves its leaves behind.
 
     Args:
-        storage: Where the rows are.
+        storage: Storage of the rows.
         rows: Which they are.
         gather: Makes a batch of rows.
     """
@@ -79,7 +79,7 @@ class LazyColumns:
 
 
 class Collate:
-    """What TorchRL's buffer calls with what its storage gave.
+    """Collate function that TorchRL's buffer calls with the output of its storage.
 
     Args:
         then: Called with the batch; None: nothing.

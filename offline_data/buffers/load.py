@@ -83,10 +83,10 @@ def load_dataset(
         prefetch: Batches made ahead by threads; rows and their order stay the same.
         transform: Called with every batch.
         split_trajs: Rows are whole episodes, padded to the longest.
-        device: Where batches go.
+        device: Device of batches.
         in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
-        derived: What is computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
+        derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
         view: Name, or file, of a view that was saved of it: the buffer is that view.
 
@@ -97,7 +97,7 @@ def load_dataset(
         NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
         IntegrityError: Its files, or the directory, are not what they should be.
         NoSpaceError, AccessError: The disk.
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
     """
     settings = resolve_settings(root=root)
     path = bring(id, settings, download=download, revision=revision, layout=layout)

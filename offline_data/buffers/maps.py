@@ -38,7 +38,7 @@ class Map(NamedTuple):
     words: Tensor
     """`[rows, stride // word]`; writing to it changes this process's memory only, not the file."""
     memory: mmap.mmap | None
-    """What the words lie in; None where there are none."""
+    """Memory map that holds the words; None if there are none."""
 
     @property
     def nbytes(self) -> int:

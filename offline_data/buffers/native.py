@@ -46,7 +46,7 @@ class NativeGather:
     that it is given, and each view would keep, pickle and share the whole block.
 
     Args:
-        plan: What to gather.
+        plan: Plan of the gather.
         maps: The file of each of the plan's gathers, as words `[rows, words]`.
     """
 
@@ -132,7 +132,7 @@ def gather_mixed(
 
 
 def fits(plan: Plan) -> bool:
-    """Tell whether the compiled gather is there and has room for the plan's shapes."""
+    """Return True if the compiled gather is available and supports the plan's shapes."""
     places = [place for gather in plan.gathers for place in gather.places]
     return compiled is not None and all(len(place.shape) <= _MAX_DIMS for place in places)
 
@@ -187,5 +187,5 @@ def _code(dtype: torch.dtype) -> int:
 
 
 def _is_wide_unsigned(dtype: torch.dtype) -> bool:
-    """Tell whether older torch does not take the type by DLPack: it goes as signed, then back."""
+    """Return True if older torch lacks the dtype in DLPack: it is passed as signed, then viewed."""
     return dtype in {torch.uint16, torch.uint32, torch.uint64}

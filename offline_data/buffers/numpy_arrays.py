@@ -53,7 +53,7 @@ def to_numpy(
     - `"episodes"` is what D4RL's `env.get_dataset()` gives, for `sequence_dataset`, Decision
       Transformer and other code that cuts episodes itself. `timeouts` is set at the last row of
       every episode that does not end terminated, whether the source has a flag there or not; of a
-      view that has pieces of an episode, at the last row of each piece. Where the observation after
+      view that has pieces of an episode, at the last row of each piece. If the observation after
       the last action is not known, `next_observations` repeats the one before it (`valid_rows`
       are all other rows).
     - `"qlearning"` is what D4RL's `qlearning_dataset` returns for these episodes, number for number:
@@ -160,7 +160,7 @@ def _rows(buffer: BaseDatasetExperienceReplay, *, valid_only: bool) -> Rows:
     whole, row_map = whole_of(buffer.storage)
     if not isinstance(whole, DatasetStorage):
         raise UsageError(
-            "The rows of this buffer are whole episodes, and arrays have a row a transition",
+            "The rows of this buffer are whole episodes; arrays have one row per transition",
             hint="open the dataset without split_trajs=True",
         )
     own = buffer.valid_rows if valid_only else torch.arange(len(buffer))

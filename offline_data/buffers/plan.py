@@ -1,4 +1,4 @@
-"""What to gather for a batch: which bytes of which files, decided once from the schema."""
+"""Plan of a gather: which bytes of which files a batch needs, decided once from the schema."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Gather:
     """Words that are gathered, from the beginning of the row on; more than a row has where the
     row after it is wanted too."""
     places: tuple[Place, ...]
-    """Where the leaves lie in what is gathered."""
+    """Offsets of the leaves in the gathered rows."""
     episode: int | None = None
     """Word that holds the number of the episode, in the gather that the others need it from."""
 
@@ -138,7 +138,7 @@ def _around(rows: int, before: _Leaves, behind: _Leaves) -> list[Gather]:
 
 
 def _adjoin(before: _Leaves) -> bool:
-    """Tell whether gathering on to the next row costs less than a second gather.
+    """Return True if gathering on to the next row costs less than a second gather.
 
     It does while what lies between is short, and rows are: two big leaves in one block would not
     be contiguous, and nothing is gained.

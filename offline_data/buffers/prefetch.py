@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Draw(NamedTuple):
-    """What a sampler said for one batch."""
+    """Output of a sampler for one batch."""
 
     rows: Tensor
     """int64 `[B]`."""

@@ -64,7 +64,7 @@ class Readahead:
     and whichever limit a container has: there is nothing to choose.
 
     Args:
-        plan: What is gathered.
+        plan: Plan of the gather.
         maps: The file of each of the plan's gathers.
         episodes_of: Is asked only if the plan has files whose rows depend on it.
 
@@ -83,7 +83,7 @@ class Readahead:
         self._expected: Tensor | None = None
 
     def due(self) -> bool:
-        """Tell whether the next batch is to be made by `around`; it may always be."""
+        """Return True if the next batch is to be made by `around`; it may always be."""
         self._batches += 1
         return self.asking or self._batches % EVERY == 0
 
@@ -180,7 +180,7 @@ def _will_need(stretches: Stretches) -> None:
 
 
 def _settled(maps: Sequence[Map]) -> bool:
-    """Tell whether files are in memory, found out in little time: then touch them, too."""
+    """Return True if files are in memory, found out in little time: then touch them, too."""
     if native.compiled is None:
         return False
     starts = [map.words.data_ptr() for map in maps]

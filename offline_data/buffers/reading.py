@@ -33,7 +33,7 @@ class Reading:
     """Batches of a storage; `ReplayBuffer` says what the parts are."""
 
     _first: tuple[Transform, ...] = ()
-    """What a subclass, and the collate function, do to batches before the transforms."""
+    """Applied to batches before the transforms, by a subclass and the collate function."""
 
     _storage: Storage
     _sampler: Sampler
@@ -50,12 +50,12 @@ class Reading:
 
     @property
     def storage(self) -> Storage:
-        """Where batches come from."""
+        """Storage that batches come from."""
         return self._storage
 
     @property
     def sampler(self) -> Sampler:
-        """What decides which rows a batch has."""
+        """The sampler, which decides which rows a batch has."""
         return self._sampler
 
     @property
@@ -88,7 +88,7 @@ class Reading:
 
         Args:
             rows: Int64 `[B]` of the storage; given away.
-            leaves: What the sampler said of them, see `Sampler.sample`.
+            leaves: Leaves that the sampler returned for them, see `Sampler.sample`.
         """
         with self._lock:
             gathered = self._gather(rows)
@@ -194,7 +194,7 @@ class Reading:
     def _size(self, batch_size: int | None) -> int:
         if batch_size is None or batch_size == self._batch_size:
             if self._batch_size is None:
-                raise UsageError("No batch size: give the buffer one, or sample(batch_size)")
+                raise UsageError("No batch size: give one to the buffer or to sample(batch_size)")
             return self._batch_size
         if self._prefetch:
             raise UsageError(

@@ -19,7 +19,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "consume_after_n_samples": ((None,), "SamplerWithoutReplacement draws each row once an epoch"),
     "delayed_init": ((None, False), "leave it out: storages reserve memory with the first row"),
     "dim_extend": ((None, 0), "rows have one dimension: extend(data.reshape(-1))"),
-    "ends": ((None,), "leave it out: where trajectories end is stored"),
+    "ends": ((None,), "leave it out: the ends of trajectories are stored"),
     "fragmented": (
         (False,),
         "leave it out: rows of a trajectory are slices where they are adjacent",
@@ -37,10 +37,10 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "shared_init": ((False,), _ONE_PROCESS),
     "span": (
         (False, 0, (False, False)),
-        "slices lie in their trajectory; strict_length=False takes shorter ones whole",
+        "slices never cross trajectories; strict_length=False also samples shorter ones",
     ),
-    "track_generations": ((False,), "leave it out: write_count tells whether anything was written"),
-    "trajectories": ((None,), "leave it out: where trajectories end is stored"),
+    "track_generations": ((False,), "leave it out: write_count shows whether anything was written"),
+    "trajectories": ((None,), "leave it out: the ends of trajectories are stored"),
     "transport": (("auto", "direct"), _ONE_PROCESS),
     "transport_options": ((None,), _ONE_PROCESS),
 }

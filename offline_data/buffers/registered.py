@@ -25,7 +25,7 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
     """Make `load_dataset("prefix:name", **options)` call `dataset("name", **options)`.
 
     TorchRL's function of that name, for this package; registering the same in TorchRL's registry
-    is up to you. Where TorchRL is installed (0.14 and newer have a registry), the prefix
+    is up to you. If TorchRL is installed (0.14 and newer have a registry), the prefix
     `offline_data` becomes known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)`
     then loads whatever `load_dataset(id)` here does, see `torchrl_dataset`. That imports torchrl.
 
@@ -33,7 +33,7 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
 
     Args:
         prefix: Not empty, without `:`; lower and upper case are the same.
-        dataset: What is called, or `"module:attribute"`, imported on first use.
+        dataset: Callable, or `"module:attribute"`, imported on first use.
         replace: Whether it may take the place of what was registered before, or of a source.
 
     Raises:
@@ -75,7 +75,7 @@ def _factory(prefix: str) -> Factory:
         return cast("Factory", getattr(import_module(module), attribute))
     except (ImportError, AttributeError) as error:
         raise NotFoundError(
-            f"{found!r}, registered for {prefix!r}, cannot be had: {error}"
+            f"{found!r}, registered for {prefix!r}, cannot be imported: {error}"
         ) from error
 
 
@@ -90,7 +90,7 @@ def _check(dataset: Factory | str) -> None:
     module, colon, attribute = dataset.partition(":") if isinstance(dataset, str) else ("", "", "")
     if not callable(dataset) and not (colon and module and attribute):
         raise UsageError(
-            f"{dataset!r} loads no dataset; expected something to call, or 'module:attribute'"
+            f"{dataset!r} cannot load datasets; expected a callable, or 'module:attribute'"
         )
 
 

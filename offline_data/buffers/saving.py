@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Saving(Writing):
-    """What goes on where it was left; `ReplayBuffer` says what the parts are."""
+    """Saving and resuming a buffer; `ReplayBuffer` describes the parts."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all it takes to go on from here, elsewhere or later.
+        """Return everything needed to resume from here, elsewhere or later.
 
         The batches after `load_state_dict` are those that would have come: the state has the draws
         of batches that are under way. Its sampler's randomness is in it if the sampler has a seed,
@@ -46,7 +46,7 @@ class Saving(Writing):
 
         Raises:
             UsageError: Another sampler or writer, other transforms, another dataset, or rows that
-                do not fit. Where the kinds or the dataset differ, nothing has changed.
+                do not fit. If the kinds or the dataset differ, nothing has changed.
         """
         if state["kinds"] != self._kinds():
             raise UsageError(f"The state is of {state['kinds']}; this buffer has {self._kinds()}")

@@ -38,7 +38,7 @@ def split_trajs(
 
     Args:
         data: `[*B, T]`, trajectories adjacent along the last dimension; it is not changed.
-        prefix: Where `traj_ids` is looked for, and `mask` is put; None: `"collector"` where the
+        prefix: Prefix of the keys `traj_ids` and `mask`; None: `"collector"` where the
             data have it, else the root.
         trajectory_key: Leaf with a number for each trajectory, instead of `traj_ids`.
         done_key: Leaf under `next` that is set where a trajectory ends; used where there are no

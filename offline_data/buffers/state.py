@@ -45,7 +45,7 @@ def save_tree(tree: Any, folder: Path) -> None:
     """
     folder = folder.expanduser().absolute()
     if folder.exists() and not (folder / _TREE).exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} has files that are no state, and would be replaced")
+        raise UsageError(f"{folder} has files that are not a saved state and would be replaced")
     beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         with disk_errors(folder):
@@ -71,7 +71,7 @@ def load_tree(folder: Path) -> Any:
     """
     folder = folder.expanduser().absolute()
     if not (folder / _TREE).exists():
-        raise NotFoundError(f"There is no state in {folder}: {_TREE} is missing")
+        raise NotFoundError(f"There is no saved state in {folder}: {_TREE} is missing")
     try:
         with disk_errors(folder):
             content = json.loads((folder / _TREE).read_text())
@@ -84,7 +84,9 @@ def load_tree(folder: Path) -> Any:
         words = map_rows(folder / _BYTES, size // 8, 8).view(torch.uint8).reshape(-1)
         return _decode(content["tree"], words)
     except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
-        raise IntegrityError(f"{folder / _TREE} is no state, or damaged: {error!r}") from error
+        raise IntegrityError(
+            f"{folder / _TREE} is not a saved state, or is damaged: {error!r}"
+        ) from error
 
 
 def owned(tree: Any) -> Any:

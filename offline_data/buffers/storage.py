@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Storage(Sampleable, Protocol):
-    """What a buffer needs of a storage: a length, the rows a sampler may draw, and batches."""
+    """Interface of a storage for a buffer: a length, the rows a sampler may draw, and batches."""
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows with some of the leaves, and `index`; raises `UsageError`."""
@@ -57,7 +57,7 @@ class DatasetStorage:
     Args:
         path: The dataset directory.
         keys: Leaves that batches have (a parent stands for all below it); None: all of them.
-        device: Where batches go, each table's rows moved as one block.
+        device: Device of batches, each table's rows moved as one block.
         pin_memory: Whether batches lie in page-locked memory (where they stay on the CPU), or
             go through it (where `device` is an accelerator).
         in_memory: Whether files that batches need are copied to `device` as a whole, on first use,
@@ -208,7 +208,7 @@ class DatasetStorage:
     def _deleted(self) -> NotFoundError:
         return NotFoundError(
             f"The dataset in {self.reader.path} was deleted",
-            hint="load_dataset(ID) brings it here again",
+            hint="load_dataset(ID) downloads it again",
         )
 
 

@@ -37,7 +37,7 @@ def decode_codes(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
     """
     if key not in words:
         texts = ", ".join(map(join_key, words)) or "none"
-        raise UsageError(f"{join_key(key)!r} is no text leaf; text leaves: {texts}")
+        raise UsageError(f"{join_key(key)!r} is not a text leaf; text leaves: {texts}")
     values = codes.cpu().numpy() if isinstance(codes, torch.Tensor) else np.asarray(codes)
     count = len(words[key])
     if values.size and not -1 <= values.min() <= values.max() < count:

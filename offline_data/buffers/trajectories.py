@@ -28,7 +28,7 @@ DATASET_INDEX = "dataset_index"
 class TrajectoryStorage:
     """The episodes of a dataset, each a row `[T]`, where `T` is the length of the longest.
 
-    What TorchRL's `split_trajectories` makes: `mask` says which steps are there, `traj_ids` which
+    The same as TorchRL's `split_trajectories`: `mask` says which steps are there, `traj_ids` which
     episode they are of, and everything else is zero where the mask is False (text: -1). The
     transition whose next observation is unknown is in. `index` has the number of the episode at
     every step, as rows of this storage are episodes, and `dataset_index` the transition.

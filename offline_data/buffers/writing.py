@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Writing(Reading):
-    """What changes a buffer; `ReplayBuffer` says what the parts are.
+    """Methods that change a buffer; `ReplayBuffer` describes the parts.
 
     Every change waits for batches under way, and then makes again those that it concerns: a batch
     that is handed out has its rows as they are then, whenever they were drawn. Slices that have
@@ -36,7 +36,7 @@ class Writing(Reading):
 
     @property
     def writer(self) -> Writer:
-        """What decides where new rows go."""
+        """The writer, which decides where new rows go."""
         return self._writer
 
     @property
@@ -48,7 +48,7 @@ class Writing(Reading):
         """Write one row.
 
         Args:
-            data: What the storage takes as a row: a TensorDict `[]`, a tensor, …; copied. The
+            data: A row as the storage takes it: a TensorDict `[]`, a tensor, …; copied. The
                 transforms' `inv` see it first, from the last to the first.
 
         Returns:
@@ -77,7 +77,7 @@ class Writing(Reading):
                 `inv` see it first, from the last to the first.
 
         Returns:
-            Where they are, int64 `[B]`; -1 for rows that the writer does not keep. Empty where a
+            Row numbers, int64 `[B]`; -1 for rows that the writer does not keep. Empty if a
             transform returned None.
 
         Raises:

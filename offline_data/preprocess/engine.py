@@ -235,8 +235,8 @@ def begun(run: Run) -> Prepared | None:
         )
     if not run.options.resume:
         raise UsageError(
-            f"A stopped run of the same recipe is here: {run.work.path}",
-            hint="--resume goes on with it, --force throws it away",
+            f"This recipe was interrupted before ({run.work.path})",
+            hint="use --resume to continue or --force to start over",
         )
     check_same(saved, run.options, shares_files=run.shares_files)
     plan = load_plan(run.work, run.recipe, run.reader)

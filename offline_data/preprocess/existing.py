@@ -59,7 +59,7 @@ def older(target: Target, root: Path, *, force: bool) -> Entry | None:
         return None
     if not force:
         raise UsageError(
-            f"{found.id} is here already, made otherwise ({found.path})",
+            f"{found.id} already exists and was made by another recipe ({found.path})",
             hint="choose another name, or replace it with --force",
         )
     return found
@@ -100,10 +100,10 @@ def check_same(saved: Mapping[str, Any], options: Options, *, shares_files: bool
     if options.layout not in {None, layout}:
         raise UsageError(
             f"A stopped run of the same recipe writes layout {layout!r}, not {options.layout!r}",
-            hint="--resume without --layout goes on with it, --force throws it away",
+            hint="use --resume without --layout to continue or --force to start over",
         )
     if saved["in_place"] and not shares_files:
         raise UsageError(
             "A stopped run of the same recipe was made on one machine, and cannot go on on several",
-            hint="--resume with the same engine goes on with it, --force throws it away",
+            hint="use --resume with the same engine to continue or --force to start over",
         )

@@ -426,12 +426,12 @@ def damage_named(where: object) -> Iterator[None]:
 def _damaged(where: object, found: str) -> FormatError:
     return FormatError(
         f"{where} is damaged or not supported: {found:.400}",
-        hint="fetch it again, or from another mirror",
+        hint="download it again, or from another mirror",
     )
 
 
 def _bad_member(path: Path, name: str, found: str) -> FormatError:
     return FormatError(
         f"{path} has a member {name!r} that {found}",
-        hint="fetch it again, or from another mirror",
+        hint="download it again, or from another mirror",
     )

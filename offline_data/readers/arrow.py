@@ -65,7 +65,7 @@ def read_table(paths: Sequence[Path]) -> Any:
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
             said = str(error).splitlines() or [type(error).__name__]
             raise FormatError(
-                f"{path} is damaged or cut short: {said[0]}", hint="fetch or copy the file again"
+                f"{path} is damaged or cut short: {said[0]}", hint="download or copy the file again"
             ) from error
     try:
         return pa.concat_tables(tables)

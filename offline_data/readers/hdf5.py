@@ -43,7 +43,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
             ) from error
         raise FormatError(
             f"{path} is damaged or cut short: {_first_line(error)}",
-            hint="fetch or copy the file again; `h5dump -H FILE` shows what is left of it",
+            hint="download or copy the file again; `h5dump -H FILE` shows what is left of it",
         ) from error
 
 

@@ -53,7 +53,7 @@ def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
             try:
                 child = h5o.open(node, name.encode(), guarded())
             except (KeyError, ValueError) as error:
-                raise OSError(f"{path!r} is there but cannot be opened: {error}") from error
+                raise OSError(f"{path!r} exists but cannot be opened: {error}") from error
             if isinstance(child, h5d.DatasetID):
                 below.append((path, child))
             elif isinstance(child, h5g.GroupID) and child not in seen:

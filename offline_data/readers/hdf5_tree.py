@@ -82,7 +82,7 @@ def _child(group: Any, name: str) -> Any:
     try:
         return _low().h5o.open(group, name.encode(), guarded())
     except (KeyError, ValueError) as error:  # how h5py reports damage: the name is there
-        raise OSError(f"{name!r} is there but cannot be opened: {error}") from error
+        raise OSError(f"{name!r} exists but cannot be opened: {error}") from error
 
 
 def _not_followed(group: Any, name: str, target: str) -> FormatError:
@@ -139,7 +139,7 @@ def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> A
         if found is None:
             return _absent(parent, path, error)
     if not isinstance(found, _low().h5g.GroupID):
-        raise OSError(f"{'/'.join(path)!r} is there but is no group")
+        raise OSError(f"{'/'.join(path)!r} exists but is not a group")
     return found
 
 
@@ -185,7 +185,7 @@ def _absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:
             return
         if (target := _target(parent, name)) is not None:
             raise _not_followed(parent, name.decode(), target) from error
-    raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: {error}") from error
+    raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: {error}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -267,7 +267,7 @@ def _whole(attribute: Any) -> int:
     attribute.read(value)
     number = float(value)
     if not number.is_integer():
-        raise ValueError(f"{number!r} is no integer")
+        raise ValueError(f"{number!r} is not an integer")
     return int(number)
 
 

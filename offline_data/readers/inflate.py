@@ -353,7 +353,7 @@ class _Tiles:
         return FormatError(
             f"{self.dataset.file.filename} is damaged: {self.dataset.name!r} cannot be read at "
             f"rows {offset[0]} to {last}: {why}",
-            hint="fetch or copy the file again",
+            hint="download or copy the file again",
         )
 
 

@@ -26,7 +26,7 @@ _BLOCK = 1 << 20
 _CODE = re.compile(r"[<>=|]?(?:[biufcSUV][0-9]{1,10}|[mM]8(?:\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?)")
 _OBJECT = re.compile(r"[<>=|]?O[0-9]?")
 _LAST_CHARACTER = 0x10FFFF
-_HINT = "nothing of it was run; a file that is damaged can be fetched again"
+_HINT = "nothing in it was executed; if the file is damaged, download it again"
 _LONGEST = 400
 """Characters of a reason, which may quote what stands in the file."""
 
@@ -104,14 +104,14 @@ def plain_dtype(code: object) -> np.dtype[Any]:
         >>> plain_dtype("f4,(100000,100000)O")
         Traceback (most recent call last):
         ...
-        ValueError: 'f4,(100000,100000)O' is no plain item type
+        ValueError: 'f4,(100000,100000)O' is not a plain item type
     """
     if not isinstance(code, str) or not (_OBJECT.fullmatch(code) or _CODE.fullmatch(code)):
-        raise ValueError(f"{code!r:.80} is no plain item type")
+        raise ValueError(f"{code!r:.80} is not a plain item type")
     try:
         return np.dtype(object) if _OBJECT.fullmatch(code) else np.dtype(code)
     except TypeError as error:
-        raise ValueError(f"{code!r} is no item type of numpy here") from error
+        raise ValueError(f"{code!r} is not an item type of this numpy") from error
 
 
 def check_text(array: NDArray[Any]) -> None:
@@ -122,7 +122,7 @@ def check_text(array: NDArray[Any]) -> None:
     if array.dtype.kind == "U" and array.dtype.itemsize and array.size:
         codes = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
         if np.ascontiguousarray(array).view(codes).max() > _LAST_CHARACTER:
-            raise ValueError("text has a number that is no character")
+            raise ValueError("text has a number that is not a character")
 
 
 class _Dtype:
@@ -196,7 +196,7 @@ class _Callable:
 def _from_bytes(values: object, dtype: np.dtype[Any], shape: Any, order: Any) -> Any:
     data = values.encode("latin-1") if isinstance(values, str) else values  # of Python 2
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError("an array has values that are no bytes")
+        raise TypeError("the values of an array are not bytes")
     expected = dtype.itemsize * _count(shape)
     if len(data) != expected:
         raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes, not {expected}")
@@ -287,7 +287,7 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _NAMES[module, name]
         except KeyError:
-            found = f"it asks for {module}.{name}, and nothing but plain values is read"
+            found = f"it asks for {module}.{name}; only plain values are read"
             raise pickle.UnpicklingError(found) from None
 
     def persistent_load(self, _pid: object) -> Any:

@@ -53,7 +53,7 @@ class Local:
             f"There is no {wanted} on this disk (looked in {settings.root})",
             hint=f"did you mean local:{near[0]}?"
             if near
-            else f"make it: offline-data convert PATH {name}",
+            else f"create it: offline-data convert PATH {name}",
         )
 
     def accepts(self, path: Path) -> bool:

@@ -132,5 +132,5 @@ def check_plain(path: Path) -> None:
         kind = next((name for test, name in _SPECIAL if test(mode)), "a special file")
         raise FormatError(
             f"Cannot tell what {path} is: it is {kind}",
-            hint="write the data to a plain file, and convert that",
+            hint="write the data to a regular file and convert that",
         )

@@ -54,7 +54,7 @@ def test_dicts_and_tuples_become_tensordicts() -> None:
 
 
 def test_what_is_no_tensor() -> None:
-    with pytest.raises(UsageError, match="is no tensor"):
+    with pytest.raises(UsageError, match="is not a tensor"):
         to_torch_tensor("text")
     with pytest.raises(UsageError, match="expected a dict or a tuple"):
         to_tensordict([1, 2])

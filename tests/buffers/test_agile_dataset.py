@@ -185,9 +185,9 @@ def test_arguments(toy: Path) -> None:
     assert ReplayDataset(BaseDatasetExperienceReplay(toy, 7)).batch_size == 7
     with pytest.raises(UsageError, match="batch_size is 0"):
         ReplayDataset(ds, 0)
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="must not be negative"):
         ReplayDataset(ds, seed=-1)
-    with pytest.raises(UsageError, match="no buffer"):
+    with pytest.raises(UsageError, match="not a buffer"):
         ReplayDataset([1, 2])  # type: ignore[arg-type]
     assert len(pickle.dumps(ReplayDataset(ds))) < 20_000
 

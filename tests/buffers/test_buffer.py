@@ -127,7 +127,7 @@ def test_indexing(
 def test_indexing_out_of_range(ds: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(IndexError):
         ds[11]
-    with pytest.raises(UsageError, match="no index of transitions"):
+    with pytest.raises(UsageError, match="not an index of transitions"):
         ds["observation"]
 
 
@@ -171,7 +171,7 @@ def test_samplers_and_writers_in_every_form(folder: Path) -> None:
     writer = ImmutableDatasetWriter()
     assert BaseDatasetExperienceReplay(folder, writer=writer).writer is writer
     for wrong in ("random", 3, dict):
-        with pytest.raises(UsageError, match="no sampler of this package"):
+        with pytest.raises(UsageError, match="not a sampler of this package"):
             BaseDatasetExperienceReplay(folder, sampler=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="would write"):
         BaseDatasetExperienceReplay(folder, writer=object())  # type: ignore[arg-type]

@@ -67,5 +67,5 @@ def test_state_is_that_of_the_transforms_that_have_one() -> None:
     other = Chain((Link(len), Link(second)))
     other.load_state_dict(made.state_dict())
     assert torch.equal(first.weight, second.weight)
-    with pytest.raises(UsageError, match="2 transforms; here are 0"):
+    with pytest.raises(UsageError, match="2 transforms; this buffer has 0"):
         Chain().load_state_dict(made.state_dict())

@@ -92,7 +92,7 @@ def test_d4rl_options_of_the_d4rl_package(root: Path, options: dict[str, Any]) -
 
 
 def test_a_dataset_of_another_source(root: Path) -> None:
-    with pytest.raises(UsageError, match="for datasets of minari") as caught:
+    with pytest.raises(UsageError, match="loads datasets of minari") as caught:
         MinariExperienceReplay("d4rl:toy-medium-v2", root=root)
     assert "load_dataset('d4rl:toy-medium-v2')" in str(caught.value.hint)
 

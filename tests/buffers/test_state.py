@@ -88,7 +88,7 @@ def test_what_needs_pickle_is_refused_and_the_old_state_stays(tmp_path: Path) ->
 
 def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(UsageError, match="no state"):
+    with pytest.raises(UsageError, match="not a saved state"):
         save_tree(1, tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "x"
     empty = tmp_path / "empty"
@@ -99,7 +99,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_no_state_is_said_in_words(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no state"):
+    with pytest.raises(NotFoundError, match="no saved state"):
         load_tree(tmp_path / "nothing")
 
 

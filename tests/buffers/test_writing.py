@@ -260,9 +260,9 @@ def test_parts_in_every_form(steps: Any, folder: Path, growing: Any) -> None:
         with pytest.raises(ImmutableError):
             attempt()
     for storage in (3, "rows", lambda: 3):
-        with pytest.raises(UsageError, match="no storage of this package"):
+        with pytest.raises(UsageError, match="not a storage of this package"):
             ReplayBuffer(storage=storage)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no writer of this package"):
+    with pytest.raises(UsageError, match="not a writer of this package"):
         ReplayBuffer(storage=LazyTensorStorage(3), writer=lambda: 3)  # type: ignore[arg-type,return-value]
 
 

@@ -122,7 +122,7 @@ def test_paths_that_lead_nowhere(cli: Cli, tmp_path: Path, name: str) -> None:
     ran = cli("convert", str(tmp_path / path), "mine")
     assert ran.code == (3 if name == "under a file" else 2)
     assert "unexpected" not in ran.err
-    assert str(tmp_path / path) in ran.err.replace("\n", "")
+    assert str(tmp_path / path)[:200] in ran.err.replace("\n", "")
 
 
 def test_a_d4rl_file_by_any_name(cli: Cli, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_json_has_the_same_and_no_secret(cli: Cli, config: Path) -> None:
 def test_no_file_is_said_with_its_place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
     place = "/nowhere/offline_data/config.toml"
-    assert ["config file", f"none ({place} is not there)"] in cli("env").rows
+    assert ["config file", f"none ({place} does not exist)"] in cli("env").rows
     settings = cli("env", "--json").json["settings"]
     assert (settings["config"], settings["config_place"]) == (None, place)
 

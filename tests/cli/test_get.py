@@ -76,7 +76,7 @@ def test_download_says_what_is_here_now(cli: Cli, library: Library, toy: Path) -
     assert ran.code == 0
     assert ran.rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "SECONDS"]
     assert ran.rows[1][:3] == ["d4rl:x@1", "5", "2"]
-    assert ran.err == f"working\nd4rl:x@1 was here already: {toy}\n"
+    assert ran.err == f"working\nd4rl:x@1 already exists: {toy}\n"
     (data,) = cli("download", "d4rl:x", "--json").json
     assert (data["id"], data["path"], data["existed"]) == ("d4rl:x@1", str(toy), True)
     assert cli("download", "d4rl:x", "-q") == type(ran)(0, "d4rl:x@1\n", "")
@@ -142,7 +142,7 @@ def test_raw_only(cli: Cli, library: Library, tmp_path: Path) -> None:
 def test_dry_run_plans(cli: Cli, library: Library) -> None:
     ran = cli("download", "d4rl:x", "--dry-run")
     assert ["destination", "/there"] in ran.rows
-    assert ["to fetch", "2048"] in ran.rows
+    assert ["to download", "2048"] in ran.rows
     assert ["a.hdf5", "fetch", "2048", "not here"] in ran.rows
     (data,) = cli("download", "d4rl:x", "--dry-run", "--json").json
     assert (data["id"], data["bytes"], data["dry_run"]) == ("d4rl:x@3f2a", 2048, True)

@@ -80,7 +80,7 @@ def test_cache_ls(cli: Cli, toy: Path, leftover: Path) -> None:
     ]
     assert data["bytes"] == sum(item["bytes"] for item in data["items"])
     ran = cli("cache", "ls")
-    assert ran.rows[0] == ["KIND", "SIZE", "AGAIN", "WHAT", "PATH"]
+    assert ran.rows[0] == ["KIND", "SIZE", "DOWNLOADABLE", "CONTENT", "PATH"]
     assert [row[0] for row in ran.rows[1:]] == ["dataset", "staging"]
     assert f"in 2 items under {toy.parents[2]}" in ran.err
 

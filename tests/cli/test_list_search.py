@@ -127,7 +127,7 @@ def test_search_takes_every_word(cli: Cli) -> None:
 def test_a_search_without_a_find_is_no_error(cli: Cli) -> None:
     ran = cli("search", "halfcheeta-medum-v2")
     assert (ran.code, ran.out) == (0, "")
-    assert "nothing matches" in ran.err
+    assert "no dataset matches" in ran.err
     assert "d4rl:halfcheetah-medium-v2" in ran.err
     assert cli("search", "zzz", "--json").json == []
 
@@ -135,7 +135,7 @@ def test_a_search_without_a_find_is_no_error(cli: Cli) -> None:
 def test_info_of_what_a_catalogue_knows(cli: Cli) -> None:
     ran = cli("info", "d4rl:halfcheetah-medium-v2", "--offline")
     assert ran.code == 0
-    assert ran.err == "to get it: offline-data download d4rl:halfcheetah-medium-v2\n"
+    assert ran.err == "to download it: offline-data download d4rl:halfcheetah-medium-v2\n"
     data = cli("show", "d4rl:halfcheetah-medium-v2", "--offline", "--json").json
     assert (data["id"], data["source"], data["remote"], data["here"]) == (
         "d4rl:halfcheetah-medium-v2",

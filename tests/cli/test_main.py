@@ -140,7 +140,7 @@ def test_ctrl_c(cli: Cli, failing: list[BaseException]) -> None:
     failing.append(KeyboardInterrupt())
     ran = cli("env")
     assert ran.code == 130
-    assert ran.err == "error: interrupted; run the same command again to go on\n"
+    assert ran.err == "error: interrupted; run the same command again to continue\n"
     failing.append(KeyboardInterrupt())
     assert cli("env", "--json").json["error"]["code"] == "interrupted"
 
@@ -176,7 +176,7 @@ def test_signals_end_cleanly(number: signal.Signals) -> None:
         process.send_signal(number)
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert said == "error: interrupted; run the same command again to go on\n"
+    assert said == "error: interrupted; run the same command again to continue\n"
 
 
 @pytest.mark.parametrize(

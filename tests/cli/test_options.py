@@ -9,7 +9,8 @@ import typer
 
 from offline_data.errors import UsageError
 from offline_data_cli.app import app
-from offline_data_cli.options import Globals, parse_episodes
+from offline_data_cli.context import Globals
+from offline_data_cli.options import parse_episodes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from offline_data.errors import UsageError
-from offline_data_cli.encode import plain, to_json
-from offline_data_cli.output import Mode, confirm, say, show, show_error
+from offline_data_cli.render import Mode, confirm, say, show, show_error, to_json
 from offline_data_cli.result import Column, Field, Fields, Result, Table
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def test_json_of_everything_a_result_may_hold() -> None:
         "flag": True,
     }
     with pytest.raises(TypeError, match="object has no JSON form"):
-        plain(object())
+        to_json(object())
 
 
 def test_without_a_terminal_a_question_fails_and_names_yes(

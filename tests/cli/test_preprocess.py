@@ -122,7 +122,7 @@ def test_what_is_there_is_not_made_again(cli: Cli, toy: Path, functions: Path) -
     path = made(cli(*line, "--json"))
     created = (path / "manifest.json").stat().st_mtime_ns
     again = cli(*line)
-    assert again.err == f"local:twice@{path.name} was here already: {path}\n"
+    assert again.err == f"local:twice@{path.name} already exists: {path}\n"
     assert (path / "manifest.json").stat().st_mtime_ns == created
     assert cli(*line, "-q") == type(again)(0, f"local:twice@{path.name}\n", "")
     assert cli(*line, "--force").code == 0
@@ -140,9 +140,7 @@ def test_stages_are_done_in_their_order(cli: Cli, toy: Path, functions: Path) ->
     np.testing.assert_array_equal(rewards(option), rewards(after))
 
 
-LOOKING = (
-    "looking: row by row, it looks at values to decide what to do; --batched N hands it blocks"
-)
+LOOKING = "looking: row by row, it looks at values to decide what to do; use --batched N to pass blocks of rows"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +152,7 @@ LOOKING = (
             (),
             [LOOKING],
         ),
-        ("doubled", ("--no-vectorize",), ["doubled: row by row, as asked for"]),
+        ("doubled", ("--no-vectorize",), ["doubled: row by row, as requested"]),
         ("doubled", ("--batched", "2"), ["doubled: blocks of 2 rows"]),
         ("first_rows", ("--by", "episode"), ["first_rows: episode by episode"]),
         (
@@ -162,7 +160,7 @@ LOOKING = (
             (),
             [
                 "apart: vectorised",
-                "apart: observation/state stored twice, with its own `next`",
+                "apart: observation/state stored twice, with their own `next`",
             ],
         ),
         (
@@ -170,7 +168,7 @@ LOOKING = (
             (),
             [
                 "alone: vectorised",
-                "alone: next/terminated, next/truncated, action kept, it does not return them",
+                "alone: next/terminated, next/truncated, action kept as stored (not returned)",
             ],
         ),
     ],
@@ -232,7 +230,7 @@ def test_dry_run_writes_nothing(cli: Cli, toy: Path, functions: Path, tmp_path: 
     assert (data["executor"], data["dry_run"], data["existed"]) == ("in process", True, False)
     assert data["recipe"][0]["two_copies"] == ["observation/state"]
     ran = cli(*line, "--step", "normalize:action", "--num-frames", "4")
-    assert {"made from", "destination", "tasks", "size", "free", "run by"} < {
+    assert {"made from", "destination", "tasks", "size", "free disk space", "executor"} < {
         r[0] for r in ran.rows
     }
     assert cli(*line, "-q").out.startswith("local:new@")
@@ -251,7 +249,7 @@ def test_dry_run_foresees_the_bytes(cli: Cli, toy: Path) -> None:
     assert data["bytes"] == wanted
     again = cli(*line, "--dry-run", "--json").json
     assert (again["existed"], "tasks" in again) == (True, False)
-    assert ["here already", "yes: nothing is to be done"] in cli(*line, "--dry-run").rows
+    assert ["already exists", "yes; nothing to do"] in cli(*line, "--dry-run").rows
 
 
 def test_dry_run_says_what_would_be_replaced(cli: Cli, toy: Path) -> None:
@@ -269,7 +267,7 @@ def test_dry_run_says_what_would_be_replaced(cli: Cli, toy: Path) -> None:
 def test_dry_run_where_lengths_change(cli: Cli, toy: Path, functions: Path) -> None:
     line = ("preprocess", "local:toy", "--fn", "functions.py:first_rows", "--by", "episode")
     rows = cli(*line, "--out", "new", "--dry-run").rows
-    assert ["transitions", "5, or fewer"] in rows
+    assert ["transitions", "5 at most"] in rows
 
 
 _STEP = ("--step", "clip:action,low=1")
@@ -278,10 +276,10 @@ _STEP = ("--step", "clip:action,low=1")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--out", "x", *_STEP), 2, "ID is missing"),
-        (("local:toy", "--out", "x"), 2, "neither --fn nor --step"),
-        (("local:toy", *_STEP), 2, "--out NAME, or --dest DIR"),
-        (("local:toy", *_STEP, "--out", "x", "--dest", "y"), 2, "--out NAME, or --dest DIR"),
+        (("--out", "x", *_STEP), 2, "Missing argument ID"),
+        (("local:toy", "--out", "x"), 2, "give --fn or at least one --step"),
+        (("local:toy", *_STEP), 2, "--out NAME or --dest DIR"),
+        (("local:toy", *_STEP, "--out", "x", "--dest", "y"), 2, "--out NAME or --dest DIR"),
         (("local:toi", *_STEP, "--out", "x"), 3, "local:toy"),
         (("local:toy", "--step", "clp:action,low=1", "--out", "x"), 3, "did you mean 'clip'"),
         (("local:toy", "--step", "clip:acton,low=1", "--out", "x"), 1, "did you mean 'action'"),
@@ -290,10 +288,18 @@ _STEP = ("--step", "clip:action,low=1")
         (("local:toy", "--fn", "nowhere.py:doubled", "--out", "x"), 2, "no file"),
         (("local:toy", "--fn", "doubled", "--out", "x"), 2, "FILE.py:NAME"),
         (("local:toy", *_STEP, "--out", "d4rl:x"), 2, "local:NAME"),
-        (("local:toy", *_STEP, "--out", "../x"), 2, "not a dataset id"),
+        (("local:toy", *_STEP, "--out", "../x"), 2, "is not a valid name"),
         (("local:toy", *_STEP, "--dest", "root/local/toy/1"), 2, "cannot be replaced"),
-        (("local:toy", *_STEP, "--out", "x", "--seed", "1"), 2, "--seed: without effect"),
-        (("local:toy", *_STEP, "--out", "x", "--by", "episode"), 2, "--by: without effect"),
+        (
+            ("local:toy", *_STEP, "--out", "x", "--seed", "1"),
+            2,
+            "--seed cannot be used without a function",
+        ),
+        (
+            ("local:toy", *_STEP, "--out", "x", "--by", "episode"),
+            2,
+            "--by cannot be used without a function",
+        ),
         (("local:toy", *_STEP, "--out", "x", "--batched", "0"), 2, "--batched"),
         (("local:toy", *_STEP, "--out", "x", "--audit", "most"), 2, "Audit is 'most'"),
         (("local:toy", *_STEP, "--out", "x", "--address", "h:1"), 2, "--engine ray"),
@@ -302,12 +308,12 @@ _STEP = ("--step", "clip:action,low=1")
         (
             ("local:toy", *_STEP, "--out", "x", "--plan-only", "--plan", "p", "--dry-run"),
             2,
-            "writes nothing",
+            "--plan-only and --dry-run cannot",
         ),
         (
             ("local:toy", *_STEP, "--out", "x", "--plan-only", "--plan", "p", "--engine", "ray"),
             2,
-            "--plan-only runs none",
+            "--engine ray and --plan-only cannot",
         ),
     ],
 )
@@ -485,6 +491,6 @@ def test_a_terminal_of_80_columns(
     line = ["preprocess", "local:toy", "--fn", "functions.py:looking", "--out", "new"]
     assert main([*line, "--dry-run"]) == main(line) == main(["preprocess", "--list-steps"]) == 0
     shown = screen.out.text
-    assert "--batched N hands it blocks" in " ".join(shown.split())
+    assert "use --batched N to pass blocks of rows" in " ".join(shown.split())
     assert "--step clip:action,low=-1,high=1" in shown
     assert max(map(len, shown.splitlines())) <= 80

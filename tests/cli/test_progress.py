@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offline_data.progress import SILENT
-from offline_data_cli.output import Mode
 from offline_data_cli.progress import Bars, Notes, progress_for
+from offline_data_cli.render import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

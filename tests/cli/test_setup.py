@@ -22,8 +22,8 @@ def test_sources(cli: Cli) -> None:
     assert by_name["d4rl"]["datasets"] > 100
     assert by_name["d4rl"]["missing"] == []
     rows = cli("sources").rows
-    assert rows[0] == ["SOURCE", "DATASETS", "NEEDS", "WHAT"]
-    assert rows[1][:3] == ["d4rl", str(by_name["d4rl"]["datasets"]), "nothing more"]
+    assert rows[0] == ["SOURCE", "DATASETS", "REQUIRES", "CONTENT"]
+    assert rows[1][:3] == ["d4rl", str(by_name["d4rl"]["datasets"]), "nothing"]
 
 
 def test_env_hides_the_token(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from offline_data.testing.toy import toy_batch, write_toy
 if TYPE_CHECKING:
     from pathlib import Path
 
-SAID = "error: interrupted; run the same command again to go on\n"
+SAID = "error: interrupted; run the same command again to continue\n"
 
 _TIMED = """
 import os, signal, sys, threading, time

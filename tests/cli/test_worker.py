@@ -61,9 +61,9 @@ def test_the_plan_is_told(cli: Cli, plan: Path) -> None:
 def test_ranks_make_the_dataset(cli: Cli, plan: Path) -> None:
     first = cli("worker", "--plan", "plan.json", "--rank", "0", "--world", "2")
     assert (first.code, first.out) == (
-        0, "rank 0 has run 2 tasks; 1 is left to other ranks\n",
+        0, "rank 0 ran 2 tasks; 1 left for other ranks\n",
     )  # fmt: skip
-    assert "the last one makes local:new@" in first.err
+    assert "the last rank publishes local:new@" in first.err
     ran = cli("worker", "--plan", "plan.json", "--rank", "1", "--world", "2", "--json")
     data = ran.json
     assert (data["ran"], data["missing"], data["existed"]) == (1, [], False)
@@ -74,7 +74,7 @@ def test_ranks_make_the_dataset(cli: Cli, plan: Path) -> None:
     assert (local["existed"], local["path"]) == (True, data["path"])
     again = cli("worker", "--plan", "plan.json", "--rank", "0", "--world", "2")
     assert again.rows[1][0] == data["id"]
-    assert "was here already" in again.err
+    assert "already exists" in again.err
     assert cli("worker", "--plan", "plan.json", "--rank", "2", "-q").out == f"{data['id']}\n"
 
 
@@ -89,7 +89,7 @@ def test_finish_says_what_is_missing(cli: Cli, plan: Path) -> None:
     work(cli, plan, "--rank", "1")
     ran = cli("worker", "--plan", "plan.json", "--finish")
     assert (ran.code, ran.out) == (1, "")
-    assert "2 of 3 tasks are not finished: 0, 2" in ran.err
+    assert "2 of 3 tasks not finished: 0, 2" in ran.err
     assert f"offline-data worker --plan {plan} --rank 0 --world 1" in ran.err
     as_json = cli("worker", "--plan", "plan.json", "--finish", "--json")
     assert (as_json.code, as_json.json["missing"], as_json.json["path"]) == (1, [0, 2], None)

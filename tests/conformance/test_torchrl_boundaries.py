@@ -191,7 +191,7 @@ def test_leaves_that_are_not_there_are_named(storage: str) -> None:
         buffer.extend(stream(12, (1,), seed=1))
         with pytest.raises(UsageError, match=match):
             buffer.sample()
-    with pytest.raises(UsageError, match="and not both"):
+    with pytest.raises(UsageError, match="Give either"):
         ours.SliceSampler(slice_len=2, end_key="a", end_keys=["b"])
     with pytest.raises(UsageError, match="list of keys"):
         ours.SliceSampler(slice_len=2, end_keys=[])

@@ -280,8 +280,8 @@ def test_a_registered_function_gets_what_was_given(
         ("mine", open_it, "'mine' is taken"),
         ("a:b", open_it, "without ':'"),
         (" ", open_it, "without ':'"),
-        ("other", "no colon", "loads no dataset"),
-        ("other", 3, "loads no dataset"),
+        ("other", "no colon", "cannot load datasets"),
+        ("other", 3, "cannot load datasets"),
     ],
 )
 def test_prefixes_that_cannot_be(registry: None, prefix: str, dataset: Any, words: str) -> None:

@@ -657,7 +657,7 @@ def test_force_replaces_the_dataset_of_that_name_when_the_new_one_is_there(
     shares(file, 1, settings)
     (old,) = list_datasets(settings.root)
     other = file.with_name("other.json")
-    with pytest.raises(UsageError, match="made otherwise"):
+    with pytest.raises(UsageError, match="was made by another recipe"):
         planned(named("reward_shift:1"), other, settings)
     planned(named("reward_shift:1", force=True), other, settings)
     run_share(other, 0, 2, settings)

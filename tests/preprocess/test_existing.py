@@ -109,7 +109,7 @@ def test_a_dataset_does_not_take_the_name_of_its_parent(
     elsewhere = write_plain(tmp_path / "elsewhere")
     refuse_itself(entry_at(elsewhere), place)
     assert (older(place, settings.root, force=True) or entry_at(elsewhere)).path == home / "1"
-    with pytest.raises(UsageError, match="is here already, made otherwise"):
+    with pytest.raises(UsageError, match="already exists and was made by another recipe"):
         older(place, settings.root, force=False)
 
 

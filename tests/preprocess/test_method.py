@@ -195,7 +195,7 @@ def test_names_under_the_root(ds: Any, folder: Path, home: Path) -> None:
     found = offline_data.load_dataset("local:thirds")
     assert found.data_path.parent == home / "local" / "thirds"
     check(found.data_path, mapped(episodes_of(folder), plain_thirds))
-    with pytest.raises(UsageError, match="made otherwise"):
+    with pytest.raises(UsageError, match="was made by another recipe"):
         ds.preprocess([thirds, thirds], name="thirds")
     ds.preprocess([thirds, thirds], name="thirds", force=True)
     (path,) = [one for one in (home / "local" / "thirds").iterdir() if one.name[0] != "."]

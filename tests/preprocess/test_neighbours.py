@@ -99,7 +99,7 @@ def test_a_conversion_to_the_same_name(parent: Path, settings: Settings) -> None
         assert not work.exists()
         other.parent.mkdir(parents=True)
         (folder / "dataset").rename(other)
-    with pytest.raises(UsageError, match="is here already, made otherwise"):
+    with pytest.raises(UsageError, match="already exists and was made by another recipe"):
         named(parent, settings, resume=True)
     path = named(parent, settings, force=True)
     check(path, mapped(episodes_of(parent), clipped))
@@ -109,7 +109,7 @@ def test_a_conversion_to_the_same_name(parent: Path, settings: Settings) -> None
 def test_another_recipe_takes_the_name_only_by_force(parent: Path, settings: Settings) -> None:
     first = named(parent, settings)
     second = "clip:action,low=-3000"
-    with pytest.raises(UsageError, match="made otherwise"):
+    with pytest.raises(UsageError, match="was made by another recipe"):
         named(parent, settings, second)
     assert first.exists()
     path = named(parent, settings, second, force=True)

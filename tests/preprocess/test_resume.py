@@ -80,9 +80,9 @@ def test_it_must_be_said_what_becomes_of_a_stopped_run(
     parent: Path, wanted: dict[str, str], tmp_path: Path, settings: Settings
 ) -> None:
     stopped(parent, tmp_path, settings)
-    with pytest.raises(UsageError, match="A stopped run of the same recipe is here") as caught:
+    with pytest.raises(UsageError, match="This recipe was interrupted before") as caught:
         make(parent, STAGES, tmp_path / "out", settings)
-    assert caught.value.hint == "--resume goes on with it, --force throws it away"
+    assert caught.value.hint == "use --resume to continue or --force to start over"
     with pytest.raises(UsageError, match="by another recipe, or of other data"):
         make(parent, OTHER, tmp_path / "out", settings, resume=True)
     with pytest.raises(UsageError, match="another recipe"):

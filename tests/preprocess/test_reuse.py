@@ -76,7 +76,7 @@ def test_it_is_not_used_again(ds: Any, tmp_path: Path, name: str) -> None:
     ds.preprocess(other, dest=tmp_path / "out", force=True)
     assert actions(tmp_path / "out").tolist() == [2.0]
     ds.preprocess(one, name="new", root=root)
-    with pytest.raises(UsageError, match=r"made otherwise.*cannot be told apart"):
+    with pytest.raises(UsageError, match=r"made by another recipe.*cannot be told apart"):
         ds.preprocess(one, name="new", root=root)
     assert "neither used again nor resumed" in str(
         offline_data.open_dataset(tmp_path / "out").manifest.notes

@@ -77,7 +77,7 @@ def test_what_is_not_there(file: Any) -> None:
 
 def test_what_is_there_but_is_no_dataset(file: Any) -> None:
     file["a/x"] = [1]
-    with pytest.raises(OSError, match="'a' is there but cannot be opened"):
+    with pytest.raises(OSError, match="'a' exists but cannot be opened"):
         hdf5_tree.open_dataset(file.id, ("a",))
 
 

@@ -60,7 +60,7 @@ def test_places_that_fail_are_passed_over_and_named(shell: Shell, pen: bytes) ->
         lying.url.removeprefix("http://"),
     ]
     shown = user.run("info", PEN).stdout
-    assert "passed over" in shown
+    assert "failed hosts" in shown
     assert lying.url.removeprefix("http://") in shown
 
 

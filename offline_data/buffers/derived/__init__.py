@@ -1,4 +1,4 @@
-"""What offline RL asks of a batch beyond its rows: computed from indices, never stored."""
+"""Leaves that offline RL needs beyond the rows of a batch: computed from indices, not stored."""
 
 from offline_data.buffers.derived.action_chunk import action_chunk
 from offline_data.buffers.derived.base import Derived

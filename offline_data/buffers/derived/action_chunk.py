@@ -54,12 +54,12 @@ def action_chunk(
     Args:
         k: Steps, at least 1.
         keys: Leaves, a parent standing for all below it; a string is one key.
-        pad: What stands after the end of an episode: its last action (`repeat`), or zeros
+        pad: Padding after the end of an episode: its last action (`repeat`), or zeros
             (`zero`).
-        mask_key: Where the mask is put.
+        mask_key: Key of the mask.
 
     Raises:
-        UsageError: An argument that cannot be meant; and from the first batch, where a leaf is not
+        UsageError: Invalid argument; and from the first batch, where a leaf is not
             there or was changed before, or rows are whole episodes.
 
     Example:
@@ -72,16 +72,16 @@ def action_chunk(
 
 @dataclass(frozen=True, repr=False)
 class ActionChunk:
-    """What `action_chunk` gives."""
+    """Result of `action_chunk`."""
 
     k: int
     """Steps."""
     keys: tuple[Key, ...]
     """Leaves or their parents."""
     pad: Pad
-    """What stands after the end of an episode."""
+    """Padding after the end of an episode."""
     mask_key: Key
-    """Where the mask is put."""
+    """Key of the mask."""
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:

@@ -15,8 +15,8 @@ class Derived(Protocol):
     """Adds leaves to a batch, or replaces some, by looking at other rows of its storage.
 
     An instance is frozen, hashable and picklable; instances made by the same arguments are equal.
-    What it needs it gathers from the storage, for `storage.runs()` says which rows follow each
-    other. What it worked out for a storage it may remember (see `Memory`). Several threads may call
+    It gathers other rows from the storage; `storage.runs()` says which rows follow each
+    other. Results for a storage may be cached (see `Memory`). Several threads may call
     it at once, so that what it does for a batch follows from the batch alone.
     """
 
@@ -26,7 +26,7 @@ class Derived(Protocol):
         Args:
             batch: `[B]`, the gathered rows, with what was derived before; may be changed in place.
             rows: Their rows of the storage, int64 `[B]`; not to be changed.
-            storage: Where they are from; `storage.only(keys).gather(other_rows)` gives others,
+            storage: Storage they are from; `storage.only(keys).gather(other_rows)` gives others,
                 and those that are written later too.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Arguments and batches of derived leaves: what cannot be meant is refused in words."""
+"""Arguments and batches of derived leaves: invalid ones raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 Pad: TypeAlias = Literal["repeat", "zero"]
-"""What stands where an episode has no row: the nearest row that it has, or zeros."""
+"""Padding beyond an episode: the nearest row that it has, or zeros."""
 
 
 def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
@@ -62,7 +62,7 @@ def leaf_keys(batch: TensorDict) -> list[Key]:
 
 
 def has_leaf(storage: Storage, key: Key) -> bool:
-    """Tell whether a storage, which is not empty, has a leaf, in its batches or not."""
+    """Return True if a storage, which is not empty, has a leaf, in its batches or not."""
     try:
         return key in leaf_keys(storage.only((key,)).gather(torch.arange(1)))
     except UsageError:
@@ -75,7 +75,7 @@ def check_rows(name: str, batch: TensorDict) -> None:
         raise UsageError(
             f"{name} is for batches [B] of transitions; these rows are whole episodes, "
             f"{list(batch.batch_size)}",
-            hint="leave split_trajs=True out: a SliceSampler draws pieces of episodes",
+            hint="leave out split_trajs=True: a SliceSampler draws pieces of episodes",
         )
 
 
@@ -96,7 +96,7 @@ def check_stored(
 ) -> bool:
     """Raise `UsageError` where leaves are no longer those of `rows`; True where they are.
 
-    What a derived leaf takes anew from the storage, it would take back if something before it had
+    A leaf that is gathered again from the storage would lose what something before it had
     changed it.
     """
     own = leaf_keys(storage.gather(rows[:1].clone()))
@@ -113,7 +113,7 @@ def check_stored(
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors are the same bit for bit, as NaN is never equal to itself."""
+    """Return True if two tensors are the same bit for bit, as NaN is never equal to itself."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

@@ -59,11 +59,11 @@ def frame_stack(
             batches have them; a string is one key.
         cat_dim: The dimension of a frame that frames are joined in (0 joins images `[C, H, W]`
             to `[k·C, H, W]`); None: a new dimension before those of the frame.
-        pad: What stands before the first observation of an episode: that one (`repeat`), or zeros
+        pad: Padding before the first observation of an episode: that one (`repeat`), or zeros
             (`zero`).
 
     Raises:
-        UsageError: An argument that cannot be meant; and from the first batch, where a leaf is not
+        UsageError: Invalid argument; and from the first batch, where a leaf is not
             there or was changed before, or rows are whole episodes.
 
     Example:
@@ -76,7 +76,7 @@ def frame_stack(
 
 @dataclass(frozen=True, repr=False)
 class FrameStack:
-    """What `frame_stack` gives."""
+    """Result of `frame_stack`."""
 
     k: int
     """Frames."""
@@ -85,7 +85,7 @@ class FrameStack:
     cat_dim: int | None
     """Dimension of a frame that frames are joined in."""
     pad: Pad
-    """What stands before the first observation."""
+    """Padding before the first observation."""
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:

@@ -24,7 +24,7 @@ Law: TypeAlias = Literal["current", "final", "future", "geometric", "episode", "
 
 
 class Draw(NamedTuple):
-    """What a law chooses from, for each row of a batch."""
+    """Rows that a distribution chooses from, for each row of a batch."""
 
     rows: Tensor
     """The rows, int64 `[B]`."""
@@ -37,7 +37,7 @@ class Draw(NamedTuple):
     gamma: float
     """Of the geometric law."""
     storage: Storage
-    """Where the rows are from."""
+    """Storage of the rows."""
 
 
 def draw_of(storage: Storage, rows: Tensor, number: Tensor, gamma: float) -> Draw:
@@ -106,7 +106,7 @@ def laws_of(strategy: Law | Mapping[Law, float]) -> tuple[tuple[str, float], ...
         within(share, f"The probability of {law!r}", 0, 1)
     total = math.fsum(laws.values())
     if not math.isclose(total, 1):
-        raise UsageError(f"The probabilities of laws add up to {total:.6g}; expected 1")
+        raise UsageError(f"The probabilities add up to {total:.6g}; expected 1")
     return tuple((law, float(share)) for law, share in laws.items())
 
 

@@ -1,4 +1,4 @@
-"""What is worked out once: by a storage that is still there, or for good."""
+"""Results that are computed once: while a storage exists, or for good."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _locks: dict[int, threading.RLock] = {}
 
 
 class Memory:
-    """What one derived leaf knows of each storage that it was used on.
+    """Cache of one derived leaf for each storage that it was used on.
 
     It goes with the storage, and stays behind where the leaf is pickled or copied deeply.
     """

@@ -68,7 +68,7 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
         gamma: Discount γ of one step, from 0 to 1.
 
     Raises:
-        UsageError: An argument that cannot be meant; and from the first batch, where it has no
+        UsageError: Invalid argument; and from the first batch, where it has no
             reward, its rows are whole episodes, or what is under `next` was changed before.
 
     Example:
@@ -80,7 +80,7 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
 
 @dataclass(frozen=True, repr=False)
 class NStep:
-    """What `n_step` gives."""
+    """Result of `n_step`."""
 
     n: int
     """Steps at most."""

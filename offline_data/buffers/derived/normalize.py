@@ -51,7 +51,7 @@ def normalize(
             becomes 0. Greater than 0 where a standard deviation is 0.
 
     Raises:
-        UsageError: An argument that cannot be meant; and from the first batch, where a leaf is not
+        UsageError: Invalid argument; and from the first batch, where a leaf is not
             there, has another shape than its statistics or no finite value.
 
     Example:
@@ -70,7 +70,7 @@ def normalize(
 
 @dataclass(frozen=True, repr=False)
 class Normalize:
-    """What `normalize` gives."""
+    """Result of `normalize`."""
 
     keys: tuple[Key, ...]
     """Root leaves or their parents."""
@@ -140,7 +140,7 @@ class Normalize:
         return scales_of(storage, self._roots(row))
 
     def _roots(self, batch: TensorDict) -> list[Key]:
-        """List the root leaves that are meant."""
+        """List the selected root leaves."""
         known = [key for key in leaf_keys(batch) if key[0] != "next"]
         wanted = select_keys(known, self.keys)
         return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]
@@ -162,7 +162,7 @@ class Normalize:
             return dict(self.statistics)
         if _FITTED not in self._fitted:
             raise UsageError(
-                "There are no statistics yet: they are those of the first storage that is sampled",
+                "There are no statistics yet: they are computed from the first storage that is sampled",
                 hint="fit(buffer.storage) computes them now",
             )
         return self._fitted[_FITTED]
@@ -185,5 +185,5 @@ def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
     pairs = zip(reversed(found), reversed(values), strict=False)
     if len(found) > len(values) or any(size not in {1, of} for size, of in pairs):
         raise UsageError(
-            f"Statistics of {join_key(key)!r} are {list(found)}, and do not go with {list(values)}"
+            f"Statistics of {join_key(key)!r} are {list(found)}, which does not match {list(values)}"
         )

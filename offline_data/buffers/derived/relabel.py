@@ -1,4 +1,4 @@
-"""`relabel`: goals that were reached, or could be, in place of those that were meant."""
+"""`relabel`: goals that were or could be reached, in place of the intended ones."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def relabel(
         seed: At least 0; None: drawn now from torch's global generator.
 
     Raises:
-        UsageError: An argument that cannot be meant; and from the first batch, where a leaf is not
+        UsageError: Invalid argument; and from the first batch, where a leaf is not
             there, has another shape or was changed before, rows are whole episodes, or rewards were
             added up by `n_step`.
 
@@ -111,7 +111,10 @@ def relabel(
         (('future', 0.5), ('random', 0.5))
     """
     if within(gamma, "gamma", 0, 1) == 1:
-        raise UsageError("gamma is 1: a geometric law would never stop", hint="law 'final' does")
+        raise UsageError(
+            "gamma is 1; a geometric distribution needs gamma below 1",
+            hint="use 'final' for the last step of an episode",
+        )
     return Relabel(
         laws_of(strategy),
         within(p, "p", 0, 1),
@@ -127,7 +130,7 @@ def relabel(
 
 @dataclass(frozen=True, repr=False)
 class Relabel:
-    """What `relabel` gives."""
+    """Result of `relabel`."""
 
     laws: tuple[tuple[str, float], ...]
     """Laws with their probabilities."""
@@ -146,7 +149,7 @@ class Relabel:
     gamma: float
     """Of the geometric law."""
     seed: int
-    """What goals follow from, with the rows."""
+    """Seed of the goals, together with the rows."""
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:

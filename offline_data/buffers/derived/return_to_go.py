@@ -38,10 +38,10 @@ def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnToG
 
     Args:
         gamma: Discount γ of one step, from 0 to 1.
-        key: Where the leaf is put: float32, in the shape of the reward.
+        key: Key of the leaf: float32, in the shape of the reward.
 
     Raises:
-        UsageError: An argument that cannot be meant; and from the first batch, where the storage
+        UsageError: Invalid argument; and from the first batch, where the storage
             has no reward, or rows are whole episodes.
 
     Example:
@@ -53,12 +53,12 @@ def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnToG
 
 @dataclass(frozen=True, repr=False)
 class ReturnToGo:
-    """What `return_to_go` gives."""
+    """Result of `return_to_go`."""
 
     gamma: float
     """Discount of one step."""
     key: Key
-    """Where the leaf is put."""
+    """Key of the leaf."""
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:

@@ -40,7 +40,7 @@ class ReplayBufferEnsemble(EnsembleChanging):
     `p` the same share for a member of 10 rows as for one of a million. `offline_data.DatasetMixture`
     mixes rows one by one, in batches `[B]` of any size.
 
-    Where sub-batches have the same leaves, of the same shapes and types, a batch has one tensor a
+    If sub-batches have the same leaves, of the same shapes and types, a batch has one tensor a
     leaf; otherwise it is a `LazyStackedTensorDict`, see `stacked`.
 
     Codes of a text leaf mean something in one vocabulary only: batches that would have codes of
@@ -83,8 +83,8 @@ class ReplayBufferEnsemble(EnsembleChanging):
         p: See `SamplerEnsemble`; also the next two.
         sample_from_all: One sub-batch of each member.
         num_buffer_sampled: `K`.
-        generator: Where all randomness is taken from, that of the members' samplers included.
-        prefetch: See `ReplayBuffer`; also the next two. What members prefetch is not used.
+        generator: Random generator, also of the members' samplers.
+        prefetch: See `ReplayBuffer`; also the next two. Batches that members prefetch are not used.
         pin_memory: Whether batches are put into page-locked memory.
         transform_factory: Makes the transform, instead.
         torchrl: Other arguments of TorchRL's signature, with their defaults.
@@ -93,7 +93,7 @@ class ReplayBufferEnsemble(EnsembleChanging):
         members: The buffers, in order.
 
     Raises:
-        UsageError: Arguments that cannot be meant, or cannot be honoured.
+        UsageError: Invalid or unsupported arguments.
 
     Example:
         >>> import torch

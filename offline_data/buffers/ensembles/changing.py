@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EnsembleChanging(EnsembleReading):
-    """What changes an ensemble or its members; `ReplayBufferEnsemble` says what the parts are."""
+    """Methods that change an ensemble or its members; `ReplayBufferEnsemble` describes the parts."""
 
     _writer: WriterEnsemble
 
@@ -69,7 +69,7 @@ class EnsembleChanging(EnsembleReading):
         """
         if not isinstance(sampler, SamplerEnsemble) or len(sampler) != len(self):
             raise UsageError(
-                f"{sampler!r} is no SamplerEnsemble of {len(self)} samplers",
+                f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
                 hint="ensemble[0].set_sampler(…) is for the first member's alone",
             )
         for member, one in zip(self.members, sampler.samplers, strict=True):
@@ -110,7 +110,7 @@ class EnsembleChanging(EnsembleReading):
             self.members[number].update_priority(rows[own], values[own.to(values.device)])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all it takes to go on from here; see `ReplayBuffer.state_dict`.
+        """Return everything needed to resume from here; see `ReplayBuffer.state_dict`.
 
         The states of the members are in it, so that it need not be saved by them too.
         """
@@ -125,7 +125,7 @@ class EnsembleChanging(EnsembleReading):
         """Go on from a state that `state_dict` returned, the members too.
 
         Raises:
-            UsageError: It is of other members, or of other transforms. Where the kinds of members,
+            UsageError: It is of other members, or of other transforms. If the kinds of members,
                 or their datasets, differ, nothing has changed.
         """
         if state["kinds"] != self._kinds():

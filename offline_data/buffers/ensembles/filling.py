@@ -22,7 +22,7 @@ def draw_exactly(
 
     Args:
         sampler: Whose draws they are.
-        storage: Where from.
+        storage: Storage to sample from.
         size: How many, at least one.
 
     Returns:

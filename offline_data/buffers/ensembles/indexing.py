@@ -1,4 +1,4 @@
-"""What stands between the brackets of an ensemble: members, and perhaps rows of each."""
+"""Indices of an ensemble: members, and optionally rows of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def split_index(index: Any, *, rows: bool = True) -> tuple[Any, tuple[Any, ...]]
     """Split an index into which members, and which rows of them: none or one index.
 
     Args:
-        index: What stands between the brackets.
+        index: The index as given in brackets.
         rows: Whether an index of rows may follow that of members.
 
     Raises:
@@ -62,7 +62,7 @@ def members_at(index: Any, count: int) -> int | list[int]:
 
 
 def is_all(index: Any) -> bool:
-    """Tell whether an index means all members as they are: `:` or `...`."""
+    """Return True if an index selects all members as they are: `:` or `...`."""
     return isinstance(index, EllipsisType) or (
         isinstance(index, slice) and index == slice(None, None, None)
     )
@@ -70,7 +70,7 @@ def is_all(index: Any) -> bool:
 
 def _no_index(index: Any) -> UsageError:
     return UsageError(
-        f"{index!r} is no index of members; expected an int, a slice, or a list, array or tensor "
+        f"{index!r} is not an index of members; expected an int, a slice, or a list, array or tensor "
         "of one dimension with one number or more",
         hint="rows of members follow after a comma: ensemble[:, 3], ensemble[0, [1, 2]]",
     )

@@ -29,7 +29,7 @@ def check_members(members: Sequence[Any]) -> list[ReplayBuffer]:
         if isinstance(member.storage, StorageEnsemble):
             raise UsageError(
                 f"Member {number} is an ensemble itself",
-                hint="ReplayBufferEnsemble(a, b, c) takes all members at once, p=… their shares",
+                hint="ReplayBufferEnsemble(a, b, c, p=…) takes all members at once",
             )
     return list(members)
 
@@ -46,7 +46,7 @@ def members_of(
     """
     if storages is None:
         raise UsageError(
-            "An ensemble needs members",
+            "An ensemble needs at least one member",
             hint="ReplayBufferEnsemble(buffer, other), or storages=StorageEnsemble(…)",
         )
     expected = {

@@ -36,7 +36,7 @@ class SamplerEnsemble(Sampler):
 
     Each sub-batch is a draw of its sampler, of `B / K` rows, of its own (in TorchRL a member's
     sub-batches are one draw that is cut up, so that `num_slices` gives longer slices the more
-    sub-batches a member has). Where an epoch of a sampler without replacement ends within a
+    sub-batches a member has). If an epoch of a sampler without replacement ends within a
     sub-batch, the next one begins in it.
 
     Args:
@@ -90,7 +90,9 @@ class SamplerEnsemble(Sampler):
     @p.setter
     def p(self, p: Any) -> None:
         if p is not None and self.sample_from_all:
-            raise UsageError("p says how often members come, and sample_from_all that each does")
+            raise UsageError(
+                "p cannot be combined with sample_from_all, which samples every member"
+            )
         self._p = normalised(p, len(self.samplers))
 
     @property

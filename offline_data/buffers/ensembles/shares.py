@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.samplers.base import Sampleable
 
 Shares: TypeAlias = "Tensor | Sequence[float] | Literal['sampleable'] | None"
-"""What `p` may be; see `SamplerEnsemble`."""
+"""Types of `p`; see `SamplerEnsemble`."""
 
 
 def normalised(p: Any, count: int) -> Tensor | Literal["sampleable"] | None:
@@ -35,7 +35,7 @@ def normalised(p: Any, count: int) -> Tensor | Literal["sampleable"] | None:
     if isinstance(p, str):
         if p == "sampleable":
             return "sampleable"
-        raise UsageError(f"p is {p!r}; the only word that it can be is 'sampleable'")
+        raise UsageError(f"p is {p!r}; the only accepted text is 'sampleable'")
     shares = torch.as_tensor(p).detach().cpu()
     shares = shares if shares.is_floating_point() else shares.to(torch.get_default_dtype())
     if shares.shape != (count,):

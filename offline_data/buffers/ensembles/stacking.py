@@ -117,7 +117,7 @@ def _one(values: list[Any]) -> Any:
 
 def _of_others(parts: Sequence[Any]) -> Any:
     if any(type(part) is not type(parts[0]) for part in parts):
-        raise _not_stacked(parts, "they are of different kinds")
+        raise _not_stacked(parts, "they have different types")
     try:
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *parts)
     except (RuntimeError, TypeError, ValueError) as error:

@@ -31,7 +31,7 @@ class StorageEnsemble:
 
     Args:
         storages: One for each member, in order.
-        transforms: What is called with the batches of each member; None: nothing, also as an item.
+        transforms: Transform of the batches of each member; None: nothing, also as an item.
 
     Attributes:
         storages: As given.
@@ -161,6 +161,6 @@ def _rows_in(storage: Storage, *index: Index) -> Any:
 
 def _no_rows(what: str) -> UsageError:
     return UsageError(
-        f"A StorageEnsemble has no rows of its own, so it cannot be said how {what}",
+        f"A StorageEnsemble has no rows of its own, so it is undefined how {what}",
         hint="ReplayBufferEnsemble(storages=…, samplers=SamplerEnsemble(…)) draws from each member",
     )

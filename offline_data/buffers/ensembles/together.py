@@ -32,7 +32,7 @@ def gather_together(
         index: Its rows, int64 `[K, n]`.
 
     Returns:
-        What `stacked` would make of the storages' batches; None where this cannot be done so: a
+        The result of `stacked` for the storages' batches; None if this is not possible: a
         storage that is no dataset, datasets with other leaves, or the compiled gather does not
         serve one of them.
 

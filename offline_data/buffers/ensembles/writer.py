@@ -1,4 +1,4 @@
-"""The writers of members as one: it refuses, for it cannot know which member is meant."""
+"""The writers of members as one: it refuses, because the member is ambiguous."""
 
 from __future__ import annotations
 

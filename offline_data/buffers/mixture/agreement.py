@@ -1,4 +1,4 @@
-"""What the batches of a mixture have, agreed on by its members before the first one is drawn."""
+"""Leaves of a mixture's batches, agreed on by its members before the first one is drawn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Agreement:
     Args:
         probes: A batch of each member that has rows, by its number.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
-        renames: What a member's leaves are called, by its number.
+        renames: New names of a member's leaves, by its number.
         firsts: Number that `source` has for the first buffer of each member.
         nested: Members that are mixtures, whose own `source` says which buffer it was.
         cast: Whether item types may differ.
@@ -109,7 +109,7 @@ class Agreement:
         Args:
             member: The buffer.
             number: Its number.
-            draw: What was drawn from it.
+            draw: Rows drawn from it.
 
         Raises:
             UsageError: It has other rows than were drawn, or is not what it was before.

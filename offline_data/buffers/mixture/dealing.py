@@ -42,7 +42,7 @@ class PerRow:
 class Exact:
     """Each batch has as many rows of each member as its share says, to the nearest row.
 
-    What a batch rounds away is owed to the next ones (the largest remainder, first come first
+    Fractions that a batch rounds away are carried over to the next ones (largest remainder, first come first
     served), so that the sum over batches stays within a few rows of the exact proportion, for good.
 
     ```

@@ -38,7 +38,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where the leaves of a mixture are among those of one member."""
+    """Positions of a mixture's leaves among those of one member."""
 
     keys: tuple[Key, ...]
     """The member's own keys, as its batches have them."""
@@ -81,7 +81,7 @@ def _flatten(
             _flatten(value, (*above, name), keys, leaves, member)
         else:
             raise UsageError(
-                f"The leaf {join_key((*above, name))!r} of member {member} is no tensor",
+                f"The leaf {join_key((*above, name))!r} of member {member} is not a tensor",
                 hint="leave out decode_text, or the leaf: keys=[…] of the member",
             )
 

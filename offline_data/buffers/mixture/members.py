@@ -24,7 +24,7 @@ where its epoch ended in between."""
 
 
 class Parts(NamedTuple):
-    """What was drawn for one batch of a mixture."""
+    """Rows drawn for one batch of a mixture."""
 
     source: torch.Tensor
     """Member of each row, int64 `[B]`."""

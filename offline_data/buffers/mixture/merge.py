@@ -31,7 +31,7 @@ def merge(parts: Sequence[Sequence[Tensor]], places: Tensor | None) -> list[Tens
 
     Args:
         parts: The leaves of each member, `[n, *shape]`, alike but for `n`.
-        places: Where the members' rows go; None: they stay as they stand.
+        places: Positions of the members' rows in the batch; None: in their order.
 
     Returns:
         The leaves, each `[B, *shape]`, contiguous and in memory of its own.

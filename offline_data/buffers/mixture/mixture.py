@@ -76,7 +76,7 @@ class DatasetMixture(Drawing):
         transform: Called with every batch; more can be appended.
 
     Raises:
-        UsageError: An argument that cannot be meant. Whether members' leaves agree is seen when
+        UsageError: Invalid argument. Whether members' leaves agree is seen when
             the first batch is drawn, without drawing from the members, or when a member first has
             rows.
     """
@@ -96,7 +96,7 @@ class DatasetMixture(Drawing):
         transform: Transform | None = None,
     ) -> None:
         if not members:
-            raise UsageError("A mixture has members; found none")
+            raise UsageError("A mixture needs at least one member")
         self.members = tuple(check_member(one, number) for number, one in enumerate(members))
         self.weights = weights
         self._fixed = fixed_weights(weights, self.members)
@@ -134,7 +134,7 @@ class DatasetMixture(Drawing):
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """Draw a batch, in memory of its own.
 
-        Where a member's sampler ends an epoch, its next one begins in the same batch.
+        If a member's sampler ends an epoch, its next one begins in the same batch.
 
         Args:
             batch_size: Rows, `B`; None: the mixture's.
@@ -181,7 +181,7 @@ class DatasetMixture(Drawing):
         spread_priorities(self.members, batch["source"], batch["index"], priority)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all it takes to go on from here: the members' states, and the mixture's own.
+        """Return everything needed to resume from here: the members' states, and the mixture's own.
 
         The batches after `load_state_dict` are those that would have come, with `seed` and seeds
         in the members' samplers; torch's global generator is saved by `torch.get_rng_state()`.
@@ -203,7 +203,7 @@ class DatasetMixture(Drawing):
         """
         if len(state["members"]) != len(self.members):
             raise UsageError(
-                f"The state is of {len(state['members'])} members; here are {len(self.members)}"
+                f"The state has {len(state['members'])} members; this mixture has {len(self.members)}"
             )
         if (state["generator"] is None) != (self._generator is None):
             raise UsageError(

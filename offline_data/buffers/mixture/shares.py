@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.mixture.members import Member
 
 Weights: TypeAlias = "Literal['steps', 'episodes', 'equal'] | Sequence[float] | Mapping[Any, float]"
-"""What says how much of each member there is; see `DatasetMixture`."""
+"""Types of `weights`; see `DatasetMixture`."""
 
 _NAMED = ("steps", "episodes", "equal")
 
@@ -80,5 +80,5 @@ def episodes_of(member: Any) -> float:
 
 
 def has_priorities(sampler: Sampler) -> bool:
-    """Tell whether a sampler has a use for priorities."""
+    """Return True if a sampler has a use for priorities."""
     return type(sampler).update_priority is not Sampler.update_priority

@@ -38,7 +38,7 @@ def differing_texts(
     Args:
         members: Datasets know their vocabularies, and mixtures those of their members; what codes
             mean in a buffer that grows is not known.
-        renames: What a member's leaves are called, by its number.
+        renames: New names of a member's leaves, by its number.
     """
     known: dict[Key, tuple[int, list[str]]] = {}
     found: dict[Key, tuple[int, int]] = {}

@@ -48,9 +48,9 @@ def gather_together(
 
     Args:
         members: The buffers.
-        draws: What was drawn from which of them, by member.
+        draws: Rows drawn from each of them, by member.
         source: Member of each row, int64 `[B]`.
-        places: Where in the batch the drawn rows go, laid end to end; None: as they stand.
+        places: Positions in the batch of the drawn rows, laid end to end; None: in their order.
 
     Returns:
         The leaves, and the number of each among them by its stored key; None where this cannot be

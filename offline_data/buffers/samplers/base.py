@@ -111,7 +111,7 @@ class Boundaries:
 
 
 class Sampleable(Protocol):
-    """What a sampler needs to know of a storage."""
+    """Interface of a storage for a sampler."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -139,7 +139,7 @@ class Sampler(ABC):
     """
 
     _generator: torch.Generator | None = None
-    """Where randomness comes from; None: torch's global generator."""
+    """Random generator; None: torch's global one."""
 
     keeps_together: bool = False
     """Whether rows of a batch belong together, so that a batch must be drawn again where some of
@@ -184,7 +184,7 @@ class Sampler(ABC):
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
         """Set in a gathered batch what `sample` said of it; here: leaf by leaf.
 
-        Where rows are trajectories, `[B, T]`, each of their steps gets what was said of the row.
+        If rows are trajectories, `[B, T]`, each of their steps gets the priority of the row.
 
         A subclass may combine its leaves with what is there. Several threads may call it at once,
         for different batches.
@@ -219,7 +219,7 @@ class Sampler(ABC):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs to go on from here; nothing by default."""
+        """Return the state that `load_state_dict` resumes from; nothing by default."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Where a walk through epochs is: which numbers come next, each exactly once an epoch."""
+"""Position in a sequence of epochs: which numbers come next, each exactly once per epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """What comes next."""
+    """Next position."""
 
     numbers: Numbers
     """`[n]` in `[0, count)`."""
@@ -49,7 +49,7 @@ class Epochs:
 
     def __init__(self, *, drop_last: bool, shuffle: bool, seed: int | None) -> None:
         if seed is not None and seed < 0:
-            raise UsageError(f"A seed is not negative; found {seed}")
+            raise UsageError(f"A seed must not be negative; found {seed}")
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.seed = seed
@@ -105,7 +105,7 @@ class Epochs:
         return self.seed
 
     def state_dict(self) -> dict[str, Any]:
-        """Return seed, epoch and position: all it takes to go on from here."""
+        """Return seed, epoch and position, the state to resume from."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -102,7 +102,7 @@ def _table(bits: np.random.PCG64, size: int, below: int) -> Numbers:
 def _add(left: Numbers, right: Numbers, modulus: int) -> Numbers:
     """Add modulo `modulus`; both sides are below it.
 
-    Where the sum is below already, subtracting wraps to a huge unsigned number, and the minimum
+    If the sum is below already, subtracting wraps to a huge unsigned number, and the minimum
     is the sum: faster than a division.
     """
     total = left + right

@@ -24,7 +24,7 @@ class Priorities:
     Args:
         capacity: Rows, at least one.
         alpha: Exponent, not negative.
-        eps: What is added to each priority, not negative.
+        eps: Added to each priority, not negative.
         dtype: float32 or float64: what priorities and weights are rounded to, as TorchRL's are.
         keep: Which priority counts where a row comes again in an update, `"max"` or `"min"`.
         within: Whether the default is the highest priority that some row has now, or that any
@@ -58,7 +58,7 @@ class Priorities:
 
     @property
     def default(self) -> float:
-        """What rows get that are new: the highest priority; 1 where there is none."""
+        """Priority of new rows: the highest one; 1 if there is none."""
         if self._highest is None:
             top = float(self._values.max())
             self._highest = 1.0 if top == _NEVER else top
@@ -118,7 +118,7 @@ class Priorities:
 
         Args:
             mask: bool `[n]`, for the rows from `first` on; nothing changes for others.
-            first: Where they begin.
+            first: First of them.
         """
         here = self._allowed[first : first + len(mask)]
         changed = (mask != here).nonzero().reshape(-1) + first

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 WEIGHT = "priority_weight"
-"""Where the importance weights of a batch are, as in TorchRL."""
+"""Key of the importance weights of a batch, as in TorchRL."""
 
 
 class PrioritizedSampler(Sampler):
@@ -60,7 +60,7 @@ class PrioritizedSampler(Sampler):
             are not terminated.
 
     Raises:
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
 
     Example:
         >>> PrioritizedSampler(1000, alpha=0.7, beta=0.5)
@@ -120,12 +120,12 @@ class PrioritizedSampler(Sampler):
 
     @property
     def eps(self) -> float:
-        """What is added to each priority."""
+        """Added to each priority."""
         return self._priorities.eps
 
     @property
     def default_priority(self) -> float:
-        """What rows get that are new."""
+        """Priority of new rows."""
         return self._priorities.default
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:

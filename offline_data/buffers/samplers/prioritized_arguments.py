@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plain(value: Any, dtype: torch.dtype, size: int | None = None) -> TypeGuard[Tensor]:
-    """Tell whether a value is what `Priorities` takes: most are, and looking is quick."""
+    """Return True if a value is what `Priorities` takes: most are, and looking is quick."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype is dtype

@@ -46,7 +46,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         slices: Other options of `SliceSampler`, but `over`.
 
     Raises:
-        UsageError: An argument that cannot be meant, or that has no counterpart here.
+        UsageError: Invalid argument, or one without a counterpart here.
 
     Example:
         >>> PrioritizedSliceSampler(

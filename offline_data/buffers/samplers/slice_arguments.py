@@ -30,7 +30,7 @@ def boundaries_of(sampler: str, arguments: Mapping[str, Any]) -> Boundaries | No
     refuse(sampler, asked, _ELSEWHERE)
     trajectory, end, several = (arguments.get(name) for name in ("traj_key", "end_key", "end_keys"))
     if end is not None and several is not None:
-        raise UsageError(f"Give end_key or end_keys, and not both; found {end!r} and {several!r}")
+        raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
     if several is not None and (isinstance(several, str) or not len(several)):
         raise UsageError(f"end_keys is {several!r}; expected a list of keys")
     ends = (end,) if end is not None else tuple(several or ())
@@ -43,7 +43,7 @@ def check_slices(num_slices: int | None, slice_len: int | None) -> None:
     """Raise `UsageError` unless exactly one of both is given, and it is at least 1."""
     if (num_slices is None) == (slice_len is None):
         raise UsageError(
-            f"Give num_slices or slice_len, and not both; found {num_slices=} and {slice_len=}"
+            f"Give either num_slices or slice_len; found {num_slices=} and {slice_len=}"
         )
     for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
         if value is not None and value < 1:
@@ -61,7 +61,7 @@ def slices_of(batch_size: int, num_slices: int | None, slice_len: int | None) ->
     if batch_size % given:
         name = "num_slices" if num_slices else "slice_len"
         raise UsageError(
-            f"A batch of {batch_size} is no multiple of {name}={given}",
-            hint=f"{batch_size // given * given or given} is one",
+            f"A batch of {batch_size} must be a multiple of {name}={given}",
+            hint=f"try a batch of {batch_size // given * given or given}",
         )
     return (given, batch_size // given) if num_slices else (batch_size // given, given)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     NestedKey: TypeAlias = str | tuple[str, ...]
 
 MASK = ("collector", "mask")
-"""Where padding is told from rows, as in TorchRL: bool `[B]`."""
+"""Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
 
 
 class SliceSampler(Sampler):
@@ -54,9 +54,9 @@ class SliceSampler(Sampler):
         pad_output: Whether such slices are filled up by their last row, so that batches are
             `[B]`; needs `strict_length=False`. The leaf `("collector", "mask")`, bool `[B]`,
             tells rows from padding.
-        truncated_key: Where ends are marked, bool `[B, 1]`; None: nowhere.
-        init_key: Where beginnings are marked; None: nowhere.
-        over: What is drawn uniformly, `"episodes"` or `"starts"`.
+        truncated_key: Key that marks ends, bool `[B, 1]`; None: not marked.
+        init_key: Key that marks beginnings; None: not marked.
+        over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
         seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
         valid_only: Whether slices leave out the transition whose next observation is unknown and
             that is not terminated; by default they keep it, as a slice is about what follows
@@ -70,7 +70,7 @@ class SliceSampler(Sampler):
             change nothing: where slices may begin is always kept until rows are written.
 
     Raises:
-        UsageError: An argument that cannot be meant, or that has no counterpart here.
+        UsageError: Invalid argument, or one without a counterpart here.
 
     Example:
         >>> SliceSampler(slice_len=8, traj_key="episode")

@@ -31,7 +31,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     the same probability, and the last batch of an epoch has the slices that are left. Order and
     starts are functions of `(seed, epoch)`, of the number of episodes and of the slices' length,
     the same in every process and on every machine. Iteration over a buffer stops at the end of an
-    epoch; an iteration that was left early goes on where it was.
+    epoch; an iteration that was left early resumes where it was.
 
     Unlike TorchRL's, episodes that are too short are no part of an epoch, so that every batch but
     the last is full (there they leave gaps, or fail the batch); slices stand in the order drawn
@@ -47,7 +47,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         options: Those of `SliceSampler`, but `over`.
 
     Raises:
-        UsageError: An argument that cannot be meant, or that has no counterpart here.
+        UsageError: Invalid argument, or one without a counterpart here.
 
     Example:
         >>> SliceSamplerWithoutReplacement(slice_len=8, seed=0)
@@ -65,7 +65,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         **options: Any,
     ) -> None:
         if options.get("over", "episodes") != "episodes":
-            raise UsageError("Every episode comes once an epoch: over='starts' has no meaning")
+            raise UsageError(
+                "Every episode is sampled once per epoch: over='starts' has no meaning"
+            )
         super().__init__(num_slices=num_slices, slice_len=slice_len, **options)
         self.drop_last = drop_last
         self.shuffle = shuffle
@@ -124,7 +126,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._epochs.settled_seed(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return seed, epoch and position: all it takes to go on from here."""
+        """Return seed, epoch and position, the state to resume from."""
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

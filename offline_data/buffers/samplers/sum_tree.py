@@ -39,7 +39,7 @@ class SumTree:
         capacity: Rows, at least one.
 
     Attributes:
-        packed: What `_sum_tree.c` knows of the tree.
+        packed: The tree as `_sum_tree.c` has it.
 
     Example:
         >>> tree = SumTree(100)

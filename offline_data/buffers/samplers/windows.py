@@ -1,4 +1,4 @@
-"""Where slices of a length may begin, so that none crosses the end of its episode."""
+"""First rows of slices of a length that do not cross the end of their episode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.samplers.base import Boundaries, Runs, Sampleable
 
 Law: TypeAlias = Literal["episodes", "starts"]
-"""What is drawn uniformly."""
+"""Unit that is drawn uniformly."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class SamplerWithoutReplacement(Sampler):
 
     An epoch's order is a function of `(seed, epoch)` and the number of valid transitions: it is
     computed in pieces, not stored, and is the same in every process and on every machine. Iteration
-    over a buffer stops at the end of an epoch; an iteration that was left early goes on where it
+    over a buffer stops at the end of an epoch; an iteration that was left early resumes where it
     was. Unlike TorchRL's, a batch never joins the end of one epoch and the beginning of the next.
 
     Args:
@@ -91,7 +91,7 @@ class SamplerWithoutReplacement(Sampler):
         self._epochs.settled_seed(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return seed, epoch and position: all it takes to go on from here."""
+        """Return seed, epoch and position, the state to resume from."""
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ class GrowingStorage(ABC):
         Args:
             index: An int, with one row as `data`; or anything else that `rows_of` takes, no row
                 twice, with as many rows. New rows begin where the storage ends.
-            data: What is written; it is copied.
+            data: Rows to write; they are copied.
             linked: Whether the rows follow each other in time, and the first one what was written
                 before. False: each is a run of its own.
 
@@ -121,7 +121,7 @@ class GrowingStorage(ABC):
         single = _is_int(index)
         rows = rows_of(index, len(self)).reshape(-1)
         if len(set(rows.tolist())) < len(rows):
-            raise UsageError("A row is set twice: which of its values counts cannot be said")
+            raise UsageError("A row is set twice: it is undefined which of its values counts")
         if len(rows):
             self._links.changed(rows, self._write(rows, data, single=single))
 
@@ -159,7 +159,7 @@ class GrowingStorage(ABC):
     def runs_by(self, boundaries: Boundaries) -> Runs:
         """Return the trajectories that other leaves tell apart than those of `runs`.
 
-        What was not written one after the other, or stands before the end of the ring and behind
+        Rows that were not written one after the other, or that stand before the end of the ring and behind
         it, is apart here too. Rows that are whole trajectories are each a run of their own.
 
         Raises:

@@ -60,7 +60,7 @@ def leaves_of(data: Any, *, index: bool = False) -> Leaves:
     """Return the leaves of a tensor, TensorDict or tensorclass.
 
     Args:
-        data: Where they are.
+        data: Rows that have them.
         index: Whether the leaf `index` is one of them.
 
     Raises:
@@ -103,7 +103,7 @@ def check_index(index: Any, data: TensorDictBase) -> None:
 
     Args:
         index: The leaf, or None.
-        data: What has it.
+        data: Rows that have it.
 
     Raises:
         UsageError: It cannot be the rows of a batch: another dtype or shape.

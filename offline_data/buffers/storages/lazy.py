@@ -22,12 +22,12 @@ class LazyTensorStorage(TensorStorage):
 
     Args:
         max_size: How many rows there can be.
-        device: Where rows are kept; `"auto"`: where the first ones are.
+        device: Device of the rows; `"auto"`: that of the first ones.
         **torchrl: `ndim`, `compilable`, `consolidated`, `shared_init` and `cleanup_memmap` of
             TorchRL's signature, with their defaults.
 
     Raises:
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
 
     Example:
         >>> storage = LazyTensorStorage(10)
@@ -48,7 +48,7 @@ class LazyTensorStorage(TensorStorage):
 
     @property
     def device(self) -> torch.device | None:
-        """Where rows are kept; None: where the first ones will be."""
+        """Device of the rows; None: that of the first ones."""
         return self._wanted if self._columns is None else self._columns.device
 
     def share_memory_(self) -> LazyTensorStorage:

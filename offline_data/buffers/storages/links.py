@@ -22,14 +22,14 @@ TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("epi
 
 
 class Marks(NamedTuple):
-    """What rows say of the trajectories that they are in."""
+    """Marks of rows for the trajectories that they are in."""
 
     ends: Tensor
     """Whether a trajectory ends with the row, bool `[B]`."""
     trajectory: Tensor | None
     """Number of the trajectory, int64 `[B]`, where the rows have one."""
     place: Tensor | None = None
-    """Where the rows were taken from, see `place_of`, int64 `[B, 2]`, where they say."""
+    """Origin of the rows, see `place_of`, int64 `[B, 2]`, if known."""
 
 
 def place_of(data: Any, count: int) -> Tensor | None:
@@ -150,7 +150,7 @@ class Links:
 
         Args:
             rows: Their numbers: a slice of at least one, or int64 `[B]`, no two alike.
-            marks: What they say.
+            marks: Their marks.
             linked: Whether they follow each other, and the first what was written before.
         """
         if isinstance(rows, slice):

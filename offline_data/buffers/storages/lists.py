@@ -37,11 +37,11 @@ class ListStorage(GrowingStorage):
 
     Args:
         max_size: How many rows there can be; None: as many as memory holds.
-        device: Where tensors are moved when they are written; None: they stay.
+        device: Device that tensors are moved to when written; None: not moved.
         **torchrl: `compilable` of TorchRL's signature, with its default.
 
     Raises:
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
 
     Example:
         >>> storage = ListStorage()

@@ -47,7 +47,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             their defaults.
 
     Raises:
-        UsageError: An argument that cannot be meant; with the first row, files in `scratch_dir`.
+        UsageError: Invalid argument; with the first row, files in `scratch_dir`.
         NoSpaceError, AccessError: With the first row: `max_size` rows do not fit on the disk.
     """
 
@@ -139,7 +139,7 @@ def _open(file: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor
         return torch.from_file(file, shared=True, size=count, dtype=dtype).view(shape)
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"{file} is gone: the storage that made it is no more",
+            f"{file} is gone, because the storage that made it was deleted",
             hint="keep that storage, or give it a scratch_dir, which is kept",
         ) from error
 

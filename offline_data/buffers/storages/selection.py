@@ -21,7 +21,7 @@ class Selection:
     """The rows of a storage as they are at each moment, with some of its leaves.
 
     Args:
-        storage: Where the rows are.
+        storage: Storage of the rows.
         keys: Leaves that batches have.
         take: Called with rows and the keys; gives the batch.
     """

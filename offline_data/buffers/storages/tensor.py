@@ -42,7 +42,7 @@ class TensorStorage(GrowingStorage):
         **torchrl: `ndim` and `compilable` of TorchRL's signature, with their defaults.
 
     Raises:
-        UsageError: No rows, something that is no tensor, or an argument that cannot be meant.
+        UsageError: No rows, something that is no tensor, or an invalid argument.
 
     Example:
         >>> from tensordict import TensorDict
@@ -66,7 +66,7 @@ class TensorStorage(GrowingStorage):
 
     @property
     def device(self) -> torch.device | None:
-        """Where rows are kept; None before the first one."""
+        """Device of the rows; None before the first one."""
         return None if self._columns is None else self._columns.device
 
     def gather(self, rows: Tensor) -> Any:

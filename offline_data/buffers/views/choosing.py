@@ -1,4 +1,4 @@
-"""What users say of a view – a condition, numbers, shares, rows – as rows of its dataset."""
+"""Selections of a view (a condition, numbers, fractions, rows) as rows of its dataset."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[s
 
 def _check_shares(shares: Mapping[str, float], seed: int) -> None:
     if seed < 0:
-        raise UsageError(f"A seed is not negative; found {seed}")
+        raise UsageError(f"A seed must not be negative; found {seed}")
     told = ", ".join(f"{name}={share}" for name, share in shares.items())
     fit = all(0 < share <= 1 for share in shares.values())
     if not shares or not fit or sum(shares.values()) > 1 + _ROUNDING:

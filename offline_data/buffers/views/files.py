@@ -67,13 +67,13 @@ _DAMAGED = (
     ),
     *(ArithmeticError, MemoryError, RecursionError, NotImplementedError, RuntimeError, SyntaxError),
 )
-"""What numpy, zipfile and json raise for a file that is none of `write_view`'s."""
+"""Errors of numpy, zipfile and json for a file that `write_view` did not write."""
 _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 
 @dataclass(frozen=True)
 class SavedView:
-    """What a file of a view says."""
+    """Contents of a view file."""
 
     dataset: str
     """The dataset's id with its revision."""
@@ -119,7 +119,7 @@ def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
     is_path = not isinstance(name, str) or looks_like_path(name) or path.suffix == SUFFIX
     if not is_path or path.suffix != SUFFIX:
         raise UsageError(
-            f"{name!r} is no name of a view: expected letters, digits and . _ + -, or the path of "
+            f"{name!r} is not a valid name for a view: expected letters, digits and . _ + -, or the path of "
             f"a file that ends in {SUFFIX}"
         )
     return path
@@ -164,7 +164,7 @@ def read_view(path: Path) -> SavedView:
         NotFoundError: It is not there.
         AccessError: It may not be read.
         NewerFormatError: It was written by a newer version of this package.
-        IntegrityError: It is no view, or damaged.
+        IntegrityError: It is not a view, or is damaged.
     """
     try:
         if path.exists() and not path.is_file():  # to open a FIFO would wait for ever
@@ -181,14 +181,14 @@ def read_view(path: Path) -> SavedView:
             )
         dataset, place, identity = (about[name] for name in ("dataset", "path", "identity"))
         if not all(isinstance(text, str) for text in (dataset, place, identity)):
-            raise ValueError("it does not say of which dataset it is")
+            raise ValueError("it does not name its dataset")
         return SavedView(dataset, place, identity, _checked(arrays))
     except FileNotFoundError:
         raise NotFoundError(f"There is no view {path}") from None
     except OSError as error:
         raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
     except _DAMAGED as error:
-        raise IntegrityError(f"{path} is no view, or damaged: {error}") from error
+        raise IntegrityError(f"{path} is not a view, or is damaged: {error}") from error
 
 
 def _refuse_compressed(file: BinaryIO) -> None:

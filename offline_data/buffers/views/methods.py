@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MakesViews:
-    """What a dataset, and a view of it, has to make views: part of `BaseDatasetExperienceReplay`.
+    """Methods of datasets and views that make views: part of `BaseDatasetExperienceReplay`.
 
     Each method returns a buffer of its own over the same files; see `DatasetView`. A view of a view
     is a view of the dataset.
@@ -46,7 +46,7 @@ class MakesViews:
             batch_size: Of the view; None: this buffer's.
 
         Raises:
-            UsageError, IndexError: What `where` returned is neither.
+            UsageError, IndexError: `where` returned neither.
         """
         return _view(self, choosing.rows_where(_dataset(self), where), sampler, batch_size)
 
@@ -79,7 +79,7 @@ class MakesViews:
 
         Args:
             seed: Not negative.
-            sampler: What makes the sampler of each view; None: a `RandomSampler` each.
+            sampler: Function that makes the sampler of each view; None: a `RandomSampler` each.
             batch_size: Of the views; None: this buffer's.
             **shares: Part of the episodes by the name of the view; they sum to 1 or less.
 
@@ -146,7 +146,7 @@ def _dataset(maker: MakesViews) -> BaseDatasetExperienceReplay:
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 
     if not isinstance(maker, BaseDatasetExperienceReplay):
-        raise TypeError(f"{type(maker).__name__} is no dataset")
+        raise TypeError(f"{type(maker).__name__} is not a dataset")
     return maker
 
 

@@ -92,7 +92,7 @@ def _check_same(saved: SavedView, buffer: BaseDatasetExperienceReplay, path: Pat
     same_name = " with other rows or episodes than then" if saved.dataset == found.id else ""
     raise IntegrityError(
         f"The view {path} is of {saved.dataset}, and {buffer.data_path} is {found.id}{same_name}: "
-        "its row numbers would mean something else",
+        "its row numbers would mean other rows",
         hint=f"make it again: ds.filter(…).save({str(path)!r})",
     )
 

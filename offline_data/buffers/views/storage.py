@@ -44,13 +44,13 @@ class SubsetStorage:
     row of `episodes`    episode            dataset_episode, in batches that have `episode`
     ```
 
-    Where rows are whole episodes, `index` has those, and `dataset_index` their transitions.
+    If rows are whole episodes, `index` has those, and `dataset_index` their transitions.
 
     Runs are pieces of the whole's: rows that follow each other here and there. A pickled one
     carries what the whole carries, and the rows.
 
     Args:
-        whole: Where the rows are; its rows are transitions, or whole episodes.
+        whole: Storage of the dataset; its rows are transitions, or whole episodes.
         rows: Which they are.
     """
 
@@ -199,7 +199,7 @@ class SubsetStorage:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """What the manifest's `counts` say of a dataset, of the view's rows."""
+        """Counts of the view's rows, as the manifest has them for a dataset."""
         reader, pieces, runs = self.steps.reader, self.transitions, self.steps.runs()
         left_out = pieces.left_out(torch.from_numpy(reader.invalid_rows))
         final = pieces.final(runs)

@@ -83,7 +83,7 @@ class DatasetView(BaseDatasetExperienceReplay):
 
     @property
     def manifest(self) -> Manifest:
-        """What is known of the dataset, with `counts` of the view's rows.
+        """The manifest of the dataset, with `counts` of the view's rows.
 
         Tables, files and digests are the dataset's.
         """
@@ -91,7 +91,7 @@ class DatasetView(BaseDatasetExperienceReplay):
 
     @property
     def storage(self) -> SubsetStorage:
-        """Where batches come from."""
+        """Storage that batches come from."""
         assert isinstance(self._storage, SubsetStorage)  # noqa: S101 - it was made here
         return self._storage
 

@@ -1,4 +1,4 @@
-"""What decides where a buffer's new rows go: one writer a file."""
+"""Writers, which decide where a buffer's new rows go; one per file."""
 
 from offline_data.buffers.writers.base import Writer
 from offline_data.buffers.writers.immutable import ImmutableDatasetWriter, immutable

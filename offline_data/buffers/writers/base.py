@@ -43,7 +43,7 @@ class Writer(ABC):
             self.write_count = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs to go on from here."""
+        """Return the state that `load_state_dict` resumes from."""
         return {"write_count": self.write_count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Writer(ABC):
 
     @property
     def storage(self) -> GrowingStorage:
-        """Where rows go; raises `UsageError` where the writer is in no buffer."""
+        """Storage of the rows; raises `UsageError` if the writer is in no buffer."""
         if self._storage is None:
             raise UsageError(
                 f"This {type(self).__name__} has no storage",

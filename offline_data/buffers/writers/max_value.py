@@ -36,7 +36,7 @@ class TensorDictMaxValueWriter(Writer):
         **torchrl: `compilable` of TorchRL's signature, with its default.
 
     Raises:
-        UsageError: An argument that cannot be meant.
+        UsageError: Invalid argument.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class D4RL:
         """
         if settings.offline:
             raise OfflineError(
-                "The D4RL host cannot be asked in offline mode",
+                "The D4RL host cannot be reached in offline mode",
                 hint="without --remote, `offline-data list d4rl` lists the same sets",
             )
         return self.catalog()

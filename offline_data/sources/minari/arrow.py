@@ -218,7 +218,7 @@ class ArrowEpisode:
         seed = self.values.get("seed")
         if isinstance(seed, bool) or not isinstance(seed, (int, float, type(None))):
             raise FormatError(
-                f"{self.where}/metadata.json has a seed that is no number: {shown(seed)}"
+                f"{self.where}/metadata.json has a seed that is not a number: {shown(seed)}"
             )
         return -1 if seed is None else seed_of(seed)
 

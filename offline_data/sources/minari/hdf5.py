@@ -176,7 +176,7 @@ class Hdf5Episode:
         except ValueError:
             return None
         except (TypeError, OSError) as error:
-            raise FormatError(f"{self.where} has a seed that is no number: {error}") from error
+            raise FormatError(f"{self.where} has a seed that is not a number: {error}") from error
 
     def _json(self, names: list[str], prefix: str) -> str:
         import h5py

@@ -127,6 +127,6 @@ def _release(name: str, revision: str, files: tuple[RemoteFile, ...]) -> Release
 def _check_online(what: str, advice: str, settings: Settings) -> None:
     if settings.offline:
         raise OfflineError(
-            f"{what} is not on this disk, and the remote cannot be asked in offline mode",
+            f"{what} is not on this disk, and the remote cannot be reached in offline mode",
             hint=f"online: {advice}",
         )

@@ -131,8 +131,8 @@ def test_what_cannot_be_meant(sets: Any, episode: Any) -> None:
     of = sets.write([episode(3)])
     for one, message in [
         (normalize(["observatio"]), "no leaf 'observatio'"),
-        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"are \[2\], and do not go with \[3, 3\]"),
-        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"are \[3, 1\], and do not go"),
+        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"are \[2\], which does not match \[3, 3\]"),
+        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"are \[3, 1\], which does not match"),
         (normalize(["observation"], {STATE: (0, 1)}), "no statistics of 'observation/achieved_goal'"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=message):
@@ -140,5 +140,5 @@ def test_what_cannot_be_meant(sets: Any, episode: Any) -> None:
     with pytest.raises(UsageError, match="whole episodes"):
         BaseDatasetExperienceReplay(of.path, 1, derived=[normalize()], split_trajs=True).sample()
     derived: list[Derived] = [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])]
-    with pytest.raises(UsageError, match=r"are \[2, 3, 4\], and do not go with \[., 4, 3, 4\]"):
+    with pytest.raises(UsageError, match=r"are \[2, 3, 4\], which does not match \[., 4, 3, 4\]"):
         BaseDatasetExperienceReplay(of.path, 2, derived=derived).sample()

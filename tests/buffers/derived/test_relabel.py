@@ -215,7 +215,7 @@ def test_it_is_a_value() -> None:
         ({"strategy": "past"}, "strategy is 'past'"),
         ({"p": 1.2}, r"p is 1\.2"),
         ({"threshold": -1}, "threshold is -1"),
-        ({"gamma": 1}, "never stop"),
+        ({"gamma": 1}, "gamma below 1"),
         ({"gamma": 2}, "gamma is 2"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**63}, "seed is"),

@@ -61,8 +61,8 @@ def test_parts_that_do_not_fit(datasets: list[BaseDatasetExperienceReplay]) -> N
     storages = StorageEnsemble(*(member.storage for member in datasets))
     samplers = SamplerEnsemble(*(RandomSampler() for _ in datasets))
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({}, "needs members"),
-        ({"samplers": samplers}, "needs members"),
+        ({}, "needs at least one member"),
+        ({"samplers": samplers}, "needs at least one member"),
         ({"storages": storages, "samplers": samplers[:2]}, "2 samplers for 3 storages"),
         ({"storages": storages, "samplers": RandomSampler()}, "expected a SamplerEnsemble"),
         ({"storages": storages, "writers": WriterEnsemble(RoundRobinWriter())}, "1 writers for 3"),
@@ -97,8 +97,8 @@ def test_members_that_cannot_be(datasets: list[BaseDatasetExperienceReplay]) -> 
         ({"sampler": RandomSampler()}, "has no argument 'sampler'"),
         ({"nonsense": 1}, "has no argument 'nonsense'"),
         ({"prefetch": 2}, "prefetch needs a batch_size"),
-        ({"transform": len, "transform_factory": len}, "both given"),
-        ({"p": [1, 1, 1], "sample_from_all": True}, "p says how often"),
+        ({"transform": len, "transform_factory": len}, "cannot both be given"),
+        ({"p": [1, 1, 1], "sample_from_all": True}, "p cannot be combined"),
     ],
 )
 def test_arguments_that_are_not_honoured(

@@ -78,7 +78,7 @@ def test_samplers_are_replaced_in_members_too(
     assert [member.sampler for member in datasets] == samplers
     assert ensemble.sample(6)["index", "index"].tolist() == [[0, 1]] * 3
     for wrong in (RandomSampler(), SamplerEnsemble(RandomSampler())):
-        with pytest.raises(UsageError, match="no SamplerEnsemble of 3"):
+        with pytest.raises(UsageError, match="not a SamplerEnsemble of 3"):
             ensemble.set_sampler(wrong)
 
 

@@ -39,7 +39,7 @@ def test_members_that_are_not_there(index: Any) -> None:
 
 @pytest.mark.parametrize("index", ["a", None, 0.5, [0.0], [], [[0], [1]], slice(2, 1)])
 def test_what_is_no_index(index: Any) -> None:
-    with pytest.raises(UsageError, match="no index of members"):
+    with pytest.raises(UsageError, match="not an index of members"):
         members_at(index, 3)
 
 

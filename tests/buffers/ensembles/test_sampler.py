@@ -131,13 +131,13 @@ def test_what_cannot_be_is_refused(storage: StorageEnsemble) -> None:
             random(p=p)
     with pytest.raises(UsageError, match="'sampleable'"):
         random(p="all")
-    with pytest.raises(UsageError, match="p says how often"):
+    with pytest.raises(UsageError, match="p cannot be combined"):
         random(p=[1, 1, 1], sample_from_all=True)
     with pytest.raises(UsageError, match="num_buffer_sampled is 0"):
         random(num_buffer_sampled=0)
     with pytest.raises(UsageError, match="none was given"):
         SamplerEnsemble()
-    with pytest.raises(UsageError, match="no sampler of this package"):
+    with pytest.raises(UsageError, match="not a sampler of this package"):
         SamplerEnsemble(RandomSampler(), 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="cannot be cut into 3") as caught:
         random().sample(storage, 10)

@@ -118,7 +118,7 @@ def test_state_is_that_of_storages_that_grow(
 def test_what_cannot_be_is_refused(storage: StorageEnsemble) -> None:
     with pytest.raises(UsageError, match="none was given"):
         StorageEnsemble()
-    with pytest.raises(UsageError, match="no storage of this package"):
+    with pytest.raises(UsageError, match="not a storage of this package"):
         StorageEnsemble(storage[0], {})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="1 transforms for 2 storages"):
         StorageEnsemble(*storage.storages, transforms=[None])

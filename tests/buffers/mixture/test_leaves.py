@@ -177,7 +177,7 @@ def test_codes_of_different_vocabularies_are_not_mixed(tmp_path: Path) -> None:
 
 def test_strings_are_not_mixed(tmp_path: Path) -> None:
     texts(tmp_path / "a", 0)
-    with pytest.raises(UsageError, match="is no tensor") as caught:
+    with pytest.raises(UsageError, match="is not a tensor") as caught:
         DatasetMixture(Dataset(tmp_path / "a", decode_text=True)).sample()
     assert "decode_text" in str(caught.value.hint)
 

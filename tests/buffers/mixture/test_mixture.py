@@ -320,7 +320,7 @@ def test_goes_on_where_it_was(
 def test_states_of_other_mixtures_are_refused(three: list[Dataset]) -> None:
     state = DatasetMixture(*three, seed=0).state_dict()
     others = {
-        "3 members; here are 2": DatasetMixture(*three[:2], seed=0),
+        "3 members; this mixture has 2": DatasetMixture(*three[:2], seed=0),
         "seed": DatasetMixture(*three),
         "exact": DatasetMixture(*three, seed=0, exact=True),
     }
@@ -341,7 +341,7 @@ def test_drawing_ahead_of_the_first_batch_leaves_no_trace(folders: list[Path]) -
 
 def test_arguments_that_cannot_be(three: list[Dataset]) -> None:
     wrong: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("has members", (), {}),
+        ("at least one member", (), {}),
         ("Member 1 is a TensorDict", (three[0], TensorDict()), {}),
         ("expected steps, episodes", tuple(three), {"weights": "rows"}),
         ("2 weights for 3 members", tuple(three), {"weights": [1, 2]}),

@@ -105,7 +105,7 @@ def test_it_goes_on_where_it_was() -> None:
 def test_what_cannot_be_meant_says_so() -> None:
     with pytest.raises(UsageError, match="leave over out"):
         made(slice_len=2, over="starts")
-    with pytest.raises(UsageError, match="not both"):
+    with pytest.raises(UsageError, match="Give either"):
         made()
     with pytest.raises(UsageError, match="has 17 transitions"):
         made(slice_len=2).sample(Episodes([17]), 2)

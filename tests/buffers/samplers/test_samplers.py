@@ -151,5 +151,5 @@ def test_what_cannot_be_drawn_says_so() -> None:
         with pytest.raises(UsageError, match="None of the 2 transitions") as caught:
             sampler.sample(Rows(2, (0, 1)), 1)
         assert "valid_only=False" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="must not be negative"):
         SamplerWithoutReplacement(seed=-1)

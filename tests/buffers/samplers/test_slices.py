@@ -133,8 +133,8 @@ def test_episodes_are_looked_at_once_and_again_when_they_have_changed() -> None:
 
 def test_what_cannot_be_meant_says_so() -> None:
     for wrong, message in (
-        ({}, "num_slices or slice_len, and not both"),
-        ({"num_slices": 2, "slice_len": 2}, "and not both"),
+        ({}, "either num_slices or slice_len"),
+        ({"num_slices": 2, "slice_len": 2}, "either num_slices or"),
         ({"slice_len": 0}, "at least 1"),
         ({"slice_len": 2, "pad_output": True}, "pad_output=True"),
         ({"slice_len": 2, "over": "rows"}, "expected 'episodes' or 'starts'"),
@@ -146,9 +146,9 @@ def test_what_cannot_be_meant_says_so() -> None:
         options: dict[str, Any] = wrong
         with pytest.raises(UsageError, match=message):
             SliceSampler(**options)
-    with pytest.raises(UsageError, match="no multiple of slice_len=4") as caught:
+    with pytest.raises(UsageError, match="must be a multiple of slice_len=4") as caught:
         SliceSampler(slice_len=4).sample(Episodes([9]), 10)
-    assert caught.value.hint == "8 is one"
+    assert caught.value.hint == "try a batch of 8"
     with pytest.raises(UsageError, match="the longest of 2 has 3"):
         SliceSampler(num_slices=2).sample(Episodes([2, 3]), 8)
 

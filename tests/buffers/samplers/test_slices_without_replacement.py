@@ -129,7 +129,7 @@ def test_where_no_seed_is_given_it_is_drawn() -> None:
 def test_what_cannot_be_meant_says_so() -> None:
     with pytest.raises(UsageError, match="over='starts' has no meaning"):
         SliceSamplerWithoutReplacement(slice_len=2, over="starts")
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="must not be negative"):
         SliceSamplerWithoutReplacement(slice_len=2, seed=-1)
     with pytest.raises(UsageError, match="A batch of 3 slices is more than the 2 episodes"):
         SliceSamplerWithoutReplacement(slice_len=2, drop_last=True).sample(Episodes([4, 1, 4]), 6)

@@ -70,7 +70,9 @@ FILES: dict[str, bytes] = {
 def test_refused_in_words(tmp_path: Path, name: str) -> None:
     path = tmp_path / "view.npz"
     path.write_bytes(FILES[name])
-    with pytest.raises(IntegrityError, match=r"is no view, or damaged|cannot be read as JSON"):
+    with pytest.raises(
+        IntegrityError, match=r"is not a view, or is damaged|cannot be read as JSON"
+    ):
         read_view(path)
 
 

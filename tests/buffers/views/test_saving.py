@@ -145,7 +145,7 @@ def test_views_that_are_not_there_or_cannot_be_named(many: Dataset, tmp_path: Pa
     with pytest.raises(NotFoundError):
         open_view(tmp_path / "absent.npz")
     for name in ("", "../x", "a/b", ".hidden", "a b", tmp_path / "x.npy", "x\n"):
-        with pytest.raises(UsageError, match="no name of a view"):
+        with pytest.raises(UsageError, match="not a valid name for a view"):
             many.episodes_at([1]).save(name)
 
 
@@ -201,7 +201,7 @@ def test_files_that_are_no_views(many: Dataset, tmp_path: Path) -> None:
         whole.replace(b'"dataset"', b'"datamet"'),
     ):
         path.write_bytes(content)
-        with pytest.raises(IntegrityError, match="no view, or damaged"):
+        with pytest.raises(IntegrityError, match="not a view, or is damaged"):
             many.saved_view("v")
     path.write_bytes(whole)
     rewrite(path, {"format_version": 2})

@@ -70,7 +70,7 @@ def test_a_filter_that_tells_nothing(many: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(UsageError, match="returned True; expected a mask") as caught:
         many.filter(lambda _: True)
     assert "columns" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="no index"):
+    with pytest.raises(UsageError, match="not an index"):
         many.filter(lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(IndexError, match="mask"):
         many.filter(lambda _: torch.tensor([True, False]))
@@ -217,7 +217,7 @@ def test_shares_of_a_split_that_cannot_be(many: BaseDatasetExperienceReplay) -> 
             many.split(**wrong)
     with pytest.raises(UsageError, match=r"val=0\.01 of 40 episodes is no episode"):
         many.split(train=0.99, val=0.01)
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="must not be negative"):
         many.split(train=1.0, seed=-1)
 
 

@@ -1,15 +1,20 @@
-"""The only file that prints: data on stdout, everything else on stderr."""
+"""Results as text, JSON or ids. The only file that prints: data on stdout, all else on stderr."""
 
 from __future__ import annotations
 
 import enum
+import json
+import math
+import re
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
+from offline_data.disk import human_bytes
 from offline_data.errors import UsageError
 from offline_data.urls import redact
-from offline_data_cli.cells import clean, human, piped
-from offline_data_cli.encode import to_json
 from offline_data_cli.result import Fields, Table
 
 if TYPE_CHECKING:
@@ -17,28 +22,34 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from offline_data_cli.result import Block, Column, Field, Result
+    from offline_data_cli.result import Block, Column, Field, Kind, Result
 
+UNKNOWN = "–"
+"""Shown in a terminal for an unknown value; a pipe gets an empty cell."""
 
 _GAP = 2
 """Spaces between columns."""
 _NARROW = 12
-"""Letters on a line that a column of text is worth having with."""
+"""Least width of a column of text that is longer."""
+_REPEATED = 3
+"""Items of a list up to which equal ones are written out."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Mode(enum.Enum):
-    """What stdout is for."""
+    """Format of stdout."""
 
     HUMAN = "human"
     """Tables in a terminal, tab-separated lines in a pipe."""
     JSON = "json"
     """One JSON value."""
     QUIET = "quiet"
-    """Ids only, and no notes."""
+    """Ids or paths only, and no notes."""
 
 
 def show(result: Result, mode: Mode) -> None:
-    """Print a result, its failures excepted."""
+    """Print a result except its failures."""
     for note in result.notes:
         say(note, mode)
     if mode is Mode.JSON:
@@ -50,27 +61,17 @@ def show(result: Result, mode: Mode) -> None:
     sys.stdout.flush()
 
 
-def _print_json(value: Any) -> None:
-    """Print a value; letters that the stream cannot have are escaped as JSON escapes them."""
-    text = to_json(value)
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        text = to_json(value, ascii_only=True)
-    print(text)
-
-
 def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
     """Print a failure, as JSON on stdout or as a line and a hint on stderr.
 
-    Further lines of a message, the places that were tried for example, are set in.
+    Further lines of a message, the places that were tried for example, are indented.
     """
-    lines = [line.rstrip() for line in message.splitlines()]
     if as_json:
         said = " ".join(message.split())
         _print_json({"error": {"code": code, "message": said, "hint": hint}})
         sys.stdout.flush()
         return
+    lines = [line.rstrip() for line in message.splitlines()]
     console = error_console()
     for style, word, text in (("bold red", "error", lines), ("cyan", "hint", [hint or ""])):
         if any(text):
@@ -80,7 +81,7 @@ def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> N
 
 
 def show_traceback(error: BaseException) -> None:
-    """Print where an error comes from, for `-v`."""
+    """Print the traceback of an error, for `-v`."""
     import traceback
 
     for part in traceback.format_exception(error):
@@ -112,22 +113,144 @@ def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) ->
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            f"{question} There is no terminal to ask in", hint="answer beforehand with --yes"
+            f"{question} Cannot ask for confirmation without a terminal",
+            hint="use --yes to skip the question",
         )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def error_console() -> Console:
-    """Return a console on stderr, without colour where that is no terminal."""
+    """Return a console on stderr, without colour unless that is a terminal."""
     from rich.console import Console
 
     return Console(stderr=True, no_color=not stderr_is_terminal() or None)
 
 
 def stderr_is_terminal() -> bool:
-    """Tell whether somebody watches."""
+    """Return True if stderr is a terminal."""
     return sys.stderr.isatty()
+
+
+def human(value: Any, kind: Kind) -> str:
+    """Write a value for a terminal.
+
+    Example:
+        >>> human(1234567, "count"), human(2048, "bytes"), human(0.5, "share"), human(None, "text")
+        ('1,234,567', '2.0 KiB', '50 %', '–')
+    """
+    if value is None:
+        return UNKNOWN
+    if kind == "count":
+        return f"{value:,}"
+    if kind == "bytes":
+        return human_bytes(value)
+    if kind == "share":
+        return f"{100 * value:.3g} %"
+    return number(value) if kind == "number" else clean(str(value))
+
+
+def piped(value: Any) -> str:
+    r"""Write a value for another program: nothing rounded, one cell on one line.
+
+    Example:
+        >>> piped(1234567), piped(None), piped("two\nlines")
+        ('1234567', '', 'two lines')
+    """
+    return "" if value is None else re.sub(r"[\t\n]", " ", clean(str(value)))
+
+
+def number(value: float) -> str:
+    """Write a number in about four digits, integers as they are up to a million.
+
+    Example:
+        >>> number(3), number(0.123456), number(1.0), number(12345678.9)
+        ('3', '0.1235', '1', '1.235e+07')
+    """
+    return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
+
+
+def nested(value: Any) -> str:
+    """Write nested values on one line; equal items of a list once.
+
+    Example:
+        >>> nested({"type": "Box", "low": [0.0] * 39, "shape": [39], "dict": {"a": 1}})
+        'type: Box, low: 39 × 0.0, shape: [39], dict: {a: 1}'
+    """
+    if isinstance(value, Mapping):
+        items = ((key, nested(item), isinstance(item, Mapping)) for key, item in value.items())
+        return ", ".join(
+            f"{key}: {{{text}}}" if deep else f"{key}: {text}" for key, text, deep in items
+        )
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    texts = [f"{{{nested(item)}}}" if isinstance(item, Mapping) else nested(item) for item in value]
+    if len(value) > _REPEATED and all(item == value[0] for item in value):
+        return f"{len(value)} × {texts[0]}"
+    return f"[{', '.join(texts)}]"
+
+
+def clean(text: str) -> str:
+    r"""Replace control characters, which could steer a terminal; texts come from downloads.
+
+    Example:
+        >>> clean("a\x1b[31mb")
+        'a�[31mb'
+    """
+    return _CONTROL.sub("\ufffd", text)
+
+
+def to_json(value: Any, *, ascii_only: bool = False) -> str:
+    r"""Write a value as indented JSON that every parser accepts.
+
+    Dataclasses become objects, arrays and tuples lists, paths strings. JSON has no number for
+    NaN and infinity: they become the strings "NaN", "Infinity" and "-Infinity".
+
+    Raises:
+        TypeError: The value has no JSON form.
+
+    Example:
+        >>> to_json([float("inf"), (1, None)])
+        '[\n "Infinity",\n [\n  1,\n  null\n ]\n]'
+    """
+    return json.dumps(_jsonable(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _jsonable(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, complex):
+        return [_jsonable(value.real), _jsonable(value.imag)]
+    if hasattr(value, "tolist"):
+        return _jsonable(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _print_json(value: Any) -> None:
+    """Print a value; letters that the stream cannot encode are escaped as JSON escapes them."""
+    text = to_json(value)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = to_json(value, ascii_only=True)
+    print(text)
+
+
+def _print_lines(stream: Any, lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, file=stream)
 
 
 def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
@@ -138,11 +261,6 @@ def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
         if place:
             print(file=stream)
         _print_lines(stream, _plain_lines(block))
-
-
-def _print_lines(stream: Any, lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, file=stream)
 
 
 def _plain_lines(block: Block) -> list[str]:
@@ -157,7 +275,7 @@ def _plain_lines(block: Block) -> list[str]:
 
 
 def _values(field: Field) -> list[Any]:
-    """Return the lines a field takes: none where there is nothing to say."""
+    """Return the values of a field, one per line, without unknown and empty ones."""
     values = field.value if isinstance(field.value, (list, tuple)) else [field.value]
     return [value for value in values if value is not None and value != ""]
 
@@ -174,10 +292,10 @@ def _print_rich(blocks: Sequence[Block], stream: Any) -> None:
             continue
         if block.title:
             console.print(block.title, style="bold")
-        rich = (
-            _rich_table(block, console.width) if isinstance(block, Table) else _rich_fields(block)
-        )
-        console.print(rich)
+        if isinstance(block, Table):
+            console.print(_rich_table(block, console.width))
+        else:
+            console.print(_rich_fields(block))
 
 
 def _rich_table(block: Table, width: int) -> Any:
@@ -187,10 +305,13 @@ def _rich_table(block: Table, width: int) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    columns = _known_columns(block)
+    columns = [
+        (column, [human(value, column.kind) for value in values])
+        for column, values in zip(block.columns, zip(*block.rows, strict=True), strict=True)
+        if any(value not in {None, ""} for value in values)
+    ]
     widths = column_widths(
-        [(column, max(map(cell_len, (column.title, *values)))) for column, values in columns],
-        width,
+        [(column, max(map(cell_len, (column.title, *values)))) for column, values in columns], width
     )
     table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     shown = []
@@ -205,16 +326,16 @@ def _rich_table(block: Table, width: int) -> Any:
     for row in zip(*shown, strict=True):
         table.add_row(*map(Text, row))
     gone = [column.title for (column, _), wide in zip(columns, widths, strict=True) if not wide]
-    note = f"no room for {', '.join(gone)}: widen the terminal, or see --json"
+    note = f"{', '.join(gone)} not shown: widen the terminal, or use --json"
     return Group(table, Text(note, style="dim")) if gone else table
 
 
 def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int]:
-    """Share the width of a terminal among columns, of which each has its longest cell's length.
+    """Share the width of a terminal among columns, given the length of each one's longest cell.
 
-    The first column, which says what a row is about, is as wide as its longest cell, or folded
-    where the terminal is narrower than that. Of the others, those that are to be kept come first; one that
-    does not fit is left out: 0. Texts get what they need last, evenly.
+    The first column, which names a row, is as wide as its longest cell, or folded if the terminal
+    is narrower than that. Of the others, those to keep come first; one that does not fit is left
+    out: 0. Columns of text share evenly what remains.
     """
     widths = [0] * len(columns)
     order = sorted(range(len(columns)), key=lambda place: (place > 0, not columns[place][0].keep))
@@ -236,21 +357,11 @@ def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int
     return widths
 
 
-def _known_columns(block: Table) -> list[tuple[Column, list[str]]]:
-    """Return the columns that know anything, with their cells as text."""
-    columns = zip(block.columns, zip(*block.rows, strict=True), strict=True)
-    return [
-        (column, [human(value, column.kind) for value in values])
-        for column, values in columns
-        if any(value not in {None, ""} for value in values)
-    ]
-
-
 def _rich_fields(block: Fields) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for field in block.fields:
