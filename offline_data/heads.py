@@ -48,10 +48,11 @@ def read_plain(path: Path, count: int) -> bytes:
         # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise FormatError(f"{path} is not a plain file")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(count)
+                return file.read(min(count, found.st_size))  # which takes so much memory at once
         finally:
             os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):

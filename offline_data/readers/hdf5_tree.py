@@ -170,7 +170,7 @@ def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
     except (KeyError, ValueError, TypeError) as error:
         return _absent(parent, path, error)
     if not isinstance(found, _low().h5d.DatasetID):
-        raise OSError(f"{'/'.join(path)!r} is there but cannot be opened: it is no dataset")
+        raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: it is no dataset")
     return found
 
 

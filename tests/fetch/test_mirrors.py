@@ -156,7 +156,7 @@ class Busy(FileServer):
 
 
 def test_a_host_that_does_not_listen_is_a_network_error(online: Settings, fetch: Fetch) -> None:
-    with pytest.raises(NetworkError, match=r"http://127\.0\.0\.1:9/x.*3 tries"):
+    with pytest.raises(NetworkError, match=r"http://127\.0\.0\.1:9/x.*3 attempts"):
         fetch(RemoteFile("x", ("http://127.0.0.1:9/x",)), online)
 
 
