@@ -35,6 +35,7 @@ class Order:
     """One dataset to be made of another one.
 
     Example:
+        >>> from pathlib import Path
         >>> from offline_data.preprocess.options import Options
         >>> from offline_data.preprocess.spec import Calling
         >>> stages = ("fn:scale.py:scale", "clip:action,high=1")

@@ -54,7 +54,7 @@ def loads(data: bytes, *, where: str) -> Any:
         ...     loads(b"cos\nsystem\n(S'true'\ntR.", where="steps.pickle")
         ... except FormatError as error:
         ...     print(error.message)
-        steps.pickle cannot be read: it asks for os.system, and nothing but plain values is read
+        steps.pickle cannot be read: it asks for os.system; only plain values are read
     """
     stream = io.BytesIO(data)
     try:
