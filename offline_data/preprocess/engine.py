@@ -216,7 +216,7 @@ def _take_room(run: Run, plan: Plan) -> None:
 
 
 def begun(run: Run) -> Prepared | None:
-    """Return the plan of a stopped run that is to be gone on with.
+    """Return the plan of an interrupted run that is to be resumed.
 
     Raises:
         UsageError: There is a stopped run, and it was not said what is to become of it; or it is

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> bool:
-    """Tell whether this very dataset is there.
+    """Return True if this very dataset is there.
 
     Args:
         target: Where it goes.

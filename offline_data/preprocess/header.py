@@ -71,7 +71,7 @@ def header_of(
 
 
 def _tells_rewards(parent: Manifest) -> bool:
-    """Tell whether the source says which rewards are good, which other rewards make wrong."""
+    """Return True if the source says which rewards are good, which other rewards make wrong."""
     said = {**parent.about, **parent.environment}
     names = ("ref_min_score", "ref_max_score", "reward_threshold")
     return any(said.get(name) is not None for name in names)
@@ -86,7 +86,7 @@ def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
-    """Tell whether the leaves that a space is of have other names, types or shapes now."""
+    """Return True if the leaves that a space is of have other names, types or shapes now."""
     before = {
         key: (leaf.dtype, leaf.shape)
         for key, leaf in {**reader.step_leaves, **reader.observation_leaves}.items()

@@ -133,7 +133,7 @@ class Preprocesses:
         Raises:
             StepError: `fn` failed or returned what cannot be stored; names the row and the episode,
                 and has the function's own traceback. Finished tasks are kept.
-            UsageError: Another dataset is there; an argument that cannot be meant.
+            UsageError: Another dataset is there; an invalid argument.
             WorkerDiedError: A process was ended from outside, twice with the same task.
             NoSpaceError, AccessError: The disk.
 

@@ -94,7 +94,7 @@ class PlacedFiles:
 
 
 def holds(folder: Path, written: Mapping[str, Range]) -> bool:
-    """Tell whether files still hold what was written to them; reads it all."""
+    """Return True if files still hold what was written to them; reads it all."""
     try:
         return all(_crc(folder / name, part) == part.crc for name, part in written.items())
     except OSError:

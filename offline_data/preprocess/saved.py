@@ -1,4 +1,4 @@
-"""Plans on disk, so that a run that was stopped can be gone on with, here or elsewhere."""
+"""Plans on disk, so that an interrupted run can be resumed, here or elsewhere."""
 
 from __future__ import annotations
 

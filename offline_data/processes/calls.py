@@ -109,7 +109,7 @@ def _failed(error: BaseException) -> Outcome:
 
 
 def _travels(error: Exception) -> bool:
-    """Tell whether an error can be made again: many with a constructor of their own cannot."""
+    """Return True if an error can be made again: many with a constructor of their own cannot."""
     try:
         return type(loads(dumps(error))) is type(error)
     except Exception:  # noqa: BLE001 - whatever pickling it, or its constructor, raises

@@ -20,7 +20,7 @@ _MOST_PIXELS = 1 << 26  # 200 MB of one frame
 
 
 def is_jpeg(data: bytes, *, whole: bool = False) -> bool:
-    r"""Tell whether `data` begins like a JPEG image, and if `whole`, also ends like one.
+    r"""Return True if `data` begins like a JPEG image, and if `whole`, also ends like one.
 
     Example:
         >>> is_jpeg(b"\xff\xd8\xff\xe0 ... \xff\xd9", whole=True), is_jpeg(b"\x89PNG")

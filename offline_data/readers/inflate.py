@@ -143,12 +143,6 @@ def _zlib() -> _Zlib:
     return _Zlib(isal_zlib.decompressobj, cast("type[Exception]", isal_zlib.error))
 
 
-def gzip_decompressor() -> tuple[Any, type[Exception]]:
-    """Return a new decompressor of one gzip member, and what it raises where that is damaged."""
-    zlib = _zlib()
-    return zlib.decompressor(wbits=31), zlib.error
-
-
 @dataclass(frozen=True)
 class Pipeline:
     """The filters that the chunks of a dataset went through, in the order of writing."""

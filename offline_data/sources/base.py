@@ -155,7 +155,7 @@ class Source(Protocol):
         """
 
     def accepts(self, path: Path) -> bool:
-        """Tell whether a file or folder of the user's looks like this source's format."""
+        """Return True if a file or folder of the user's looks like this source's format."""
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a file or folder of the user's (`convert`); raises `FormatError`."""

@@ -57,7 +57,7 @@ class Local:
         )
 
     def accepts(self, path: Path) -> bool:
-        """Tell whether `path` is a dataset directory."""
+        """Return True if `path` is a dataset directory."""
         return (path / MANIFEST).is_file()
 
     def release_of(self, path: Path, name: str) -> Release:

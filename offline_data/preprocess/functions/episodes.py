@@ -193,7 +193,7 @@ def _place(piece: Piece, at: int) -> Place:
 
 
 def _same(first: list[Part], again: list[Part]) -> bool:
-    """Tell whether two runs over the same episodes gave the same to the bit."""
+    """Return True if two runs over the same episodes gave the same to the bit."""
     if [part.place for part in first] != [part.place for part in again]:
         return False
     pairs = zip(first, again, strict=True)
@@ -318,7 +318,7 @@ def _frame(piece: Piece, parts: list[Part], leaves: Table) -> Piece:
 
 
 def _final(piece: Piece, part: Part) -> bool:
-    """Tell whether the observation after the last row is the source's own.
+    """Return True if the observation after the last row is the source's own.
 
     It is where the parent has it, and where that row was not the last: its `index` says so.
     """

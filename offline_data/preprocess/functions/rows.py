@@ -303,7 +303,7 @@ def states() -> tuple[Any, Any, Any]:
 
 
 def same(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
-    """Tell whether nobody drew from the global generators in between."""
+    """Return True if nobody drew from the global generators in between."""
     return (
         torch.equal(before[0], after[0])
         and before[1][2:] == after[1][2:]

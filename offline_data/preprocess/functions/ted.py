@@ -188,7 +188,7 @@ def _is_pair(key: Key, leaves: Table) -> bool:
 
 
 def _adjoining(batch: EpisodeBatch, root: NDArray[Any], after: NDArray[Any]) -> bool:
-    """Tell whether what follows an action is what stands before the next, within episodes."""
+    """Return True if what follows an action is what stands before the next, within episodes."""
     same = equal_rows(after[:-1], root[1:])
     seams = batch.last_rows[:-1]
     same[seams] = True

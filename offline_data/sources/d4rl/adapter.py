@@ -80,7 +80,7 @@ class D4RL:
         return Release(name, UNVERSIONED, (_remote_file(listed()[name]),))
 
     def accepts(self, path: Path) -> bool:
-        """Tell whether `path` is an HDF5 file with the columns of D4RL."""
+        """Return True if `path` is an HDF5 file with the columns of D4RL."""
         if not path.is_file():
             return False
         try:

@@ -34,7 +34,7 @@ _TEXT = 64 << 10
 
 
 def has_columns(file: Any) -> bool:
-    """Tell whether an open file has the names that a D4RL file has."""
+    """Return True if an open file has the names that a D4RL file has."""
     names, _ = datasets_in(file)
     first = _prefixes(names)[0]
     return _ENDS_OF_D3RLPY not in names and all(first + name in names for name in REQUIRED)

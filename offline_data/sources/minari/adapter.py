@@ -94,7 +94,7 @@ class Minari:
         return self.release_of(path, name) if self.accepts(path) else None
 
     def accepts(self, path: Path) -> bool:
-        """Tell whether `path` is the folder of a dataset, its `data` folder, or its HDF5 file."""
+        """Return True if `path` is the folder of a dataset, its `data` folder, or its HDF5 file."""
         return find_data(path) is not None
 
     def release_of(self, path: Path, name: str) -> Release:
