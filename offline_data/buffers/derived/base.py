@@ -1,4 +1,4 @@
-"""The contract of a derived leaf: computed for the rows of a batch, from the same storage."""
+"""The contract of a derived leaf, computed for the rows of a batch from their storage, and its masks."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ class Derived(Protocol):
         Raises:
             UsageError: From the first batch, where this cannot be done with it.
         """
+
+
+def widen(mask: Tensor, leaf: Tensor) -> Tensor:
+    """Shape a mask `[B]` or `[B, k]` so that it goes with a leaf `[B, k, …]`, and lies beside it.
+
+    Example:
+        >>> import torch
+        >>> widen(torch.tensor([True, False]), torch.zeros(2, 3, 4)).shape
+        torch.Size([2, 1, 1])
+    """
+    return mask.to(leaf.device).view(*mask.shape, *(1,) * (leaf.ndim - mask.ndim))

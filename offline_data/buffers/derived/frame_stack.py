@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.derived.base import widen
 from offline_data.buffers.derived.checks import (
     Pad,
     as_keys,
@@ -17,7 +18,6 @@ from offline_data.buffers.derived.checks import (
     names,
     one_of,
 )
-from offline_data.buffers.derived.masks import widen
 from offline_data.buffers.derived.memory import Memory
 from offline_data.buffers.derived.n_step import STEPS
 from offline_data.buffers.derived.spans import spans_of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from offline_data.buffers.arguments import positive
+from offline_data.buffers.derived.base import widen
 from offline_data.buffers.derived.checks import (
     check_leaves,
     check_rows,
@@ -16,7 +17,6 @@ from offline_data.buffers.derived.checks import (
     leaf_keys,
     within,
 )
-from offline_data.buffers.derived.masks import widen
 from offline_data.buffers.derived.memory import Memory
 from offline_data.buffers.derived.spans import spans_of
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key

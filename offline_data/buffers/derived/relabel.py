@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from offline_data.buffers.derived.base import widen
 from offline_data.buffers.derived.checks import (
     check_leaves,
     check_rows,
@@ -16,7 +17,6 @@ from offline_data.buffers.derived.checks import (
     within,
 )
 from offline_data.buffers.derived.goals import LAWS, Draw, draw_of, laws_of, numbers_for
-from offline_data.buffers.derived.masks import widen
 from offline_data.buffers.derived.memory import Memory
 from offline_data.buffers.derived.n_step import STEPS
 from offline_data.buffers.derived.reach import reached, rewards_of
