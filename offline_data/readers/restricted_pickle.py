@@ -181,13 +181,10 @@ class _Callable:
     _function: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        object.__setattr__(self, "_function", function)
+        self._function = function
 
     def __call__(self, *arguments: object) -> Any:
         return self._function(*arguments)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise TypeError("it changes a function")
 
     def __setstate__(self, state: object) -> None:
         raise TypeError("it changes a function")
