@@ -372,8 +372,11 @@ def prepare_http(seed: int, folder: Path) -> Plan:
     random = _generator("http", seed)
     path = folder / "in.hdf5"
     _random_d4rl(random, path)
-    faults = [random.choice(sorted(VARIANTS)) for _ in range(random.randint(1, 3))]
-    cut = random.random() < 0.5
+    cut = random.random() < 0.6
+    # After a cut the client asks for a range: a wrong answer to that must come next to be met.
+    ranged = [name for name in sorted(VARIANTS) if name.startswith("206")]
+    names = ranged if cut and random.random() < 0.7 else sorted(VARIANTS)
+    faults = [random.choice(names) for _ in range(random.randint(1, 3))]
     line = ("download", f"d4rl:{_SET}", "--root", "case/root")
     again = ("download", f"d4rl:{_SET}", "--root", "case/root")
     unsure = not UNKNOWABLE.isdisjoint(faults)
