@@ -59,18 +59,8 @@ def download(
     dry_run: DryRun = False,
 ) -> Result:
     """Download and convert datasets. Datasets already on this disk are left alone."""
-    from offline_data import ingest
-    from offline_data.store.audit import parse_audit
-
-    options = ingest.Options(
-        layout=layout.value if layout else None,
-        episodes=parse_episodes(episodes),
-        strict=strict,
-        audit=parse_audit(audit),
-        keep_raw=keep_raw,
-        force=force,
-        keep_episodes=keep_episodes,
-    )
+    flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes}
+    options = _options(layout, episodes, audit, strict=strict, **flags)
     work = _plan if dry_run else _fetch_raw if raw_only else _download
     ids = [parse_id(text) for text in datasets]
     if len(ids) == 1:
@@ -171,19 +161,26 @@ def convert(
 ) -> Result:
     """Convert a local file or folder to a dataset. The source is never changed."""
     from offline_data import ingest
-    from offline_data.store.audit import parse_audit
 
-    options = ingest.Options(
-        layout=layout.value if layout else None,
-        episodes=parse_episodes(episodes),
-        strict=strict,
-        audit=parse_audit(audit),
-        force=force,
-        keep_episodes=keep_episodes,
+    options = _options(
+        layout, episodes, audit, strict=strict, force=force, keep_episodes=keep_episodes
     )
     place, settings = user_path(path, "PATH"), context.settings
     stored = ingest.convert(place, name, settings, options, context.progress, source=source)
     return stored_result(stored)
+
+
+def _options(layout: Layout, episodes: Episodes, audit: Audit, **flags: bool) -> "ingest.Options":
+    """Read the options that both commands take; `flags` are those of `ingest.Options`."""
+    from offline_data import ingest
+    from offline_data.store.audit import parse_audit
+
+    return ingest.Options(
+        layout=layout.value if layout else None,
+        episodes=parse_episodes(episodes),
+        audit=parse_audit(audit),
+        **flags,
+    )
 
 
 def stored_result(stored: "ingest.Result") -> Result:
