@@ -49,7 +49,7 @@ $(VENV)/.torch: constraints.txt | $(BIN)/python
 	@touch $@
 
 # An editable install compiles the extension, so a change of its source installs again.
-BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/buffers/*.[ch])
+BUILT_FROM = pyproject.toml setup.py $(wildcard offline_data/buffers/*.[ch] offline_data/buffers/*/*.[ch])
 
 $(VENV)/.demo: $(BUILT_FROM) $(VENV)/.torch
 	$(PIP) --editable ".[demo]"

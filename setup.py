@@ -3,12 +3,12 @@
 from setuptools import Extension, setup
 
 
-def compiled(name: str, *headers: str) -> Extension:
+def compiled(folder: str, name: str, *headers: str) -> Extension:
     """Describe a module of one C file and its own headers, on CPython's stable ABI."""
     return Extension(
-        f"offline_data.buffers.{name}",
-        [f"offline_data/buffers/{name}.c"],
-        depends=[f"offline_data/buffers/{header}.h" for header in headers],
+        f"{folder.replace('/', '.')}.{name}",
+        [f"{folder}/{name}.c"],
+        depends=[f"{folder}/{header}.h" for header in headers],
         extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
         define_macros=[("_POSIX_C_SOURCE", "200809L")],
         libraries=["m"],
@@ -18,6 +18,9 @@ def compiled(name: str, *headers: str) -> Extension:
 
 
 setup(
-    ext_modules=[compiled("_gather", "_leaves", "_pages", "_tiles"), compiled("_sum_tree")],
+    ext_modules=[
+        compiled("offline_data/buffers/gather", "_gather", "_leaves", "_pages", "_tiles"),
+        compiled("offline_data/buffers", "_sum_tree"),
+    ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -18,6 +18,7 @@ NAMES = (
     "ensemble",
     "cold",
     "preprocess",
+    "decode",
 )
 
 

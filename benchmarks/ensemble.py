@@ -23,8 +23,7 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import interleaved
 from offline_data import open_dataset
-from offline_data.buffers.ensembles.buffer import ReplayBufferEnsemble
-from offline_data.buffers.mixture.mixture import DatasetMixture
+from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from benchmarks.sampling_data import (
 )
 from benchmarks.timing import Row, interleaved
 from offline_data import open_dataset
-from offline_data.buffers import native
+from offline_data.buffers.gather import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,26 +1,28 @@
-"""The verbs of the program, as one typer application."""
+"""The verbs of the program as one typer application: a `Context` in, an `Outcome` out."""
 
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias, get_args
 
 import typer
 
-from offline_data_cli.commands import (
-    demo,
-    download,
-    environment,
-    info,
-    inspection,
-    listing,
-    manage,
-    preprocess,
-)
-from offline_data_cli.context import Command, group, verb
+from offline_data.config import resolve_settings
+from offline_data_cli.commands import demo, download, inspection, listing, manage, preprocess
+from offline_data_cli.options import Context, Globals
+from offline_data_cli.progress import progress_for
+from offline_data_cli.render import Mode
+from offline_data_cli.result import Result
+
+Command: TypeAlias = Callable[..., Result]
+"""A function of a `Context` and its own options."""
 
 _VERBS: dict[str, dict[str, Command]] = {
     "Inspect": {
         "list": listing.list_,
         "search": listing.search,
-        "info": info.info,
+        "info": inspection.info,
         "head": inspection.head,
         "sample": inspection.sample,
         "stats": inspection.stats,
@@ -28,11 +30,11 @@ _VERBS: dict[str, dict[str, Command]] = {
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
     "Transform": {"preprocess": preprocess.preprocess, "worker": preprocess.worker},
     "Manage": {"verify": manage.verify, "rm": manage.rm},
-    "Environment": {"sources": environment.sources, "env": environment.env},
+    "Environment": {"sources": listing.sources, "env": listing.env},
 }
 """Verbs by the panel of `--help` that shows them."""
 
-_ALIASES: dict[str, Command] = {"ls": listing.list_, "show": info.info}
+_ALIASES: dict[str, Command] = {"ls": listing.list_, "show": inspection.info}
 
 _CACHE: dict[str, Command] = {
     "dir": manage.dir_,
@@ -42,29 +44,84 @@ _CACHE: dict[str, Command] = {
 }
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """A result on its way to the one place that prints."""
+
+    result: Result
+    mode: Mode
+
+
 def build_app() -> typer.Typer:
     """Build the typer application out of the tables above."""
     app = _group("Download, verify, convert and sample public offline-RL datasets.")
     for panel, verbs in _VERBS.items():
         for name, command in verbs.items():
-            app.command(name, rich_help_panel=panel)(verb(command))
+            app.command(name, rich_help_panel=panel)(_verb(command))
     for name, command in _ALIASES.items():
-        app.command(name, hidden=True)(verb(command))
+        app.command(name, hidden=True)(_verb(command))
     cache = _group("Show and delete the files under the root.", add_completion=False)
     for name, command in _CACHE.items():
-        cache.command(name)(verb(command))
+        cache.command(name)(_verb(command))
     app.add_typer(cache, name="cache", rich_help_panel="Manage")
     return app
 
 
 def _group(text: str, **more: Any) -> typer.Typer:
-    app = typer.Typer(
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        **more,
-    )
-    app.callback()(group(text))
+    """Return a group of verbs that takes global options of its own."""
+
+    def run(ctx: typer.Context, **values: Any) -> None:
+        _merge(ctx, Globals(**values))
+
+    run.__doc__ = text
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(pretty_exceptions_enable=False, context_settings=settings, **more)
+    app.callback()(_with_options(run, []))
     return app
+
+
+def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
+    """Return a function of the command's own parameters and those of `Globals`, for typer.
+
+    An error is returned, not raised, because typer swallows some: Ctrl-C, and any broken pipe.
+    """
+
+    @functools.wraps(command)
+    def run(ctx: typer.Context, **values: Any) -> Outcome | BaseException:
+        given = Globals(**{field.name: values.pop(field.name) for field in fields(Globals)})
+        try:
+            merged = _merge(ctx, given)
+            settings = resolve_settings(root=merged.root, offline=True if merged.offline else None)
+            mode = Mode.JSON if merged.json else Mode.QUIET if merged.quiet else Mode.HUMAN
+            progress = progress_for(mode, bars=not merged.no_progress)
+            return Outcome(command(Context(settings, mode, merged.yes, progress), **values), mode)
+        except BaseException as error:  # noqa: BLE001 - raised again outside typer
+            return error
+
+    _, *own = inspect.signature(command).parameters.values()
+    return _with_options(run, own)
+
+
+def _with_options(run: Callable[..., Any], own: list[inspect.Parameter]) -> Callable[..., Any]:
+    """Give `run` the signature that typer builds options from; a flag gets no `--no-` twin."""
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    given = (*own, *inspect.signature(Globals).parameters.values())
+    for parameter in given:
+        kind, info = get_args(parameter.annotation)
+        if kind is bool and info.default is ...:  # it has no name of its own
+            info.param_decls = (f"--{parameter.name.replace('_', '-')}",)
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in given]
+    signature = inspect.Signature([context, *keyword])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+    return run
+
+
+def _merge(ctx: typer.Context, given: Globals) -> Globals:
+    """Merge with the options of the groups above, which share `ctx.meta`."""
+    merged: Globals = ctx.meta.get(__name__, Globals()).then(given)
+    ctx.meta[__name__] = merged
+    return merged
 
 
 app = build_app()

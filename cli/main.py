@@ -14,31 +14,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from offline_data.errors import (
-    AccessError,
-    AuthError,
-    IntegrityError,
-    NetworkError,
-    NoSpaceError,
-    NotFoundError,
-    OfflineDataError,
-    UsageError,
-)
+from offline_data import errors
+from offline_data.errors import OfflineDataError
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from offline_data_cli.context import Outcome
+    from offline_data_cli.result import Result
 
 PROGRAM = "offline-data"
 
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (UsageError, 2),
-    (AccessError, 2),
-    (NotFoundError, 3),
-    (AuthError, 4),
-    (IntegrityError, 5),
-    (NetworkError, 6),
-    (NoSpaceError, 7),
+    (errors.UsageError, 2),
+    (errors.AccessError, 2),
+    (errors.NotFoundError, 3),
+    (errors.AuthError, 4),
+    (errors.IntegrityError, 5),
+    (errors.NetworkError, 6),
+    (errors.NoSpaceError, 7),
     (KeyboardInterrupt, 130),
     (BaseException, 1),
 )
@@ -48,6 +40,10 @@ USAGE = 2
 
 _REPEATED = 1.0
 """Seconds within which a signal is a repetition: a terminal that closes sends it twice."""
+
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 _last_signal = -math.inf
 
@@ -80,11 +76,6 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-_ENDING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
-
-
 def _interrupt(_signal: int, _frame: object) -> None:
     global _last_signal
     now = time.monotonic()
@@ -101,18 +92,12 @@ def _show_warning(message: Warning | str, *_place: object) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; prints, never raises or exits.
-
-    Example:
-        >>> main(["cache", "dir", "--root", "/data"])
-        /data
-        0
-    """
+    """Run one command line and return its exit code; prints, never raises or exits."""
     from offline_data_cli.streams import ReaderGone
 
     try:
         try:
-            return _finish(_invoke(list(arguments) or ["--help"]))
+            return _run(list(arguments) or ["--help"])
         except ReaderGone:
             raise
         except BaseException as error:  # noqa: BLE001 - the one place where every error ends
@@ -124,35 +109,39 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
 
-def _invoke(arguments: list[str]) -> "Outcome | int":
-    """Let typer parse and call; an exit code where there is no command to finish (`--help`)."""
+def _run(arguments: list[str]) -> int:
+    """Let typer parse and call, and show the result."""
     import typer
 
-    from offline_data_cli.app import app
-    from offline_data_cli.context import Outcome
+    from offline_data_cli.app import Outcome, app
+    from offline_data_cli.options import VersionAsked
+    from offline_data_cli.render import Mode, show, show_error
     from offline_data_cli.streams import flush_stdout
 
-    command = typer.main.get_command(app)
     try:
-        outcome = command.main(arguments, prog_name=PROGRAM, standalone_mode=False)
+        outcome = typer.main.get_command(app).main(arguments, PROGRAM, standalone_mode=False)
         flush_stdout()
     except SystemExit as end:
         outcome = end.code
+    except VersionAsked:
+        outcome = Outcome(_version(), Mode.JSON if "--json" in arguments else Mode.HUMAN)
     if isinstance(outcome, BaseException):
         raise outcome
-    return outcome if isinstance(outcome, (Outcome, int)) else 0
-
-
-def _finish(outcome: "Outcome | int") -> int:
-    from offline_data_cli.render import show, show_error
-
-    if isinstance(outcome, int):
-        return outcome
+    if not isinstance(outcome, Outcome):  # `--help`
+        return outcome if isinstance(outcome, int) else 0
     result = outcome.result
     show(result, outcome.mode)
     for error in result.failures:
         show_error(error.code, error.message, error.hint, as_json=False)
     return result.code or next(map(exit_code, result.failures), 0)
+
+
+def _version() -> "Result":
+    from offline_data.reports.environment import DISTRIBUTION, installed_version
+    from offline_data_cli.result import Result
+
+    version = installed_version(DISTRIBUTION)
+    return Result({"version": version}, (f"{PROGRAM} {version or 'not installed'}",))
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
@@ -171,23 +160,16 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
     return exit_code(error)
 
 
-def _is_of_click(error: BaseException) -> bool:
-    """Return True for a `ClickException`, wherever it lives: newer typer carries its own click."""
-    import typer
-
-    return isinstance(error, typer.BadParameter.__mro__[2])
-
-
 def exit_code(error: BaseException) -> int:
-    """Look an error up in `EXIT_CODES`.
-
-    Example:
-        >>> exit_code(NotFoundError("no such dataset"))
-        3
-    """
+    """Look an error up in `EXIT_CODES`."""
     if _is_of_click(error):
         return USAGE
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
+def _is_of_click(error: BaseException) -> bool:
+    """Return True for a `ClickException`, wherever it lives: newer typer carries its own click."""
+    return hasattr(error, "format_message")
 
 
 def _describe(error: BaseException) -> tuple[str, str, str | None]:
@@ -195,15 +177,15 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
     if isinstance(error, OfflineDataError):
         return error.code, error.message, error.hint
     if isinstance(error, KeyboardInterrupt):
-        return (
-            "interrupted",
-            str(error) or "interrupted; run the same command again to continue",
-            None,
-        )
+        said = str(error) or "interrupted; run the same command again to continue"
+        return "interrupted", said, None
     if _is_of_click(error):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM
-        return "usage", error.format_message(), f"{path} --help"  # type: ignore[attr-defined]
+        said = error.format_message()  # type: ignore[attr-defined]
+        if extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", said, re.DOTALL):
+            said = f"Unexpected argument{'s' if ' ' in extra[1] else ''} {extra[1]!r}"
+        return "usage", said, f"{path} --help"
     return (
         "internal",
         redact(f"unexpected {type(error).__name__}: {error}"),

@@ -1,12 +1,22 @@
-"""Options and arguments that several commands share."""
+"""What commands are given: a `Context`, the global options, and options that several share."""
 
 import re
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from offline_data.config import Settings
 from offline_data.errors import UsageError
+from offline_data.progress import Progress
+from offline_data_cli.render import Mode
+
+
+class VersionAsked(Exception):  # noqa: N818 - nothing is wrong
+    """`--version` was given: nothing else of the command line counts."""
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
@@ -19,9 +29,63 @@ def argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text)
 
 
+count = partial(option, metavar="N", min=1)
+"""An option with a whole number of at least 1."""
+
+_PANEL = "Global options, before or after the command"
+_global = partial(option, rich_help_panel=_PANEL, show_default=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        raise VersionAsked
+
+
+@dataclass(frozen=True)
+class Globals:
+    """The global options as given at one place of a command line."""
+
+    root: Annotated[
+        Path | None,
+        _global("Folder for datasets and downloads. (env: OFFLINE_DATA_HOME)", metavar="DIR"),
+    ] = None
+    offline: Annotated[bool, _global("Never use the network; use only datasets on this disk.")] = (
+        False
+    )
+    json: Annotated[bool, _global("Print one JSON value.")] = False
+    quiet: Annotated[bool, _global("Print only ids or paths, one per line.", "--quiet", "-q")] = (
+        False
+    )
+    yes: Annotated[bool, _global("Do not ask for confirmation.", "--yes", "-y")] = False
+    no_progress: Annotated[bool, _global("Do not show progress bars.")] = False
+    verbose: Annotated[bool, _global("Show the traceback of an error.", "-v")] = False
+    version: Annotated[
+        bool, _global("Show the version and exit.", callback=_version, is_eager=True)
+    ] = False
+
+    def then(self, later: "Globals") -> "Globals":
+        """Merge with those given further right: a flag stays set, the last root counts."""
+        names = (field.name for field in fields(self))
+        return Globals(**{name: getattr(later, name) or getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class Context:
+    """The global options of a run, resolved for a command."""
+
+    settings: Settings
+    """Root, offline mode, mirrors, workers."""
+    mode: Mode
+    """Format of stdout."""
+    yes: bool
+    """Whether questions are answered already."""
+    progress: Progress
+    """Receives progress and notes of long work."""
+
+
 Dataset = Annotated[str, argument("ID", "Dataset id or path of a dataset directory.")]
 Datasets = Annotated[list[str], argument("ID", "Dataset ids or paths of dataset directories.")]
-DryRun = Annotated[bool, option("Show what would be done without doing it.", "--dry-run")]
+DryRun = Annotated[bool, option("Show what would be done without doing it.")]
 
 
 class LayoutName(str, Enum):
@@ -46,18 +110,13 @@ Episodes = Annotated[
     ),
 ]
 Strict = Annotated[
-    bool,
-    option(
-        "Fail if any field of the source cannot be stored (default: drop it and say so).",
-        "--strict",
-    ),
+    bool, option("Fail if any field of the source cannot be stored (default: drop it and say so).")
 ]
 KeepEpisodes = Annotated[
     bool,
     option(
         "For D4RL files: keep an episode whole if the source's next observation differs "
-        "from the next row, and store both (default: end the episode there as truncated).",
-        "--keep-episodes",
+        "from the next row, and store both (default: end the episode there as truncated)."
     ),
 ]
 Audit = Annotated[
@@ -69,25 +128,28 @@ Audit = Annotated[
 ]
 DEFAULT_AUDIT = "0.01"
 """The default of `offline_data.store.audit`; importing it here would bring numpy into `--help`."""
+_MOST_DIGITS = 18
+"""Digits of a number of an episode: more do not fit into int64."""
 
 
 def parse_episodes(text: str | None) -> tuple[int | None, int | None] | None:
     """Read `A:B`; either side may be left out.
 
     Raises:
-        UsageError: It is not two whole numbers.
-
-    Example:
-        >>> parse_episodes("10:"), parse_episodes(None)
-        ((10, None), None)
+        UsageError: It is not two whole numbers, or one is too large.
     """
     if text is None:
         return None
     first, colon, stop = text.partition(":")
     sides = [side.strip() for side in (first, stop)]
-    if not colon or not all(re.fullmatch("[0-9]{1,18}", side) for side in sides if side):
+    said = f"--episodes is {text[:40]!r}"
+    if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
+        raise UsageError(f"{said}; expected A:B", hint="--episodes 0:10 takes the first ten")
+    digits = max(map(len, sides))
+    if digits > _MOST_DIGITS:
         raise UsageError(
-            f"--episodes is {text[:40]!r}; expected A:B", hint="--episodes 0:10 takes the first ten"
+            f"{said}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
+            hint="leave B out to take all episodes from A on",
         )
     begin, end = (int(side) if side else None for side in sides)
     return begin, end

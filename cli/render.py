@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from offline_data.disk import human_bytes
 from offline_data.errors import UsageError
+from offline_data.files import human_bytes
 from offline_data.urls import redact
 from offline_data_cli.result import Fields, Table
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from offline_data_cli.result import Block, Column, Field, Kind, Result
+    from offline_data_cli.result import Block, Field, Kind, Result, TableColumn
 
 UNKNOWN = "–"
 """Shown in a terminal for an unknown value; a pipe gets an empty cell."""
@@ -55,7 +55,8 @@ def show(result: Result, mode: Mode) -> None:
     if mode is Mode.JSON:
         _print_json(result.data)
     elif mode is Mode.QUIET:
-        _print_lines(sys.stdout, [clean(text) for text in result.ids])
+        for text in result.ids:
+            print(clean(text))
     else:
         _print_blocks(result.blocks, sys.stdout)
     sys.stdout.flush()
@@ -94,13 +95,6 @@ def say(note: str, mode: Mode = Mode.HUMAN) -> None:
         print(redact(clean(note)), file=sys.stderr)
 
 
-def show_version() -> None:
-    """Print name and version."""
-    from offline_data.reports.environment import DISTRIBUTION, installed_version
-
-    print(f"offline-data {installed_version(DISTRIBUTION) or 'not installed'}")
-
-
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
     """Show on stderr what is about to happen and ask; `yes` answers it.
 
@@ -133,12 +127,7 @@ def stderr_is_terminal() -> bool:
 
 
 def human(value: Any, kind: Kind) -> str:
-    """Write a value for a terminal.
-
-    Example:
-        >>> human(1234567, "count"), human(2048, "bytes"), human(0.5, "share"), human(None, "text")
-        ('1,234,567', '2.0 KiB', '50 %', '–')
-    """
+    """Write a value for a terminal."""
     if value is None:
         return UNKNOWN
     if kind == "count":
@@ -151,52 +140,32 @@ def human(value: Any, kind: Kind) -> str:
 
 
 def piped(value: Any) -> str:
-    r"""Write a value for another program: nothing rounded, one cell on one line.
-
-    Example:
-        >>> piped(1234567), piped(None), piped("two\nlines")
-        ('1234567', '', 'two lines')
-    """
+    r"""Write a value for another program: nothing rounded, one cell on one line."""
     return "" if value is None else re.sub(r"[\t\n]", " ", clean(str(value)))
 
 
 def number(value: float) -> str:
-    """Write a number in about four digits, integers as they are up to a million.
-
-    Example:
-        >>> number(3), number(0.123456), number(1.0), number(12345678.9)
-        ('3', '0.1235', '1', '1.235e+07')
-    """
+    """Write a number in about four digits, integers as they are up to a million."""
     return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
 
 
 def nested(value: Any) -> str:
-    """Write nested values on one line; equal items of a list once.
-
-    Example:
-        >>> nested({"type": "Box", "low": [0.0] * 39, "shape": [39], "dict": {"a": 1}})
-        'type: Box, low: 39 × 0.0, shape: [39], dict: {a: 1}'
-    """
+    """Write nested values on one line; equal items of a list once."""
     if isinstance(value, Mapping):
-        items = ((key, nested(item), isinstance(item, Mapping)) for key, item in value.items())
-        return ", ".join(
-            f"{key}: {{{text}}}" if deep else f"{key}: {text}" for key, text, deep in items
-        )
+        return ", ".join(f"{key}: {_braced(item)}" for key, item in value.items())
     if not isinstance(value, (list, tuple)):
         return str(value)
-    texts = [f"{{{nested(item)}}}" if isinstance(item, Mapping) else nested(item) for item in value]
     if len(value) > _REPEATED and all(item == value[0] for item in value):
-        return f"{len(value)} × {texts[0]}"
-    return f"[{', '.join(texts)}]"
+        return f"{len(value)} × {_braced(value[0])}"
+    return f"[{', '.join(map(_braced, value))}]"
+
+
+def _braced(value: Any) -> str:
+    return f"{{{nested(value)}}}" if isinstance(value, Mapping) else nested(value)
 
 
 def clean(text: str) -> str:
-    r"""Replace control characters, which could steer a terminal; texts come from downloads.
-
-    Example:
-        >>> clean("a\x1b[31mb")
-        'a�[31mb'
-    """
+    r"""Replace control characters, which could steer a terminal; texts come from downloads."""
     return _CONTROL.sub("\ufffd", text)
 
 
@@ -208,10 +177,6 @@ def to_json(value: Any, *, ascii_only: bool = False) -> str:
 
     Raises:
         TypeError: The value has no JSON form.
-
-    Example:
-        >>> to_json([float("inf"), (1, None)])
-        '[\n "Infinity",\n [\n  1,\n  null\n ]\n]'
     """
     return json.dumps(_jsonable(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
 
@@ -248,19 +213,20 @@ def _print_json(value: Any) -> None:
     print(text)
 
 
-def _print_lines(stream: Any, lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, file=stream)
-
-
 def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
+    """Print blocks with an empty line between them: laid out in a terminal, else between tabs."""
+    console: Any = None
     if stream.isatty():
-        _print_rich(blocks, stream)
-        return
+        from rich.console import Console
+
+        console = Console(file=stream, highlight=False, markup=False)
     for place, block in enumerate(blocks):
         if place:
             print(file=stream)
-        _print_lines(stream, _plain_lines(block))
+        if console:
+            _print_rich(block, console)
+        else:
+            print("\n".join(_plain_lines(block)), file=stream)
 
 
 def _plain_lines(block: Block) -> list[str]:
@@ -280,57 +246,55 @@ def _values(field: Field) -> list[Any]:
     return [value for value in values if value is not None and value != ""]
 
 
-def _print_rich(blocks: Sequence[Block], stream: Any) -> None:
-    from rich.console import Console
-
-    console = Console(file=stream, highlight=False, markup=False)
-    for place, block in enumerate(blocks):
-        if place:
-            console.print()
-        if isinstance(block, str):
-            console.print(clean(block))
-            continue
-        if block.title:
-            console.print(block.title, style="bold")
-        if isinstance(block, Table):
-            console.print(_rich_table(block, console.width))
-        else:
-            console.print(_rich_fields(block))
-
-
-def _rich_table(block: Table, width: int) -> Any:
-    """Lay a table out: numbers right, unknown columns left out, the first column whole."""
+def _print_rich(block: Block, console: Console) -> None:
+    """Lay a block out for a terminal: numbers right, unknown columns left out, the first whole."""
     from rich.cells import cell_len
-    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    if isinstance(block, str):
+        console.print(clean(block))
+        return
+    if block.title:
+        console.print(block.title, style="bold")
+    grid = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    if isinstance(block, Fields):
+        grid.show_header = False
+        grid.add_column(no_wrap=True, style="bold")
+        grid.add_column(overflow="fold")
+        for field in block.fields:
+            for place, value in enumerate(_values(field)):
+                grid.add_row("" if place else field.label, Text(human(value, field.kind)))
+        console.print(grid)
+        return
     columns = [
-        (column, [human(value, column.kind) for value in values])
-        for column, values in zip(block.columns, zip(*block.rows, strict=True), strict=True)
-        if any(value not in {None, ""} for value in values)
+        (column, [human(row[place], column.kind) for row in block.rows])
+        for place, column in enumerate(block.columns)
+        if any(row[place] not in {None, ""} for row in block.rows)
     ]
-    widths = column_widths(
-        [(column, max(map(cell_len, (column.title, *values)))) for column, values in columns], width
-    )
-    table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    shown = []
-    for (column, values), wide in zip(columns, widths, strict=True):
-        if wide:
-            justify: Literal["left", "right"] = "left" if column.kind == "text" else "right"
-            overflow: Literal["ellipsis", "fold"] = "ellipsis" if column.clip else "fold"
-            table.add_column(
-                column.title, justify=justify, overflow=overflow, no_wrap=column.clip, width=wide
+    longest = [(column, max(map(cell_len, (column.title, *cells)))) for column, cells in columns]
+    widths = column_widths(longest, console.width)
+    for (column, _), width in zip(columns, widths, strict=True):
+        if width:
+            grid.add_column(
+                column.title,
+                justify="left" if column.kind == "text" else "right",
+                overflow="ellipsis" if column.clip else "fold",
+                no_wrap=column.clip,
+                width=width,
             )
-            shown.append(values)
+    shown = [cells for (_, cells), width in zip(columns, widths, strict=True) if width]
     for row in zip(*shown, strict=True):
-        table.add_row(*map(Text, row))
-    gone = [column.title for (column, _), wide in zip(columns, widths, strict=True) if not wide]
-    note = f"{', '.join(gone)} not shown: widen the terminal, or use --json"
-    return Group(table, Text(note, style="dim")) if gone else table
+        grid.add_row(*map(Text, row))
+    console.print(grid)
+    if gone := [
+        column.title for (column, _), width in zip(columns, widths, strict=True) if not width
+    ]:
+        note = f"{', '.join(gone)} not shown: widen the terminal, or use --json"
+        console.print(note, style="dim")
 
 
-def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int]:
+def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> list[int]:
     """Share the width of a terminal among columns, given the length of each one's longest cell.
 
     The first column, which names a row, is as wide as its longest cell, or folded if the terminal
@@ -342,11 +306,12 @@ def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int
     left = width + _GAP
     for place in order:
         column, longest = columns[place]
-        least = min(longest, max(_NARROW, len(column.title)))
         if place == 0:
             needed = longest if longest <= width else width // 2
+        elif column.kind == "text":
+            needed = min(longest, max(_NARROW, len(column.title)))
         else:
-            needed = least if column.kind == "text" else longest
+            needed = longest
         if needed + _GAP <= left:
             widths[place] = needed
             left -= needed + _GAP
@@ -355,17 +320,3 @@ def column_widths(columns: Sequence[tuple[Column, int]], width: int) -> list[int
             widths[place] += 1
         left -= len(growing)
     return widths
-
-
-def _rich_fields(block: Fields) -> Any:
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for field in block.fields:
-        for place, value in enumerate(_values(field)):
-            label = "" if place else field.label
-            table.add_row(label, Text(human(value, field.kind)))
-    return table

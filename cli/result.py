@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from offline_data.errors import OfflineDataError
 
 Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
@@ -13,7 +15,7 @@ Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of a table."""
 
     title: str
@@ -24,17 +26,21 @@ class Column:
     """Whether other columns are left out before it in a narrow terminal."""
 
 
-@dataclass(frozen=True)
-class Table:
+def columns(*specs: str) -> tuple[TableColumn, ...]:
+    """Read columns from `TITLE` or `TITLE:kind`."""
+    parts = (spec.partition(":") for spec in specs)
+    return tuple(TableColumn(title, cast("Kind", kind or "text")) for title, _, kind in parts)
+
+
+class Table(NamedTuple):
     """Rows of raw values; None if unknown."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    columns: Sequence[TableColumn]
+    rows: Sequence[Sequence[Any]]
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One named value; a sequence takes a line each."""
 
     label: str
@@ -42,15 +48,14 @@ class Field:
     kind: Kind = "text"
 
 
-@dataclass(frozen=True)
 class Fields:
     """Named values; those that are None or empty are left out."""
 
-    fields: tuple[Field, ...]
-    title: str = ""
+    def __init__(self, *fields: Field, title: str = "") -> None:
+        self.fields, self.title = fields, title
 
 
-Block: TypeAlias = "Table | Fields | str"
+Block: TypeAlias = Table | Fields | str
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,32 @@ class Result:
 
     data: Any
     """For `--json`: dataclasses, mappings, sequences, paths, arrays and plain values."""
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     """For people, in order."""
-    ids: tuple[str, ...] = ()
+    ids: Sequence[str] = ()
     """For `--quiet`: one per line."""
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     """For stderr."""
     code: int = 0
     """Exit code where it is not 0 and not that of the failures."""
-    failures: tuple[OfflineDataError, ...] = ()
+    failures: Sequence[OfflineDataError] = ()
     """Errors despite a result; each is shown, the first gives the exit code."""
+
+
+def combine(data: Any, results: Sequence[Result], code: int = 0) -> Result:
+    """Make one result of several; consecutive tables with the same columns become one."""
+    blocks: list[Block] = []
+    for block in (block for result in results for block in result.blocks):
+        last = blocks[-1] if blocks else None
+        if isinstance(block, Table) and isinstance(last, Table) and block.columns == last.columns:
+            blocks[-1] = Table(last.columns, (*last.rows, *block.rows))
+        else:
+            blocks.append(block)
+    return Result(
+        data,
+        blocks,
+        [text for result in results for text in result.ids],
+        [note for result in results for note in result.notes],
+        code,
+        [error for result in results for error in result.failures],
+    )

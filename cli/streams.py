@@ -9,12 +9,9 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from offline_data.errors import AccessError, NoSpaceError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _ERRORS = "offline_data_cli.plain"
 _PLAIN = {"\u2192": "->", "\u2013": "-", "\u2026": "...", "\u00d7": "x", "\ufffd": "?"}
@@ -35,10 +32,10 @@ def guard_streams() -> None:
             os.fstat(number)
         except OSError:
             _lead_nowhere(number)
-    streams = {
+    streams: dict[str, TextIO] = {
         "stdin": sys.stdin or open(0, encoding="utf-8", closefd=False),  # noqa: SIM115
-        "stdout": _Stdout.over(sys.stdout, 1),
-        "stderr": _Stderr.over(sys.stderr, 2),
+        "stdout": _guarded(_Stdout, sys.stdout, 1),
+        "stderr": _guarded(_Stderr, sys.stderr, 2),
     }
     for name, stream in streams.items():
         setattr(sys, name, stream)
@@ -58,17 +55,7 @@ def stdout_is_lost() -> bool:
 class _Stderr(io.TextIOWrapper):
     """Goes nowhere from the first failure on."""
 
-    @classmethod
-    def over(cls, stream: TextIO | None, number: int) -> "Self":
-        """Take the place of a stream, None where it was closed when the interpreter started."""
-        if not isinstance(stream, io.TextIOWrapper):
-            raw = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
-            return cls(raw, "utf-8", _ERRORS, write_through=number == 2)
-        encoding, by_line = stream.encoding, stream.line_buffering
-        return cls(stream.detach(), encoding, _ERRORS, line_buffering=by_line)
-
     def write(self, text: str) -> int:
-        """Write; see the class for what a failure does."""
         try:
             return super().write(text)
         except OSError as error:
@@ -76,7 +63,6 @@ class _Stderr(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Flush; see the class for what a failure does."""
         try:
             super().flush()
         except OSError as error:
@@ -92,13 +78,21 @@ class _Stdout(_Stderr):
     """Raises `ReaderGone`, which no library takes for an error of its own, or one of ours."""
 
     def fail(self, error: OSError) -> None:
-        """Lead it nowhere, and say so."""
         super().fail(error)
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from error
         message = f"The output could not be written: {error.strerror or error}"
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise (NoSpaceError(message) if full else AccessError(message)) from error
+
+
+def _guarded(kind: type[_Stderr], stream: TextIO | None, number: int) -> _Stderr:
+    """Wrap a stream, None where it was closed when the interpreter started."""
+    if not isinstance(stream, io.TextIOWrapper):
+        raw = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+        return kind(raw, "utf-8", _ERRORS, write_through=number == 2)
+    encoding, by_line = stream.encoding, stream.line_buffering
+    return kind(stream.detach(), encoding, _ERRORS, line_buffering=by_line)
 
 
 def _lead_nowhere(number: int) -> None:

@@ -9,8 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offline_data.buffers.agile import Transition, to_tensordict, to_torch_tensor
-    from offline_data.buffers.agile_dataset import ReplayDataset
+    from offline_data.buffers.bridges.agile import (
+        ReplayDataset,
+        Transition,
+        to_tensordict,
+        to_torch_tensor,
+    )
+    from offline_data.buffers.bridges.schema import from_schema
+    from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
     from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
     from offline_data.buffers.derived import (
@@ -21,18 +27,15 @@ if TYPE_CHECKING:
         relabel,
         return_to_go,
     )
-    from offline_data.buffers.ensembles import (
+    from offline_data.buffers.ensemble import (
+        DatasetMixture,
         ReplayBufferEnsemble,
         SamplerEnsemble,
         StorageEnsemble,
         WriterEnsemble,
     )
     from offline_data.buffers.experience_replay import D4RLExperienceReplay, MinariExperienceReplay
-    from offline_data.buffers.flat import Flat2TED, TED2Flat
-    from offline_data.buffers.from_schema import from_schema
-    from offline_data.buffers.load import load_dataset, open_dataset
-    from offline_data.buffers.mixture.mixture import DatasetMixture
-    from offline_data.buffers.registered import register_dataset
+    from offline_data.buffers.load import load_dataset, open_dataset, register_dataset
     from offline_data.buffers.samplers import (
         PrioritizedSampler,
         PrioritizedSliceSampler,
@@ -42,13 +45,13 @@ if TYPE_CHECKING:
         SliceSampler,
         SliceSamplerWithoutReplacement,
     )
-    from offline_data.buffers.split import split_trajs
-    from offline_data.buffers.storages import (
+    from offline_data.buffers.storage import (
         LazyMemmapStorage,
         LazyTensorStorage,
         ListStorage,
         TensorStorage,
     )
+    from offline_data.buffers.trajectories import split_trajs
     from offline_data.buffers.writers import (
         ImmutableDatasetWriter,
         RoundRobinWriter,
@@ -113,47 +116,47 @@ __all__ = [
 _HOMES = {
     "BaseDatasetExperienceReplay": "dataset",
     "D4RLExperienceReplay": "experience_replay",
-    "DatasetMixture": "mixture.mixture",
-    "Flat2TED": "flat",
+    "DatasetMixture": "ensemble",
+    "Flat2TED": "bridges.ted_flat",
     "ImmutableDatasetWriter": "writers",
-    "LazyMemmapStorage": "storages",
-    "LazyTensorStorage": "storages",
-    "ListStorage": "storages",
+    "LazyMemmapStorage": "storage",
+    "LazyTensorStorage": "storage",
+    "ListStorage": "storage",
     "MinariExperienceReplay": "experience_replay",
     "PrioritizedSampler": "samplers",
     "PrioritizedSliceSampler": "samplers",
     "RandomSampler": "samplers",
     "ReplayBuffer": "buffer",
-    "ReplayBufferEnsemble": "ensembles",
-    "ReplayDataset": "agile_dataset",
+    "ReplayBufferEnsemble": "ensemble",
+    "ReplayDataset": "bridges.agile",
     "RoundRobinWriter": "writers",
     "Sampler": "samplers",
-    "SamplerEnsemble": "ensembles",
+    "SamplerEnsemble": "ensemble",
     "SamplerWithoutReplacement": "samplers",
     "SliceSampler": "samplers",
     "SliceSamplerWithoutReplacement": "samplers",
-    "StorageEnsemble": "ensembles",
-    "TED2Flat": "flat",
+    "StorageEnsemble": "ensemble",
+    "TED2Flat": "bridges.ted_flat",
     "TensorDictMaxValueWriter": "writers",
     "TensorDictReplayBuffer": "buffer",
     "TensorDictRoundRobinWriter": "writers",
-    "TensorStorage": "storages",
-    "Transition": "agile",
+    "TensorStorage": "storage",
+    "Transition": "bridges.agile",
     "Writer": "writers",
-    "WriterEnsemble": "ensembles",
+    "WriterEnsemble": "ensemble",
     "action_chunk": "derived",
     "frame_stack": "derived",
-    "from_schema": "from_schema",
+    "from_schema": "bridges.schema",
     "load_dataset": "load",
     "n_step": "derived",
     "normalize": "derived",
     "open_dataset": "load",
-    "register_dataset": "registered",
+    "register_dataset": "load",
     "relabel": "derived",
     "return_to_go": "derived",
-    "split_trajs": "split",
-    "to_tensordict": "agile",
-    "to_torch_tensor": "agile",
+    "split_trajs": "trajectories",
+    "to_tensordict": "bridges.agile",
+    "to_torch_tensor": "bridges.agile",
 }
 """Module of `offline_data.buffers` that each public name lives in."""
 

@@ -52,7 +52,6 @@ _TOOLS = {
     "hub_token": "HF_TOKEN",
 }
 """Variables of other tools, by the setting they are."""
-_MAX_FILE = 1 << 20
 _MAX_NAME = 255
 _CONFIG_HINT = f"it is the config file; {_CONFIG} names another"
 _PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
@@ -160,12 +159,18 @@ def resolve_settings(
     ):
         for pair in pairs:
             places.setdefault(pair, origin)
+    if folder is None:
+        from platformdirs import user_cache_path
+
+        folder = user_cache_path("offline_data", appauthor=False)
+    allowed = getattr(os, "sched_getaffinity", None)  # macOS has none
+    cores = len(allowed(0)) if allowed else os.cpu_count()
     decided = {"root": root_by, "offline": offline_by, "workers": workers_by}
     return Settings(
-        root=folder or _default_root(),
+        root=folder,
         offline=bool(is_offline),
         mirrors=tuple(places),
-        workers=processes or _cores(),
+        workers=processes or cores or 1,
         minari_path=user_path(minari or "~/.minari/datasets", "MINARI_DATASETS_PATH"),
         minari_remote=env.get("MINARI_REMOTE") or "hf://farama-minari",
         hub_endpoint=env.get("HF_ENDPOINT") or None,
@@ -189,19 +194,8 @@ def _first(*candidates: tuple[str, Callable[[], T | None]]) -> tuple[T | None, s
 
 
 def child_environ(**changes: str) -> dict[str, str]:
-    """Return the environment for a program started by this one: this one's with `changes`.
-
-    Example:
-        >>> child_environ(OFFLINE_DATA_HOME="/data")["OFFLINE_DATA_HOME"]
-        '/data'
-    """
+    """Return the environment for a program started by this one: this one's with `changes`."""
     return {**os.environ, **changes}
-
-
-def _default_root() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("offline_data", appauthor=False)
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
@@ -217,12 +211,6 @@ def _workers(value: str) -> int | None:
     if value and not re.fullmatch(r"-?[0-9]{1,9}", value):
         raise UsageError(f"{_WORKERS} is {value[:40]!r}; expected a whole number")
     return _positive(int(value), _WORKERS) if value else None
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _positive(value: int, name: str) -> int:
@@ -251,15 +239,8 @@ def config_place(environ: Mapping[str, str]) -> Path | None:
         environ: `OFFLINE_DATA_CONFIG` names it, else it is `offline_data/config.toml` in the
             folder that `XDG_CONFIG_HOME` names, else in the platform's config folder below `HOME`.
 
-    Returns:
-        The path; None where none of the three variables is set.
-
     Raises:
         UsageError: `OFFLINE_DATA_CONFIG` begins with a `~` that leads nowhere.
-
-    Example:
-        >>> config_place({"XDG_CONFIG_HOME": "/etc/me"}).as_posix()
-        '/etc/me/offline_data/config.toml'
     """
     if environ.get(_CONFIG):
         return user_path(environ[_CONFIG], _CONFIG)
@@ -274,13 +255,7 @@ def config_place(environ: Mapping[str, str]) -> Path | None:
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
     """Return a path as a user writes it, absolute and without `~`.
 
-    Raises:
-        UsageError: It begins with `~` and there is no such user, or the user has no home; or no
-            file can have such a name.
-
-    Example:
-        >>> user_path("/data/sets", "root").as_posix()
-        '/data/sets'
+    Raises `UsageError`.
     """
     try:
         found = Path(path).expanduser().absolute()
@@ -297,16 +272,13 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
 def read_config(environ: Mapping[str, str]) -> ConfigFile:
     """Read the config file at `config_place`; without one it says nothing.
 
-    Raises:
-        UsageError: `OFFLINE_DATA_CONFIG` names a file that does not exist; the file is no TOML,
-            has a key that is not known, or a value of another kind.
-        AccessError: The file may not be read.
+    Raises `UsageError`, `AccessError`.
     """
     path = config_place(environ)
     if path is None:
         return ConfigFile()
     try:
-        text = read_whole(path, _MAX_FILE).decode()
+        text = read_whole(path, 1 << 20).decode()
     except NotFoundError:
         if not environ.get(_CONFIG):
             return ConfigFile()
@@ -320,10 +292,6 @@ def read_config(environ: Mapping[str, str]) -> ConfigFile:
         raise UsageError(f"{error.message}; expected TOML", hint=_CONFIG_HINT) from error
     except AccessError as error:
         raise AccessError(error.message, hint=_CONFIG_HINT) from error
-    return _checked(_parse(text, path), path)
-
-
-def _parse(text: str, path: Path) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -334,7 +302,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path} is not TOML: {error}", hint="texts and URLs stand in quotes: root = '/data'"
         ) from error
-    return value
+    return _checked(value, path)
 
 
 def _checked(value: dict[str, Any], path: Path) -> ConfigFile:
@@ -387,7 +355,10 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
             f"{where}: a mirror is for {redact_setting(prefix)!r}; expected how a URL begins, with its scheme",
             hint=f"for example {_EXAMPLE}",
         )
-    found = _url_of_folder(prefix, replacement) if replacement[:1] == "/" else replacement
+    found = replacement
+    if replacement[:1] == "/":
+        found = f"file://{quote(os.fsencode(replacement))}"
+        found = f"{found.rstrip('/')}/" if prefix.endswith("/") else found
     shown = redact_setting(replacement)
     if not (_REPLACEMENT.match(found) and _is_url(found)):
         raise UsageError(
@@ -405,12 +376,7 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
 
 
 def parse_mirrors(text: str, where: str) -> tuple[Mirror, ...]:
-    """Read `PREFIX=REPLACEMENT;…`, in this order; raises what `check_mirror` raises.
-
-    Example:
-        >>> parse_mirrors("http://a/=http://b/; http://a/=file:///c/", "OFFLINE_DATA_MIRRORS")
-        (('http://a/', 'http://b/'), ('http://a/', 'file:///c/'))
-    """
+    """Read `PREFIX=REPLACEMENT;…`, in this order; raises what `check_mirror` raises."""
     pairs = []
     for item in filter(None, (part.strip() for part in text.split(";"))):
         prefix, equals, replacement = (part.strip() for part in item.partition("="))
@@ -433,8 +399,3 @@ def _is_url(text: str) -> bool:
     except ValueError:  # UnicodeError is one
         return False
     return port != 0
-
-
-def _url_of_folder(prefix: str, path: str) -> str:
-    url = f"file://{quote(os.fsencode(path))}"
-    return f"{url.rstrip('/')}/" if prefix.endswith("/") else url

@@ -135,3 +135,15 @@ class ImmutableError(OfflineDataError, RuntimeError):
     """An attempt to change a dataset, which is immutable."""
 
     code = "immutable"
+
+
+class StepError(OfflineDataError):
+    """A function or a step failed on some row, or returned what cannot be stored."""
+
+    code = "step"
+
+
+class WorkerDiedError(OfflineDataError):
+    """A process that ran a task was ended from outside, twice with the same task."""
+
+    code = "worker_died"

@@ -83,37 +83,25 @@ def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
         raise InvalidIdError(
             f"A dataset id has {length} characters before its revision; expected at most {_MAX_LENGTH}"
         )
-    source, name = _split_source(text, default_source)
-    _check(_SOURCE, source, "source", text)
-    name, at, revision = name.partition("@")
-    if at:
-        _check(_REVISION, revision, "revision", text)
-    _check_name(name, text)
-    return DatasetId(source, name, revision or None)
-
-
-def _split_source(text: str, default_source: str | None) -> tuple[str, str]:
-    remote = _REMOTE.match(text)
-    if remote:
-        source = HUB_SOURCES.get(remote["scheme"])
-        if source is None:
+    source, colon, name = text.partition(":")
+    if remote := _REMOTE.match(text):
+        source, name = HUB_SOURCES.get(remote["scheme"], ""), text
+        if not source:
             known = ", ".join(f"{scheme}://" for scheme in HUB_SOURCES)
             raise InvalidIdError(
                 f"Unknown remote {remote['scheme']}:// in {text!r}; known: {known}"
             )
-        return source, text
-    source, colon, name = text.partition(":")
-    if colon:
-        return source, name
-    if default_source is None:
+    elif not colon and default_source is None:
         raise InvalidIdError(
             f"{text!r} is neither `source:name` nor a dataset directory",
             hint=f"for a Minari dataset write minari:{text}; `offline-data search {text}` finds ids",
         )
-    return default_source, text
-
-
-def _check_name(name: str, text: str) -> None:
+    elif not colon:
+        source, name = str(default_source), text
+    _check(_SOURCE, source, "source", text)
+    name, at, revision = name.partition("@")
+    if at:
+        _check(_REVISION, revision, "revision", text)
     remote = _REMOTE.match(name)
     if remote and remote["scheme"] not in HUB_SOURCES:
         raise InvalidIdError(f"Unknown remote {remote['scheme']}:// in {text!r}")
@@ -121,6 +109,7 @@ def _check_name(name: str, text: str) -> None:
         _check(_SEGMENT, segment, "name", text)
         if segment.endswith((".", " ")):
             raise InvalidIdError(f"The name {segment!r} in {text!r} ends with a dot or a space")
+    return DatasetId(source, name, revision or None)
 
 
 def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError
-from offline_data.heads import describe_head, read_plain
+from offline_data.files import describe_head, read_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,15 +29,12 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -> Any:
     """Read a file of JSON.
 
+    Raises `NotFoundError`, `AccessError`, `FormatError`.
+
     Args:
         path: A plain file, or a link to one.
         max_bytes: Size of the largest file to read.
         finite: Whether to refuse `NaN`, `Infinity` and numbers beyond float64.
-
-    Raises:
-        NotFoundError: No such file.
-        AccessError: It may not be read by this user.
-        FormatError: It is no plain file, larger than `max_bytes`, or refused by `parse_json`.
     """
     return parse_json(read_whole(path, max_bytes), str(path), finite=finite)
 
@@ -45,9 +42,7 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -
 def read_whole(path: Path, max_bytes: int) -> bytes:
     """Return the content of a plain file of at most `max_bytes` bytes.
 
-    Raises:
-        NotFoundError, AccessError: See `read_plain`.
-        FormatError: It is no plain file, or larger.
+    Raises `NotFoundError`, `AccessError`, `FormatError`.
     """
     data = read_plain(path, max_bytes + 1)
     if len(data) > max_bytes:
@@ -101,8 +96,7 @@ def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
 def count_of(value: object, where: str) -> int:
     """Return a value of JSON that has to be a count or a size: an integer from 0 to int64's last.
 
-    Raises:
-        FormatError: It is something else; `where` says which field of which file.
+    Raises `FormatError`.
     """
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         raise FormatError(f"{where} is {shown(value)}; expected an integer from 0 to 2**63 - 1")

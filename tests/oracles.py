@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,9 +90,28 @@ def _columns(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
     with h5py.File(path, "r") as file:
         if all(name in file for name in names[:4]):
             there = {name: file[name] for name in names if name in file}
-            return {name: one[()] for name, one in there.items() if isinstance(one, h5py.Dataset)}
-        pieces = [file[f"virtual/{number}"] for number in sorted(file["virtual"], key=int)]
-        return {n: np.concatenate([p[n][()] for p in pieces]) for n in names if n in pieces[0]}
+            return {name: _all(one) for name, one in there.items() if isinstance(one, h5py.Dataset)}
+        pieces = [
+            file[f"virtual/{number}"]
+            for number in sorted(filter(str.isdigit, file["virtual"]), key=int)
+        ]
+        return {n: np.concatenate([_all(p[n]) for p in pieces]) for n in names if n in pieces[0]}
+
+
+def _all(dataset: Any) -> Any:
+    """Read a dataset; what was never written and has no fill value is 0."""
+    values = np.zeros(dataset.shape, dataset.dtype)
+    try:
+        if values.size:
+            dataset.read_direct(values)
+    except OSError:
+        if dataset.compression != "gzip" or dataset.shuffle or dataset.fletcher32:
+            raise
+        for part in dataset.iter_chunks():  # HDF5 refuses sound chunks that state a strange level
+            _, raw = dataset.id.read_direct_chunk(tuple(along.start for along in part))
+            chunk = np.frombuffer(zlib.decompress(raw), dataset.dtype).reshape(dataset.chunks)
+            values[part] = chunk[tuple(slice(n) for n in values[part].shape)]
+    return values
 
 
 def _equal(one: Any, other: Any) -> bool:

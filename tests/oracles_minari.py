@@ -1,7 +1,7 @@
 """A Minari folder read without this project, as plainly as possible: h5py, pyarrow, numpy, json.
 
 `minari_episodes(folder)` gives a dict of arrays for every episode, in the order of their numbers.
-Names are the file's, joined by `/`, a tuple's parts `0`, `1`, …: `observations`, `infos/goal`, ….
+A leaf of more than `LARGEST` bytes is None. Names are the file's, joined by `/`, a tuple's parts `0`, `1`, …: `observations`, `infos/goal`, ….
 Observations and infos have `T + 1` rows, all else `T`; text is an object array of `str`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+NAME = r"episode_([0-9]+)"
+LARGEST = 1 << 30
 PADDED = ("actions", "rewards", "terminations", "truncations")
 
 
@@ -32,14 +35,15 @@ def minari_episodes(folder: Path) -> Iterator[dict[str, NDArray[Any]]]:
     data = folder / "data"
     if (data / "main_data.hdf5").exists():
         with h5py.File(data / "main_data.hdf5") as file:
-            for name in sorted(file, key=lambda name: int(name.removeprefix("episode_"))):
-                yield dict(_hdf5(file[name], ""))
+            numbers = [int(found[1]) for name in file if (found := re.fullmatch(NAME, name))]
+            for number in sorted(numbers):
+                yield dict(_hdf5(file[f"episode_{number}"], ""))
         return
     spaces = json.loads((data / "metadata.json").read_text())
     shapes = {
         f"{section}s{name}": shape
         for section in ("observation", "action")
-        if f"{section}_space" in spaces
+        if spaces.get(f"{section}_space")
         for name, shape in _shapes(json.loads(spaces[f"{section}_space"]), "")
     }
     for episode in sorted(data.glob("*/metadata.json"), key=lambda path: int(path.parent.name)):
@@ -53,11 +57,13 @@ def minari_episodes(folder: Path) -> Iterator[dict[str, NDArray[Any]]]:
         }
 
 
-def _hdf5(group: Any, prefix: str) -> Iterator[tuple[str, NDArray[Any]]]:
+def _hdf5(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for name, item in group.items():
         path = f"{prefix}{name.removeprefix('_index_')}"
         if isinstance(item, h5py.Group):
             yield from _hdf5(item, f"{path}/")
+        elif item.nbytes > LARGEST:
+            yield path, None
         elif item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype):
             yield path, item.asstr()[()].astype(object)
         else:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from offline_data.store import layout
 from offline_data.store.manifest import Manifest
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.pictures import pictures, write
 
 TEXT = (Path(__file__).parents[1] / "cache_layout.md").read_text(encoding="utf-8")
 
@@ -47,6 +51,15 @@ def test_names_and_numbers_are_the_codes() -> None:
     assert f"Format version {layout.FORMAT_VERSION}." in TEXT
     assert f"multiple of {layout.WORD} bytes" in TEXT
     assert f"A leaf of {layout.BIG_LEAF}\nbytes" in TEXT
+
+
+def test_the_example_reads_an_encoded_leaf(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d")
+    block = re.search(r"```python\n(.*?)```", section("Encoded leaves"), re.DOTALL)
+    assert block is not None
+    names: dict[str, Any] = {"folder": folder, "np": np, "PIL": PIL, "io": io}
+    exec(compile(block[1], "cache_layout.md", "exec"), names)  # noqa: S102 - our own document
+    np.testing.assert_array_equal(names["image"], pictures(5)[4])
 
 
 def test_the_example_reads_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,9 +26,7 @@ LAYERS = (
         "config",
         "urls",
         "progress",
-        "disk",
-        "paths",
-        "heads",
+        "files",
         "processes",
         "strict_json",
     },
@@ -197,8 +195,8 @@ def _top(found: Import) -> str:
     return found.module.partition(".")[0]
 
 
-OWN_PIPES = {"offline_data/processes/worker.py"}
-"""A child process's own program: its standard streams are pipes to the process that started it."""
+OWN_PIPES = {"offline_data/processes/forked.py", "offline_data/processes/child.py"}
+"""A child process: its standard streams are pipes to the process that started it."""
 
 REDIRECTS = {"offline_data/preprocess/executors/ray.py"}
 """Where what Ray prints by itself is kept off standard output."""

@@ -36,7 +36,7 @@ SAFE = {"allow_pickle": False, "weights_only": True}
 ALLOWED = {
     # Functions and values between this program and processes it started, or a pool that a caller
     # gave it: no byte comes from elsewhere.
-    "offline_data/processes/wire.py": {"cloudpickle", "pickle"},
+    "offline_data/processes/protocol.py": {"cloudpickle", "pickle"},
     # Runs the Python file that the user names on the command line as the function's home.
     "offline_data/preprocess/functions/reference.py": {"cloudpickle", "exec_module"},
     # Finds nothing but functions of its own, each of which checks its arguments.

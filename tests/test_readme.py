@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.hub_server import HubServer
-from offline_data.testing.minari_toy import write_minari
-from offline_data.testing.minari_values import toy_episode
-from offline_data.testing.servers import FileServer
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.servers import FileServer, HubServer
 from tests.stories.conftest import Shell
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ TOUR = README.split("## A tour")[1].split("\n## ")[0]
 D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 
 
-def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
+def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_minari(tmp_path / "repo/door/human-v2", [toy_episode(e, 45) for e in range(10)])
     write_d4rl_hdf5(tmp_path / "recorded.hdf5")
     pen = (tmp_path / "recorded.hdf5").read_bytes()
@@ -49,17 +49,15 @@ def test_the_tour_works_in_its_order(tmp_path: Path) -> None:
         assert "torch.Size([256, 1]) torch.Size([256])" in done.stdout
         assert "tensor([128,  64,  64])" in done.stdout
         assert "450 transitions scaled" in done.stdout
+        monkeypatch.chdir(tmp_path)
         for command in [line for _, code in blocks[-2:] for line in code.splitlines()]:
-            run(shell, command, cwd=tmp_path)
+            run(shell, command)
 
 
-def run(shell: Shell, command: str, cwd: Path | None = None) -> None:
+def run(shell: Shell, command: str) -> None:
     dollar, program, *arguments = shlex.split(command)
     assert (dollar, program) == ("$", "offline-data")
-    process = shell.start(*arguments, cwd=cwd)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, f"{command}\n{out}\n{err}"
-    assert out
+    assert shell.run(*arguments).stdout
 
 
 def test_make_has_the_two_commands() -> None:

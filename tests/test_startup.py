@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 TORCH = {"torch", "tensordict", "torchrl"}
 LATER = {*TORCH, "h5py", "pyarrow", "PIL", "minari", "gymnasium", "httpx", "huggingface_hub"}
 
-_PROBE = """
-import atexit, json, sys
-atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
+_LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+_EACH = """
+import json, shlex, sys
+from offline_data_cli.main import main
+codes = [main(shlex.split(line)) for line in sys.argv[1:]]
+assert not any(codes), codes
 """
-_RUN = _PROBE + "from offline_data_cli.main import run; run()"
+"""Runs command lines one after the other: what none of them loads, each does without."""
 
 
 @pytest.fixture(scope="module")
@@ -35,53 +38,53 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _loaded(root: Path, *command: str, code: int = 0) -> set[str]:
-    """Run Python and return the top-level names of what it loaded."""
+def _run(root: Path, code: str, *arguments: str) -> tuple[str, set[str]]:
+    """Run Python; returns its output and the top-level names of what it loaded."""
+    wide = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
     environment = {**os.environ, "OFFLINE_DATA_HOME": str(root), "OFFLINE_DATA_OFFLINE": "1"}
     ended = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code + _LOADED, *arguments],
+        env=environment | wide,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert ended.returncode == code, ended.stderr
+    assert ended.returncode == 0, ended.stderr
     modules = json.loads(ended.stderr.splitlines()[-1])
-    return {name.partition(".")[0] for name in modules}
+    return ended.stdout, {name.partition(".")[0] for name in modules}
 
 
 def test_importing_the_package_is_nothing(root: Path) -> None:
-    loaded = _loaded(root, "-c", _PROBE + "import offline_data")
+    _, loaded = _run(root, "import offline_data\n")
     assert "offline_data" in loaded
     assert not loaded & {*LATER, "numpy", "rich", "typer"}
+    settle = "from offline_data.config import resolve_settings; resolve_settings(environ={})\n"
+    assert not _run(root, settle)[1] & {"tomllib", "tomli", "numpy"}  # there is no config file
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("download", "--help"), ("--version",)])
-def test_help_needs_no_numpy(root: Path, arguments: tuple[str, ...]) -> None:
-    assert not _loaded(root, "-c", _RUN, *arguments) & {*LATER, "numpy"}
+def test_help_needs_no_numpy_and_fits_80_columns(root: Path) -> None:
+    verbs = ("", "download", "list", "cache", "cache prune", "preprocess", "worker")
+    shown, loaded = _run(root, _EACH, *(f"{verb} --help" for verb in verbs), "--version")
+    assert not loaded & {*LATER, "numpy"}
+    assert shown.count("Usage: offline-data") == shown.count("--root") == len(verbs)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown.replace("preprocess … --plan-only", "")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("list",),
-        ("list", "--remote"),
-        ("search", "pen", "human"),
-        ("info", "local:toy"),
-        ("info", "local:toy", "--json"),
-        ("info", "d4rl:pen-human-v1"),
-        ("stats", "local:toy"),
-        ("verify", "local:toy"),
-        ("rm", "local:toy", "--dry-run"),
-        ("cache", "dir"),
-        ("cache", "ls"),
-        ("cache", "prune", "--dry-run"),
-        ("sources",),
-        ("env",),
-        ("head", "local:toy"),
-    ],
-)
-def test_verbs_that_need_neither_torch_nor_readers(root: Path, arguments: tuple[str, ...]) -> None:
-    assert not _loaded(root, "-c", _RUN, *arguments) & LATER
+def test_verbs_that_need_neither_torch_nor_readers(root: Path) -> None:
+    lines = (
+        "list", "list --remote", "search pen human", "info local:toy", "info local:toy --json",
+        "info d4rl:pen-human-v1", "head local:toy", "stats local:toy", "verify local:toy",
+        "rm local:toy --dry-run", "cache dir", "cache ls", "cache prune --dry-run", "sources",
+        "env", "preprocess --list-steps",
+        "preprocess local:toy --step clip:action,low=1 --out clipped",
+    )  # fmt: skip
+    _, loaded = _run(root, _EACH, *lines)
+    assert "numpy" in loaded
+    assert not loaded & LATER
 
 
-def test_converting_needs_no_torch(root: Path, tmp_path: Path) -> None:
+def test_converting_and_downloading_need_no_torch(root: Path, tmp_path: Path) -> None:
     import h5py
     import numpy as np
 
@@ -93,32 +96,13 @@ def test_converting_needs_no_torch(root: Path, tmp_path: Path) -> None:
         file["rewards"] = rows
         file["terminals"] = rows == 6
         file["timeouts"] = rows == 3
-    loaded = _loaded(root, "-c", _RUN, "convert", str(source), "made", "--from", "d4rl")
-    assert "numpy" in loaded
-    assert not loaded & {*TORCH, "h5py"}  # a process of its own parses
-
-
-def test_downloading_needs_no_torch(root: Path) -> None:
-    loaded = _loaded(root, "-c", _RUN, "download", "d4rl:pen-human-v1", code=6)
+    without = "import sys; sys.modules['torch'] = None\n"  # importing it would fail
+    _, loaded = _run(root, without + _EACH, f"convert {source} made --from d4rl")
+    assert not loaded & {"numpy", "h5py"}  # a process of its own reads and writes
+    fails = "from offline_data_cli.main import main; assert main(sys.argv[1:]) == 6\n"
+    _, loaded = _run(root, f"import sys; {fails}", "download", "d4rl:pen-human-v1")
     assert not loaded & TORCH
 
 
 def test_the_probe_sees_torch(root: Path) -> None:
-    assert "torch" in _loaded(root, "-c", _RUN, "sample", "local:toy")
-
-
-@pytest.mark.parametrize("verb", ["", "download", "list", "cache", "cache prune"])
-def test_help_fits_80_columns(verb: str) -> None:
-    environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
-    shown = subprocess.run(
-        [sys.executable, "-c", _RUN, *verb.split(), "--help"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    lines = shown.splitlines()
-    assert "Usage: offline-data" in shown
-    assert "--root" in shown
-    assert max(map(len, lines)) <= 80
-    assert "…" not in shown
+    assert "torch" in _run(root, _EACH, "sample local:toy")[1]

@@ -1,67 +1,129 @@
-"""`demo`: a tiny dataset recorded on this machine, converted, checked and sampled offline."""
+"""`demo`: a tiny dataset recorded on this machine, converted, checked and sampled offline.
 
+Recording is a program of its own, this module: Minari's `DataCollector` writes where the
+environment variable `MINARI_DATASETS_PATH` of its process says.
+"""
+
+import subprocess
+import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from offline_data.config import Settings
-from offline_data_cli.commands.info import info_result
-from offline_data_cli.commands.inspection import sample_result, stats_result
+from offline_data.config import child_environ
+from offline_data.errors import MissingDependencyError, OfflineDataError
+from offline_data_cli.commands.inspection import info_result, sample_result, stats_result
 from offline_data_cli.commands.manage import verify_result
-from offline_data_cli.context import Context
-from offline_data_cli.options import option
-from offline_data_cli.result import Result
+from offline_data_cli.options import Context, option
+from offline_data_cli.result import Result, combine
 
 NAME = "demo/cartpole"
 BATCH = 32
+EPISODES = 20
+RECORDED = "demo/cartpole-v0"
+"""Minari's id of what is recorded."""
 
 
 def demo(
-    context: Context,
-    keep: Annotated[bool, option(f"Keep the dataset as local:{NAME}.", "--keep")] = False,
+    context: Context, keep: Annotated[bool, option(f"Keep the dataset as local:{NAME}.")] = False
 ) -> Result:
     """Record, convert, verify and sample a tiny dataset. Works offline."""
     import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder:
-        settings = replace(context.settings, offline=True)
-        if not keep:
-            settings = replace(settings, root=Path(folder) / "root")
-        return _run(context, settings, Path(folder), keep=keep)
-
-
-def _run(context: Context, settings: Settings, folder: Path, *, keep: bool) -> Result:
     from offline_data import ingest
     from offline_data.reports.info import entry_info
     from offline_data.reports.stats import dataset_stats
     from offline_data.store import verify as integrity
     from offline_data.store.library import entry_at
     from offline_data.store.reader import open_reader
-    from offline_data_cli.recording import EPISODES, record
 
     say = context.progress.note
-    say(f"recording {EPISODES} episodes of CartPole-v1 with Minari's DataCollector")
-    recorded = record(folder)
-    say(f"converting them to local:{NAME}, comparing every row with the source")
-    options = ingest.Options(audit="all", force=True)
-    stored = ingest.convert(recorded, NAME, settings, options, context.progress, source="minari")
-    say(f"verifying it, computing statistics and sampling a batch of {BATCH}")
-    entry, reader = entry_at(stored.path), open_reader(stored.path)
-    steps = {
-        "info": info_result(entry_info(entry)),
-        "verify": verify_result(entry, integrity.verify(stored.path, context.progress)),
-        "stats": stats_result(dataset_stats(reader, context.progress)),
-        "sample": sample_result(entry, BATCH),
-    }
+    with tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder:
+        settings = replace(context.settings, offline=True)
+        if not keep:
+            settings = replace(settings, root=Path(folder) / "root")
+        say(f"recording {EPISODES} episodes of CartPole-v1 with Minari's DataCollector")
+        recorded = record(Path(folder))
+        say(f"converting them to local:{NAME}, comparing every row with the source")
+        options = ingest.Options(audit="all", force=True)
+        stored = ingest.convert(
+            recorded, NAME, settings, options, context.progress, source="minari"
+        )
+        say(f"verifying it, computing statistics and sampling a batch of {BATCH}")
+        entry, reader = entry_at(stored.path), open_reader(stored.path)
+        steps = {
+            "info": info_result(entry_info(entry)),
+            "verify": verify_result(entry, integrity.verify(stored.path, context.progress)),
+            "stats": stats_result(dataset_stats(reader, context.progress)),
+            "sample": sample_result(entry, BATCH),
+        }
     say(f"kept in {stored.path}" if keep else "deleted again; use --keep to keep it")
-    return Result(
-        data={"id": str(stored.id), **{name: result.data for name, result in steps.items()}},
-        blocks=tuple(
-            block
-            for name, result in steps.items()
-            for block in (f"$ offline-data {name} local:{NAME}", *result.blocks)
-        ),
-        ids=(str(stored.id),),
-        notes=tuple(note for result in steps.values() for note in result.notes),
-        failures=tuple(error for result in steps.values() for error in result.failures),
+    shown = [
+        replace(result, blocks=(f"$ offline-data {name} local:{NAME}", *result.blocks))
+        for name, result in steps.items()
+    ]
+    data = {"id": str(stored.id), **{name: result.data for name, result in steps.items()}}
+    return replace(combine(data, shown), ids=(str(stored.id),))
+
+
+def record(folder: Path) -> Path:
+    """Record `EPISODES` episodes with Minari's `DataCollector`; returns the dataset's folder.
+
+    Args:
+        folder: An existing folder that Minari's datasets go to.
+
+    Raises:
+        MissingDependencyError: gymnasium, or jax, which `DataCollector` uses, is not installed.
+        OfflineDataError: Recording failed; the message has its last words.
+    """
+    missing = [name for name in ("gymnasium", "jax") if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"Recording with Minari needs {' and '.join(missing)}",
+            hint="pip install 'offline-data[demo]'",
+        )
+    done = subprocess.run(  # noqa: S603 - this package's own module
+        [sys.executable, "-W", "ignore", "-m", __name__],
+        env=child_environ(MINARI_DATASETS_PATH=str(folder)),
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise OfflineDataError(f"Recording with Minari failed: {last[0]}")
+    return folder / RECORDED
+
+
+def main() -> None:
+    """Push the cart the way its pole leans, and one time in ten the other way."""
+    import gymnasium
+    import numpy as np
+    from minari import DataCollector
+
+    collector = DataCollector(gymnasium.make("CartPole-v1"), record_infos=False)
+    for seed in range(EPISODES):
+        noise = np.random.default_rng(seed)
+        observation, _ = collector.reset(seed=seed)
+        ended = False
+        while not ended:
+            lean = int(observation[2] + observation[3] > 0)
+            action = lean if noise.random() > 0.1 else 1 - lean
+            observation, _, terminated, truncated, _ = collector.step(action)
+            ended = terminated or truncated
+    collector.create_dataset(
+        RECORDED,
+        algorithm_name="lean",
+        author="offline-data demo",
+        author_email="none",
+        code_permalink="none",
+        description="CartPole pushed the way its pole leans, recorded by `offline-data demo`.",
+        ref_min_score=0.0,
+        ref_max_score=500.0,
+    )
+    collector.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,38 +1,162 @@
-"""`head`, `sample` and `stats`: the values of a dataset."""
+"""`info`, `head`, `sample` and `stats`: what one dataset is, and its values."""
 
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data_cli.context import Context
-from offline_data_cli.options import Dataset, option
-from offline_data_cli.render import number
-from offline_data_cli.result import Block, Column, Field, Fields, Result, Table
+from offline_data.files import human_bytes
+from offline_data_cli.options import Context, Dataset, count, option
+from offline_data_cli.render import nested, number
+from offline_data_cli.result import Field, Fields, Result, Table, columns
 
 if TYPE_CHECKING:
+    from offline_data.reports.catalog import CatalogDataset
+    from offline_data.reports.info import DatasetInfo
     from offline_data.reports.stats import DatasetStats
     from offline_data.store.library import Entry
 
+_MOST_FILES = 8
+"""Files that people see; `--json` has them all."""
 _MOST_ITEMS = 6
 """Items of an array that people see; `--json` has them all."""
-
 _MOST = 1 << 24
 """Largest batch in transitions."""
+_LONGEST = 60
+"""Longest value of a parameter in characters; statistics of many numbers are in `--json`."""
+
+_SCHEMA = columns("LEAF", "TYPE", "SHAPE", "ROWS PER EPISODE")
+_LEAVES = columns("LEAF", "TYPE", "SHAPE", "MIN:number", "MAX:number")
+_STATISTICS = columns(
+    "LEAF", "TYPE", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD", "NAN", "INF"))
+)
+_TEXTS = columns("TEXT", "DISTINCT:count", "MISSING:count", "COMMON")
+_EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "MAX:number")
 
 
-def _numbers(*titles: str) -> tuple[Column, ...]:
-    return tuple(Column(title, "number") for title in titles)
+def info(context: Context, dataset: Dataset) -> Result:
+    """Show schema, counts, provenance and licence of a dataset."""
+    from offline_data.reports.info import DatasetInfo, dataset_info
+
+    found = dataset_info(dataset, context.settings)
+    return info_result(found) if isinstance(found, DatasetInfo) else _remote(found)
 
 
-_LEAVES = (Column("LEAF"), Column("TYPE"), Column("SHAPE"), *_numbers("MIN", "MAX"))
-_STATISTICS = (Column("LEAF"), Column("TYPE"), *_numbers("MIN", "MAX", "MEAN", "STD", "NAN", "INF"))
-_TEXTS = (Column("TEXT"), Column("DISTINCT", "count"), Column("MISSING", "count"), Column("COMMON"))
-_EPISODES = (Column("EPISODES"), *_numbers("MIN", "MEDIAN", "MEAN", "MAX"))
+def info_result(found: "DatasetInfo") -> Result:
+    """Lay out a dataset on this disk."""
+    summary = Fields(
+        Field("id", found.id),
+        Field("path", found.path),
+        Field("layout", found.layout),
+        Field("transitions", found.transitions, "count"),
+        Field("valid transitions", found.counts.get("valid_transitions"), "count"),
+        Field("episodes", found.episodes, "count"),
+        Field("size", found.bytes, "bytes"),
+    )
+    schema = [
+        (
+            key,
+            leaf.type,
+            str(list(leaf.shape)),
+            "steps" if leaf.rows == "steps" else "steps + 1",
+        )
+        for key, leaf in found.schema.items()
+    ]
+    blocks = (summary, Table(_SCHEMA, schema), _provenance(found))
+    return Result({**vars(found), "remote": False}, blocks, (found.id,))
+
+
+def _provenance(found: "DatasetInfo") -> Fields:
+    options = found.converter.get("options", {})
+    plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe has its own lines
+    converter = {k: v for k, v in found.converter.items() if k != "options"}
+    converter |= {"options": plain} if plain else {}
+    files = [
+        f"{file.get('path')}, {human_bytes(file.get('size') or 0)}, "
+        f"from {file.get('url') or 'this disk'}"
+        for file in found.files[:_MOST_FILES]
+    ]
+    if len(found.files) > _MOST_FILES:
+        files.append(f"… and {len(found.files) - _MOST_FILES} more (all in --json)")
+    failed = dict.fromkeys(reason for file in found.files for reason in file.get("failed", ()))
+    return Fields(
+        Field("revision", found.revision),
+        Field("created", found.created),
+        Field("converter", _compact(converter)),
+        Field("made from", found.parents),
+        Field("made by", recipe_lines(options.get("recipe", ()))),
+        Field("files", files),
+        Field("failed hosts", list(failed)),
+        *(Field(f"{name} space", _compact(space)) for name, space in found.spaces.items()),
+        Field("environment", _compact(found.environment)),
+        *(Field(name, _about(value)) for name, value in found.about.items()),
+        Field("licence", found.licence),
+        Field("citation", found.citation),
+        Field("audit", _compact(found.audit)),
+        Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
+        Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found.dropped]),
+        Field("notes", found.notes),
+    )
+
+
+def _about(value: Any) -> str | None:
+    """Write a list of names (authors, algorithms) as people do."""
+    names = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+    return ", ".join(value) or None if names else _compact(value)
+
+
+def _compact(value: Any) -> str | None:
+    """Write nested values on one line; None if there are none."""
+    return None if value is None or value in ({}, [], ()) else nested(value)
+
+
+def _remote(found: "CatalogDataset") -> Result:
+    fields = Fields(
+        Field("id", found.id),
+        Field("on this disk", "another revision" if found.here else "no"),
+        Field("summary", found.summary),
+        Field("transitions", found.transitions, "count"),
+        Field("episodes", found.episodes, "count"),
+        Field("download", found.bytes, "bytes"),
+        Field("notes", found.notes),
+    )
+    data = {**asdict(found), "remote": True, "command": found.command}
+    return Result(data, (fields,), (found.id,), (f"to download it: {found.command}",))
+
+
+def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Write a line for each step: its parameters, or how its function was run."""
+    lines = []
+    for step in recipe:
+        name = str(step["step"])
+        if name == "fn":
+            lines.append(f"{step.get('name', 'function')}: {how_run(step)}")
+            continue
+        given = {k: v for k, v in step.items() if k != "step" and v not in (None, [], {}, "")}
+        shown = {k: v for k, v in given.items() if len(nested(v)) <= _LONGEST}
+        lines.append(f"{name}: {nested(shown)}" if shown else name)
+    return lines
+
+
+def how_run(step: Mapping[str, Any]) -> str:
+    """Return how a function of a recipe is run."""
+    if step.get("by") == "episode":
+        return "episode by episode"
+    if step["run"] == "vectorised":
+        left = step.get("by_rows")
+        apart = f", except {left['rows']:,} rows, run row by row: {left['why']}" if left else ""
+        return f"vectorised{apart}"
+    if step["run"] == "blocks":
+        return f"blocks of {step['batched']} rows"
+    if not step["vectorize"]:
+        return "row by row, as requested"
+    return f"row by row, {step['why']}; use --batched N to pass blocks of rows"
 
 
 def head(
     context: Context,
     dataset: Dataset,
-    count: Annotated[int, option("Number of transitions.", "-n", metavar="N", min=1)] = 5,
+    rows: Annotated[int, count("Number of transitions.", "-n")] = 5,
     episode: Annotated[
         int | None, option("Only episode E, counted from 0.", metavar="E", min=0)
     ] = None,
@@ -43,25 +167,19 @@ def head(
     from offline_data.store.reader import open_reader
 
     entry = locate(dataset, context.settings)
-    transitions = first_transitions(open_reader(entry.path), count, episode)
-    blocks = tuple(
+    transitions = first_transitions(open_reader(entry.path), rows, episode)
+    blocks = [
         Fields(
-            tuple(Field(key, brief(value)) for key, value in one.values.items()),
-            f"episode {one.episode}, step {one.step}, index {one.index}",
+            *(Field(key, brief(value)) for key, value in one.values.items()),
+            title=f"episode {one.episode}, step {one.step}, index {one.index}",
         )
         for one in transitions
-    )
+    ]
     return Result(transitions, blocks, (str(entry.id),))
 
 
 def brief(value: Any) -> str:
-    """Write the value of a leaf on one line: its first items, then its shape.
-
-    Example:
-        >>> import numpy as np
-        >>> brief(np.array([0.5, 2.0])), brief(np.zeros((2, 4), "u1"))
-        ('0.5 2', '0 0 0 0 0 0 … uint8 [2, 4]')
-    """
+    """Write the value of a leaf on one line: its first items, then its shape."""
     import numpy as np
 
     array = np.asarray(value)
@@ -75,14 +193,11 @@ def brief(value: Any) -> str:
 def sample(
     context: Context,
     dataset: Dataset,
-    batch: Annotated[
-        int, option("Transitions in the batch.", "--batch", metavar="N", min=1, max=_MOST)
-    ] = 256,
+    batch: Annotated[int, count("Transitions in the batch.", max=_MOST)] = 256,
     slices: Annotated[
         int | None,
         option(
             "Sample slices of L consecutive steps instead of single transitions.",
-            "--slices",
             metavar="L",
             min=1,
             max=_MOST,
@@ -121,10 +236,10 @@ def sample_result(entry: "Entry", batch: int, slices: int | None = None) -> Resu
         "seconds": seconds,
         "leaves": leaves,
     }
-    rows = tuple(
+    rows = [
         (key, leaf["dtype"], str(leaf["shape"]), leaf["min"], leaf["max"])
         for key, leaf in leaves.items()
-    )
+    ]
     of = f" in slices of {slices}" if slices else ""
     note = f"{batch} transitions{of} sampled in {number(1000 * seconds)} ms (first batch)"
     return Result(data, (Table(_LEAVES, rows),), (str(entry.id),), (note,))
@@ -154,24 +269,22 @@ def stats_result(found: "DatasetStats") -> Result:
     """Lay out the statistics of a dataset."""
     episodes = found.per_episode
     counts = Fields(
-        (
-            Field("id", found.id),
-            Field("transitions", found.transitions, "count"),
-            Field("episodes", found.episodes, "count"),
-            Field("terminated", episodes.terminated, "share"),
-            Field("truncated", episodes.truncated, "share"),
-            Field("no final observation", episodes.without_final_observation, "count"),
-        )
+        Field("id", found.id),
+        Field("transitions", found.transitions, "count"),
+        Field("episodes", found.episodes, "count"),
+        Field("terminated", episodes.terminated, "share"),
+        Field("truncated", episodes.truncated, "share"),
+        Field("no final observation", episodes.without_final_observation, "count"),
     )
-    leaves = tuple(
+    leaves = [
         (
             leaf.key,
             leaf.dtype + (str(list(leaf.shape)) if leaf.shape else ""),
             *(leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf),
         )
         for leaf in found.leaves
-    )
-    texts = tuple(
+    ]
+    texts = [
         (
             text.key,
             text.distinct,
@@ -179,14 +292,11 @@ def stats_result(found: "DatasetStats") -> Result:
             ", ".join(f"{word!r} {times}" for word, times in text.most_common),
         )
         for text in found.texts
-    )
-    spreads = tuple(
+    ]
+    spreads = [
         (name, spread.min, spread.median, spread.mean, spread.max)
         for name, spread in (("length", episodes.length), ("return", episodes.returns))
         if spread is not None
-    )
-    blocks: list[Block] = [counts, Table(_STATISTICS, leaves)]
-    if texts:
-        blocks.append(Table(_TEXTS, texts))
-    blocks.append(Table(_EPISODES, spreads))
-    return Result(found, tuple(blocks), (found.id,))
+    ]
+    tables = (Table(_STATISTICS, leaves), *([Table(_TEXTS, texts)] if texts else []))
+    return Result(found, (counts, *tables, Table(_EPISODES, spreads)), (found.id,))

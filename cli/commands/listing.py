@@ -1,24 +1,20 @@
-"""`list` and `search`: datasets on this disk and in the catalogues of sources."""
+"""`list`, `search`, `sources` and `env`: datasets, where they come from, and this installation."""
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import ManifestError
-from offline_data_cli.context import Context
-from offline_data_cli.options import argument, option
-from offline_data_cli.result import Column, Result, Table
+from offline_data_cli.options import Context, argument, option
+from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, columns
 
 if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
 
-_LOCAL = (
-    Column("ID"),
-    Column("TRANSITIONS", "count"),
-    Column("EPISODES", "count"),
-    Column("SIZE", "bytes"),
-    Column("LAYOUT"),
-)
-_REMOTE = (*_LOCAL[:-1], Column("LOCAL"), Column("SUMMARY", clip=True))
+_LOCAL = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "LAYOUT")
+_REMOTE = (*_LOCAL[:-1], TableColumn("LOCAL"), TableColumn("SUMMARY", clip=True))
+_SOURCES = columns("SOURCE", "DATASETS:count", "REQUIRES", "CONTENT")
+_SETTINGS = columns("SETTING", "VALUE", "FROM")
 
 
 class Sort(str, Enum):
@@ -31,7 +27,7 @@ class Sort(str, Enum):
 def list_(
     context: Context,
     source: Annotated[str | None, argument("SOURCE", "Only datasets of this source.")] = None,
-    remote: Annotated[bool, option("List the datasets that sources offer.", "--remote")] = False,
+    remote: Annotated[bool, option("List the datasets that sources offer.")] = False,
     prefix: Annotated[str, option("Only ids or names that start with P.", metavar="P")] = "",
     sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
 ) -> Result:
@@ -50,17 +46,18 @@ def list_(
     datasets = [dataset for dataset in listing.datasets if _matches(dataset.id, prefix)]
     if sort is Sort.size:
         datasets.sort(key=lambda dataset: -(dataset.bytes or 0))
-    return catalog_result(tuple(datasets), listing.notes)
+    return _catalog_result(datasets, listing.notes)
 
 
 def _local(context: Context, source: str | None, prefix: str, sort: Sort) -> Result:
     from offline_data.store.library import survey
 
-    found, unreadable = survey(context.settings.root)
+    root = context.settings.root
+    found, unreadable = survey(root)
     entries = [e for e in found if source in {None, e.id.source} and _matches(str(e.id), prefix)]
     if sort is Sort.size:
         entries.sort(key=lambda entry: -entry.bytes)
-    data = [
+    data: list[dict[str, Any]] = [
         {
             "id": str(entry.id),
             "path": entry.path,
@@ -71,10 +68,8 @@ def _local(context: Context, source: str | None, prefix: str, sort: Sort) -> Res
         }
         for entry in entries
     ]
-    rows = tuple(
-        (row["id"], row["transitions"], row["episodes"], row["bytes"], row["layout"])
-        for row in data
-    )
+    shown = ("id", "transitions", "episodes", "bytes", "layout")
+    rows = [[one[name] for name in shown] for one in data]
     notes = [
         f"damaged, not listed: {path}; see `offline-data verify {path}`"
         if isinstance(error, ManifestError)
@@ -82,10 +77,8 @@ def _local(context: Context, source: str | None, prefix: str, sort: Sort) -> Res
         for path, error in unreadable.items()
     ]
     if not (rows or unreadable or source or prefix):
-        root = context.settings.root
         notes.append(f"no datasets in {root} yet; find some with `offline-data search WORDS`")
-    table = (Table(_LOCAL, rows),) if rows else ()
-    return Result(data, table, tuple(str(entry.id) for entry in entries), tuple(notes))
+    return Result(data, [Table(_LOCAL, rows)] if rows else [], [row[0] for row in rows], notes)
 
 
 def _matches(text: str, prefix: str) -> bool:
@@ -103,14 +96,55 @@ def search(
     matches = catalog.search(words, context.settings)
     near = f"; did you mean {' or '.join(matches.near)}?" if matches.near else ""
     notes = () if matches.datasets else (f"no dataset matches {words!r}{near}",)
-    return catalog_result(matches.datasets, notes)
+    return _catalog_result(matches.datasets, notes)
 
 
-def catalog_result(datasets: "tuple[CatalogDataset, ...]", notes: tuple[str, ...]) -> Result:
-    """Lay out datasets of catalogues, for `list --remote` and `search`."""
-    rows = tuple(
+def _catalog_result(datasets: "Sequence[CatalogDataset]", notes: Sequence[str]) -> Result:
+    rows = [
         (d.id, d.transitions, d.episodes, d.bytes, "yes" if d.here else "", d.summary)
         for d in datasets
+    ]
+    return Result(datasets, [Table(_REMOTE, rows)] if rows else [], [d.id for d in datasets], notes)
+
+
+def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a context
+    """List dataset sources and the packages they require."""
+    from offline_data.reports.environment import source_reports
+
+    reports = source_reports()
+    rows = []
+    for report in reports:
+        requires = [
+            f"{need} ({'missing' if need in report.missing else 'installed'})"
+            for need in report.needs
+        ]
+        content = ", ".join(requires) or "nothing"
+        rows.append((report.name, report.datasets, content, report.title))
+    notes = [f"{r.name}: {r.install}" for r in reports if r.install]
+    return Result(reports, (Table(_SOURCES, rows),), [r.name for r in reports], notes)
+
+
+def env(context: Context) -> Result:
+    """Show versions, settings and paths for a bug report. Secrets are left out."""
+    from offline_data.reports.environment import environment
+
+    found = environment(context.settings)
+    place, origins = found.settings["config_place"], found.settings["origins"]
+    system = Fields(
+        Field("offline-data", found.version or "not installed"),
+        Field("python", found.python),
+        Field("platform", found.platform),
+        Field("compiled gather", "yes" if found.compiled_gather else "no (sampling is slower)"),
+        Field("free disk space", found.free_bytes, "bytes"),
+        Field("config file", str(found.settings["config"] or f"none ({place} does not exist)")),
     )
-    table = (Table(_REMOTE, rows),) if rows else ()
-    return Result(datasets, table, tuple(dataset.id for dataset in datasets), notes)
+    settings = [
+        (name, item, origins.get(item if name == "mirrors" else name, "default"))
+        for name, value in found.settings.items()
+        if name not in {"config", "config_place", "origins"}
+        for item in (value if isinstance(value, list) else [value])
+        if item is not None
+    ]
+    packages = [Field(name, version or "not installed") for name, version in found.packages.items()]
+    table = Table(_SETTINGS, settings, "settings")
+    return Result(found, (system, table, Fields(*packages, title="packages")))

@@ -1,23 +1,37 @@
 """`preprocess` and `worker`: a new dataset from an old one, in one run or by many workers."""
 
 import shlex
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import OfflineDataError, UsageError
-from offline_data_cli.context import Context
-from offline_data_cli.options import DEFAULT_AUDIT, Audit, DryRun, Layout, argument, option
-from offline_data_cli.recipes import made_result, outlook_result, planned_result, step_list
-from offline_data_cli.result import Result
+from offline_data_cli.commands.download import stored_result
+from offline_data_cli.commands.inspection import how_run
+from offline_data_cli.options import (
+    DEFAULT_AUDIT,
+    Audit,
+    Context,
+    DryRun,
+    Layout,
+    argument,
+    count,
+    option,
+)
+from offline_data_cli.result import Field, Fields, Result
 
 if TYPE_CHECKING:
-    from offline_data.preprocess.distributed import Share
+    from offline_data.ingest.options import Stored
+    from offline_data.preprocess.engine import DryRun as WouldMake
     from offline_data.preprocess.executors.base import Executor
+    from offline_data.preprocess.worker import JobPlan, Share
 
 _MOST_NAMED = 20
 """Task numbers in a message; `--json` has them all."""
+
+_EXISTS = "yes; nothing to do"
 
 
 class By(str, Enum):
@@ -41,8 +55,10 @@ class Engine(str, Enum):
     ray = "ray"
 
 
-_calling = partial(option, rich_help_panel="How functions are called")
-_running = partial(option, rich_help_panel="Execution (does not change the result)")
+_CALLING = {"rich_help_panel": "How functions are called"}
+_calling = partial(option, **_CALLING)
+_RUNNING = {"rich_help_panel": "Execution (does not change the result)"}
+_running = partial(option, **_RUNNING)
 
 
 def preprocess(
@@ -60,39 +76,35 @@ def preprocess(
             "Step to apply; repeatable. fn:FILE.py:FN applies a function.", metavar="NAME[:ARGS]"
         ),
     ] = None,
-    list_steps: Annotated[bool, option("List all steps with examples.", "--list-steps")] = False,
+    list_steps: Annotated[bool, option("List all steps with examples.")] = False,
     out: Annotated[str | None, option("Write the dataset local:NAME.", metavar="NAME")] = None,
     dest: Annotated[
         Path | None, option("Write to this directory instead of the root.", metavar="DIR")
     ] = None,
-    num_frames: Annotated[
-        int | None, option("Use only the first N transitions.", metavar="N", min=1)
-    ] = None,
+    num_frames: Annotated[int | None, count("Use only the first N transitions.")] = None,
     layout: Layout = None,
     audit: Audit = DEFAULT_AUDIT,
-    resume: Annotated[bool, option("Continue an interrupted run.", "--resume")] = False,
+    resume: Annotated[bool, option("Continue an interrupted run.")] = False,
     force: Annotated[
-        bool, option("Replace an existing dataset; discard interrupted runs.", "--force")
+        bool, option("Replace an existing dataset; discard interrupted runs.")
     ] = False,
     dry_run: DryRun = False,
     batched: Annotated[
-        int | None, _calling("Call the function on blocks of N rows.", metavar="N", min=1)
+        int | None, count("Call the function on blocks of N rows.", **_CALLING)
     ] = None,
     by: Annotated[By, _calling("Pass one row or one whole episode per call.")] = By.row,
     on: Annotated[
         On, _calling("Apply to transitions, or once to every stored observation.")
     ] = On.transitions,
     no_vectorize: Annotated[
-        bool, _calling("Call the function row by row, never with torch.vmap.", "--no-vectorize")
+        bool, _calling("Call the function row by row, never with torch.vmap.")
     ] = False,
     seed: Annotated[
         int | None, _calling("Seed of the function's random numbers. (default: 0)", metavar="N")
     ] = None,
-    workers: Annotated[
-        int | None, _running("Maximum number of processes.", metavar="N", min=1)
-    ] = None,
+    workers: Annotated[int | None, count("Maximum number of processes.", **_RUNNING)] = None,
     chunk_rows: Annotated[
-        int | None, _running("Approximate number of transitions per task.", metavar="N", min=1)
+        int | None, count("Approximate number of transitions per task.", **_RUNNING)
     ] = None,
     engine: Annotated[
         Engine, _running("Run tasks in local processes or on a Ray cluster.")
@@ -100,9 +112,7 @@ def preprocess(
     address: Annotated[
         str | None, _running("Address of the Ray cluster.", metavar="HOST:PORT")
     ] = None,
-    plan_only: Annotated[
-        bool, _running("Write a plan for `worker` and run nothing.", "--plan-only")
-    ] = False,
+    plan_only: Annotated[bool, _running("Write a plan for `worker` and run nothing.")] = False,
     plan: Annotated[Path | None, _running("File to write the plan to.", metavar="FILE")] = None,
 ) -> Result:
     """Make a new dataset by applying functions and steps to an existing one.
@@ -113,14 +123,10 @@ def preprocess(
 
     offline-data preprocess ID --step clip:action,low=-1,high=1 --out clipped
     """
-    from offline_data.preprocess.options import Options
-    from offline_data.preprocess.order import Order, carry_out
-    from offline_data.preprocess.spec import Calling
-    from offline_data.store.audit import parse_audit
-    from offline_data.store.library import locate
-
     if list_steps:
-        return step_list()
+        return _step_list()
+    if dataset is None:
+        raise UsageError("Missing argument ID, the dataset to start from", hint="offline-data list")
     stages = (*([f"fn:{fn}"] if fn else []), *(step or []))
     given = {
         "--batched": batched is not None,
@@ -129,9 +135,22 @@ def preprocess(
         "--no-vectorize": no_vectorize,
         "--seed": seed is not None,
     }
-    _check(dataset, stages, [name for name, is_given in given.items() if is_given], out, dest)
-    _check_plan(plan, plan_only=plan_only, dry_run=dry_run)
-    options = Options(
+    _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
+    if plan_only != (plan is not None):
+        raise UsageError(
+            "--plan-only and --plan FILE must be given together",
+            hint="leave both out to run the tasks now",
+        )
+    if plan_only and dry_run:
+        raise UsageError("--plan-only and --dry-run cannot be used together")
+    from offline_data.preprocess.engine import dry_run as foresee
+    from offline_data.preprocess.engine import preprocess as run
+    from offline_data.preprocess.job import Job, RunOptions
+    from offline_data.preprocess.recipe import Calling
+    from offline_data.store.layout import parse_audit
+    from offline_data.store.library import locate
+
+    options = RunOptions(
         num_frames=num_frames,
         layout=layout.value if layout else None,
         workers=workers,
@@ -142,29 +161,19 @@ def preprocess(
         force=force,
     )
     calling = Calling(batched, by.value, on.value, not no_vectorize, seed or 0)
-    parent = locate(str(dataset), context.settings)
-    order = Order(parent.path, stages, calling, out, dest, options)
+    parent = locate(dataset, context.settings)
+    job = Job(parent.path, stages, calling, out, dest, options)
     if plan is not None:
-        from offline_data.preprocess.shared_planning import plan_shared
+        from offline_data.preprocess.worker import plan_job
 
-        return planned_result(plan_shared(order, plan, context.settings, context.progress))
+        return _plan_result(plan_job(job, plan, context.settings, context.progress))
     if dry_run:
-        from offline_data.preprocess.outlook import foresee
-
-        return outlook_result(foresee(order, context.settings, context.progress))
-    return made_result(carry_out(order, context.settings, context.progress))
+        return _dry_run_result(foresee(job, context.settings, context.progress))
+    return _made_result(run(job, context.settings, context.progress))
 
 
-def _check(
-    dataset: str | None,
-    stages: tuple[str, ...],
-    calls: list[str],
-    out: str | None,
-    dest: Path | None,
-) -> None:
+def _check(stages: tuple[str, ...], calls: list[str], out: str | None, dest: Path | None) -> None:
     """Raise `UsageError` for arguments that are missing, given twice, or without effect."""
-    if dataset is None:
-        raise UsageError("Missing argument ID, the dataset to start from", hint="offline-data list")
     if not stages:
         raise UsageError(
             "Nothing to do: give --fn or at least one --step",
@@ -179,17 +188,6 @@ def _check(
             f"{', '.join(calls)} cannot be used without a function",
             hint="give one with --fn FILE.py:FN",
         )
-
-
-def _check_plan(plan: Path | None, *, plan_only: bool, dry_run: bool) -> None:
-    """Raise `UsageError` unless the options say clearly whether to plan or to run."""
-    if plan_only != (plan is not None):
-        raise UsageError(
-            "--plan-only and --plan FILE must be given together",
-            hint="leave both out to run the tasks now",
-        )
-    if plan_only and dry_run:
-        raise UsageError("--plan-only and --dry-run cannot be used together")
 
 
 def _executor(
@@ -212,11 +210,9 @@ def worker(
         Path, option("Plan written by `preprocess --plan-only --plan FILE`.", metavar="FILE")
     ],
     rank: Annotated[int | None, option("Index of this worker, from 0.", metavar="I")] = None,
-    world: Annotated[
-        int | None, option("Total number of workers. (default: one per task)", metavar="N", min=1)
-    ] = None,
+    world: Annotated[int | None, count("Total number of workers. (default: one per task)")] = None,
     finish: Annotated[
-        bool, option("Run no task; publish the dataset if all are finished.", "--finish")
+        bool, option("Run no task; publish the dataset if all are finished.")
     ] = False,
 ) -> Result:
     """Run one worker's share of a plan: tasks I, I + N, I + 2 N and so on.
@@ -233,39 +229,172 @@ def worker(
             "Give either --rank I (with --world N) or --finish",
             hint="in a Slurm array: --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT",
         )
-    from offline_data.preprocess.distributed import finish_shared, run_share
+    from offline_data.preprocess.worker import finish_job, run_share
 
     if rank is None:
-        return _share_result(finish_shared(plan, context.settings, context.progress), None)
+        return _share_result(finish_job(plan, context.settings, context.progress), None)
     return _share_result(run_share(plan, rank, world, context.settings, context.progress), rank)
 
 
 def _share_result(share: "Share", rank: int | None) -> Result:
     """Lay out the dataset if it is published, else which tasks are missing."""
     about = {
-        "plan": share.shared.file,
-        "tasks": share.shared.tasks,
+        "plan": share.plan.file,
+        "tasks": share.plan.tasks,
         "ran": share.ran,
         "missing": share.missing,
     }
     if share.result is not None:
-        made = made_result(share.result)
+        made = _made_result(share.result)
         return Result({**made.data, **about}, made.blocks, made.ids, made.notes)
-    data = {"id": share.shared.id, "path": None, "existed": False, **about}
+    data = {"id": share.plan.id, "path": None, "existed": False, **about}
     missing = len(share.missing)
     if rank is None:
         named = ", ".join(map(str, share.missing[:_MOST_NAMED]))
         more = ", …" if missing > _MOST_NAMED else ""
-        plan = shlex.quote(str(share.shared.file))
+        plan = shlex.quote(str(share.plan.file))
         error = OfflineDataError(
-            f"{missing} of {_tasks(share.shared.tasks)} not finished: {named}{more}",
+            f"{missing} of {_tasks(share.plan.tasks)} not finished: {named}{more}",
             hint="start the same ranks again, or run the rest here: "
             f"offline-data worker --plan {plan} --rank 0 --world 1",
         )
         return Result(data, (), failures=(error,), code=1)
     done = f"rank {rank} ran {_tasks(share.ran)}; {missing} left for other ranks"
-    return Result(data, (done,), notes=(f"the last rank publishes {share.shared.id}",))
+    return Result(data, (done,), notes=(f"the last rank publishes {share.plan.id}",))
 
 
 def _tasks(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
+
+
+def _made_result(stored: "Stored") -> Result:
+    """Lay out a dataset that was made, and how its functions were run."""
+    from offline_data.reports.info import entry_info
+    from offline_data.store.library import Entry
+
+    shown = stored_result(stored)
+    (counts,) = shown.data
+    recipe = stored.manifest.converter["options"]["recipe"]
+    info = vars(entry_info(Entry(stored.id, stored.path, stored.manifest)))
+    functions = _functions(recipe)
+    blocks = (*shown.blocks, Fields(functions)) if functions.value else shown.blocks
+    return Result({**info, **counts, "recipe": recipe}, blocks, shown.ids, shown.notes)
+
+
+def _dry_run_result(found: "WouldMake") -> Result:
+    """Lay out the dataset that would be made, its size and how long that takes."""
+    data: dict[str, Any] = {
+        "id": str(found.id),
+        "parent": str(found.parent),
+        "destination": found.destination,
+        "existed": found.existed,
+        "replaces": [str(one) for one in found.replaces],
+        "free_bytes": found.free_bytes,
+    }
+    if found.plan is not None:
+        plan = found.plan
+        data |= {
+            "layout": plan.layout,
+            "recipe": found.recipe,
+            "transitions": plan.chosen.transitions,
+            "episodes": len(plan.chosen.episodes),
+            "same_lengths": plan.recipe.keeps_rows,
+            "tasks": plan.count,
+            "finished": found.finished,
+            "bytes": plan.bytes,
+            "estimated_seconds": round(found.seconds, 1),
+            "executor": found.executor,
+        }
+    data["dry_run"] = True
+    most = "" if data.get("same_lengths", True) else " at most"
+    counts = [
+        Field(name, f"{data[name]:,}{most}") for name in ("transitions", "episodes") if name in data
+    ]
+    fields = Fields(
+        Field("id", data["id"]),
+        Field("made from", data["parent"]),
+        Field("destination", found.destination),
+        Field("already exists", _EXISTS if found.existed else None),
+        Field("replaces", data["replaces"]),
+        _functions(data.get("recipe", ())),
+        *counts,
+        Field("tasks", data.get("tasks"), "count"),
+        Field("tasks finished", data.get("finished") or None, "count"),
+        Field("size", data.get("bytes"), "bytes"),
+        Field("free disk space", found.free_bytes, "bytes"),
+        Field("estimated time", _time(data["estimated_seconds"]) if found.plan else None),
+        Field("executor", data.get("executor")),
+    )
+    return Result(data, (fields,), (data["id"],))
+
+
+def _time(seconds: float) -> str:
+    """Write an estimate of computing time."""
+    if seconds < 1:
+        return "under a second in one process"
+    if seconds < 100:
+        return f"about {seconds:.0f} s in one process"
+    size, unit = (60, "min") if seconds < 6000 else (3600, "h")
+    return f"about {seconds / size:.1f} {unit} in one process"
+
+
+def _plan_result(planned: "JobPlan") -> Result:
+    """Lay out a plan for workers."""
+    data = {
+        "id": planned.id,
+        "plan": planned.file,
+        "parent": str(planned.job.parent),
+        "destination": planned.destination,
+        "existed": planned.published,
+        "recipe": planned.recipe,
+        "tasks": planned.tasks,
+    }
+    fields = Fields(
+        Field("id", planned.id),
+        Field("plan", planned.file),
+        Field("destination", planned.destination),
+        Field("already exists", _EXISTS if planned.published else None),
+        _functions(planned.recipe),
+        Field("tasks", planned.tasks, "count"),
+    )
+    run = f"offline-data worker --plan {shlex.quote(str(planned.file))} --rank I --world N"
+    notes = () if planned.published else (f"run this for every I from 0 to N - 1: {run}",)
+    return Result(data, (fields,), (planned.id,), notes)
+
+
+def _functions(recipe: Iterable[Mapping[str, Any]]) -> Field:
+    """Lay out how the functions of a recipe are run; built-in steps always take many rows."""
+    lines = []
+    for step in recipe:
+        if step["step"] != "fn":
+            continue
+        said = [how_run(step)]
+        if step.get("two_copies"):
+            said.append(f"{', '.join(step['two_copies'])} stored twice, with their own `next`")
+        if step.get("unsteady"):
+            said.append(f"{step['unsteady']}; values may depend on the order of calls")
+        if step.get("unknown"):
+            said.append(
+                f"its results cannot be reused or resumed, because it cannot be identified: "
+                f"{step['unknown']}"
+            )
+        if step.get("kept"):
+            said.append(f"{', '.join(step['kept'])} kept as stored (not returned)")
+        lines += [f"{step.get('name', 'function')}: {text}" for text in said]
+    return Field("functions", lines)
+
+
+def _step_list() -> Result:
+    """List all steps, each with a one-sentence description and an example."""
+    from offline_data.preprocess.steps.registry import step_class, step_names
+
+    data = []
+    for name in step_names():
+        step = step_class(name)
+        does = (step.__doc__ or "").strip().partition("\n")[0]
+        data.append({"name": name, "does": does, "example": getattr(step, "example", name)})
+    fields = [
+        Field(one["name"], (one["does"], f"--step {shlex.quote(one['example'])}")) for one in data
+    ]
+    note = "functions are steps too: --step fn:FILE.py:FN"
+    return Result(data, (Fields(*fields),), [one["name"] for one in data], (note,))

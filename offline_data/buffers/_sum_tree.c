@@ -1,5 +1,5 @@
 /* Walks and updates the tree of `samplers/sum_tree.py`, which says what it looks like, and stores
- * priorities for `samplers/priorities.py`.
+ * priorities for `samplers/prioritized.py`.
  *
  * Plain C on CPython's stable ABI. In the tree it does the same arithmetic in the same order as the
  * Python there, so that both give the same numbers to the last bit. These two are the only users

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from offline_data.buffers.samplers import RandomSampler, Sampler
-from offline_data.buffers.storages import GrowingStorage, ListStorage
+from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
 from offline_data.errors import UsageError
 
@@ -93,13 +91,3 @@ def positive(value: int, name: str) -> int:
     if value < 1:
         raise UsageError(f"{name} is {value}; expected at least 1")
     return value
-
-
-def pinnable(pin_memory: bool) -> bool:
-    """Return `pin_memory`; raises `UsageError` where it is wanted without an accelerator."""
-    if pin_memory and not getattr(torch, "accelerator", torch.cuda).is_available():
-        raise UsageError(
-            "pin_memory=True speeds up copies to an accelerator, and this machine has none",
-            hint="leave it out, or write pin_memory=torch.cuda.is_available()",
-        )
-    return pin_memory

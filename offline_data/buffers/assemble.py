@@ -96,7 +96,7 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
             and bool((made == expected).all())
             and bool((made[1].clone() == expected[1]).all())
         )
-    except Exception:  # noqa: BLE001 - whatever became of private names, there is the public way
+    except Exception:  # noqa: BLE001 - private names may change; the public way stays
         same = False
     return _unchecked if same else _checked
 

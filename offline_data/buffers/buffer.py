@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,30 +15,45 @@ from offline_data.buffers.arguments import (
     as_storage,
     as_writer,
     either,
-    pinnable,
     positive,
 )
-from offline_data.buffers.chain import Chain, Transform
+from offline_data.buffers.checkpoint import load_tree, owned, save_tree
+from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.prefetch import Prefetcher
-from offline_data.buffers.refusals import refuse
+from offline_data.buffers.prefetch import Draw, Prefetcher
+from offline_data.buffers.reduce import one_per_trajectory
 from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.samplers.reductions import one_per_trajectory
-from offline_data.buffers.saving import Saving
+from offline_data.buffers.storage import GrowingStorage, ListStorage
+from offline_data.buffers.storage.dataset import pinnable
 from offline_data.buffers.trajectories import MASK
-from offline_data.buffers.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
+from offline_data.buffers.transforms import Chain, Link, Transform, through, transformed
+from offline_data.buffers.unsupported import refuse
+from offline_data.buffers.writers import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictRoundRobinWriter,
+    Writer,
+    immutable,
+)
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import os
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
+    from typing_extensions import Self
 
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.storage import Storage
 
 __all__ = ["ReplayBuffer", "TensorDictReplayBuffer", "Transform"]
+
+INDEX = "index"
+
+LOOKAHEAD_MISSES = 2
+"""Batches in a row that were not those looked ahead for, after which no more are looked for."""
 
 _MASKS = (MASK, ("collector", MASK))
 """Key of the mask that separates steps from padding in padded trajectories."""
@@ -46,22 +64,27 @@ _TORCHRL = (
 )
 
 
-class ReplayBuffer(Saving):
+class ReplayBuffer:
     """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
 
     A batch is gathered, gets what is derived, then what the sampler says of it; then `collate_fn`
     and the transforms see it. Whatever they make of `index` and `priority_weight`, these two are
     set again afterwards, so that `update_tensordict_priority(batch)` finds its rows. Only a
     transform that gives another batch size, or another order of rows, takes `index` and the
-    weights along itself, as indexing, reshaping and stacking do. Several threads may use a buffer
-    that grows.
+    weights along itself, as indexing, reshaping and stacking do.
+
+    Several threads may use a buffer that grows. A change waits for batches under way, and makes
+    again those prefetched that it concerns: a batch that is handed out has its rows as they are
+    then, whenever they were drawn. Slices with rows that were written are drawn anew, as these
+    rows may be of other trajectories.
 
     Args:
         storage: Storage that batches come from, or a class or function that makes it; None: a
             `ListStorage` of 1000 rows.
         sampler: Which rows they have (or what makes the sampler); None: a `RandomSampler`.
         writer: Writer of new rows (or a class or function that makes it); None: a
-            `RoundRobinWriter` where the storage grows, and an `ImmutableDatasetWriter`, the only one it takes, for a dataset.
+            `RoundRobinWriter` where the storage grows, and for a dataset an
+            `ImmutableDatasetWriter`, the only one it takes.
         collate_fn: Called with every batch, before `transform`; with the list of rows where the
             storage is a `ListStorage`.
         batch_size: Rows of a batch where `sample` is not told; iteration needs it.
@@ -82,7 +105,7 @@ class ReplayBuffer(Saving):
     Example:
         >>> import torch
         >>> from tensordict import TensorDict
-        >>> from offline_data.buffers.storages import LazyTensorStorage
+        >>> from offline_data.buffers.storage import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=2)
         >>> buffer.extend(TensorDict({"action": torch.tensor([7.0, 8.0, 9.0])}, [3]))
         tensor([0, 1, 2])
@@ -91,6 +114,8 @@ class ReplayBuffer(Saving):
     """
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
+    _first: tuple[Transform, ...] = ()
+    """Applied to batches before the transforms, by a subclass and the collate function."""
 
     def __init__(
         self,
@@ -123,19 +148,503 @@ class ReplayBuffer(Saving):
         self._prefetch = positive(prefetch, "prefetch") if prefetch else None
         self._ahead = Prefetcher(self._prefetch or 0)
         self._ended = False
+        self._expected: Tensor | None = None
+        self._misses = 0
         self._lock = self._new_lock()
-        self._check_parts()
+        if self._prefetch and self._batch_size is None:
+            raise UsageError("prefetch needs a batch_size: batches are made ahead of time")
+        if self._collates and self._derived and isinstance(self._storage, ListStorage):
+            raise UsageError(
+                "derived=… needs batches of tensors, and collate_fn gets lists of rows"
+            )
         first = either(transform, transform_factory, "transform")
         if first is not None:
             self.append_transform(first)
 
-    def _check_parts(self) -> None:
-        if self._prefetch and self._batch_size is None:
-            raise UsageError("prefetch needs a batch_size: batches are made ahead of time")
-        if self._lists and self._derived:
+    @property
+    def storage(self) -> Storage:
+        """Storage that batches come from."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler, which decides which rows a batch has."""
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """The writer, which decides where new rows go."""
+        return self._writer
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of a batch where `sample` is not told."""
+        return self._batch_size
+
+    @property
+    def write_count(self) -> int:
+        """How many rows were written, those that were written over included."""
+        return self._writer.write_count
+
+    def __len__(self) -> int:
+        """Return the number of rows of the storage, whether samplers draw them or not."""
+        return len(self._storage)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} rows, sampler={self._sampler!r}, "
+            f"batch_size={self._batch_size})"
+        )
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch, in memory of its own.
+
+        Args:
+            batch_size: Rows, `B`; None: the buffer's.
+            return_info: Whether to return `(batch, info)`, where `info["index"]` has the rows.
+
+        Returns:
+            A TensorDict `[B]` (or fewer where an epoch ends), or what transforms made of it.
+
+        Raises:
+            UsageError: No batch size, or one that is not the one prefetched; nothing to sample.
+        """
+        draw, batch = self._take(self._size(batch_size))
+        return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
+
+    def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Any:
+        """Make the batch of rows that were drawn elsewhere, as `sample` makes those of its own.
+
+        Args:
+            rows: Int64 `[B]` of the storage; given away.
+            leaves: Leaves that the sampler returned for them, see `Sampler.sample`.
+        """
+        with self._lock:
+            gathered = self._gather(rows)
+        return self._finish(Draw(rows, leaves, last=False), gathered)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does.
+
+        Raises:
+            UsageError: The buffer has no batch size.
+        """
+        size = self._size(None)
+        last = False
+        while not last:
+            draw, batch = self._take(size)
+            last = draw.last
+            yield batch
+
+    def __next__(self) -> Any:
+        """Return the next batch; after the last one of an epoch once `StopIteration`."""
+        if self._ended:
+            self._ended = False
+            raise StopIteration
+        draw, batch = self._take(self._size(None))
+        self._ended = draw.last
+        return batch
+
+    def next(self) -> Any:
+        """Return the next batch, or None once after the last one of an epoch, as TorchRL's does."""
+        return next(self, None)
+
+    def __getitem__(self, index: Index) -> Any:
+        """Return rows, transformed as batches are.
+
+        Args:
+            index: See `rows_of`; the batch has the shape of the index, `[]` for an int. A
+                `ListStorage` gives its row as it is for an int, and knows one dimension.
+
+        Raises:
+            IndexError: A row that is not there.
+            UsageError: Something that is no index.
+        """
+        rows = rows_of(index, len(self))
+        if rows.ndim == 0 and isinstance(self._storage, ListStorage):
+            return through(self._chain.outward, self._storage.get(int(rows)))
+        with self._lock:
+            batch = self._gather(rows.reshape(-1))
+        if rows.ndim != 1:
+            batch = batch.reshape(rows.shape + batch.shape[1:])
+        return self._transformed(batch, {INDEX: rows})
+
+    def add(self, data: Any) -> Any:
+        """Write one row.
+
+        Args:
+            data: A row as the storage takes it: a TensorDict `[]`, a tensor, …; copied. The
+                transforms' `inv` see it first, from the last to the first.
+
+        Returns:
+            Its row; None where the writer does not keep it; an empty tensor where a transform
+            returned None.
+
+        Raises:
+            UsageError: Data that do not fit the rows that are there.
+            ImmutableError: The buffer is a dataset.
+        """
+        data = self._inward(data, "add")
+        if data is None:
+            return torch.zeros(0, dtype=torch.int64)
+        with self._changing() as changed:
+            row = self._writer.add(data)
+            if row is not None:
+                changed.append(torch.tensor([row]))
+                self._sampler.add(row)
+        return row
+
+    def extend(self, data: Any) -> Tensor:
+        """Write rows, in their order.
+
+        Args:
+            data: `[B]` rows: a TensorDict, a tensor, or a list of rows; copied. The transforms'
+                `inv` see it first, from the last to the first.
+
+        Returns:
+            Row numbers, int64 `[B]`; -1 for rows that the writer does not keep. Empty if a
+            transform returned None.
+
+        Raises:
+            UsageError: Data that do not fit the rows that are there.
+            ImmutableError: The buffer is a dataset.
+        """
+        data = self._inward(data, "extend")
+        if data is None:
+            return torch.zeros(0, dtype=torch.int64)
+        with self._changing() as changed:
+            rows = self._writer.extend(data)
+            kept = rows[rows >= 0]
+            if len(kept):
+                kept = kept[-self._growing.max_size :]  # more come round to rows of the same call
+                changed.append(kept)
+                self._sampler.extend(kept)
+        return rows
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        """Change rows that are there; transforms' `inv` see the values first.
+
+        Raises:
+            IndexError: A row that is not there.
+            UsageError: Values that do not fit.
+            ImmutableError: The buffer is a dataset.
+        """
+        value = self._inward(value, "assigning rows")
+        if value is not None:
+            with self._changing() as changed:
+                self._growing[index] = value
+                changed.append(rows_of(index, len(self)).reshape(-1))
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Drop all rows, and batches that were drawn ahead; begin again at row 0.
+
+        Args:
+            empty_write_count: Whether `write_count` begins again too.
+
+        Raises:
+            ImmutableError: The buffer is a dataset.
+        """
+        with self._lock:
+            self._writer.empty(empty_write_count)
+            self._drop_drawn()
+            self._growing.empty()
+            self._sampler.empty()
+
+    def update_priority(self, index: Tensor | int, priority: Tensor | float) -> None:
+        """Tell the sampler new priorities; batches drawn later follow them.
+
+        Args:
+            index: Rows, of any shape; -1, for rows that were not kept, is passed over.
+            priority: One for all, or one for each; or several for each, in dimensions after those
+                of `index`, of which the sampler makes one.
+
+        Raises:
+            UsageError: Priorities that cannot be, or not as many as rows.
+        """
+        rows, values = torch.as_tensor(index, device="cpu"), torch.as_tensor(priority).detach()
+        kept = rows >= 0
+        if not bool(kept.all()):
+            rows, values = rows[kept], values[kept.to(values.device)] if values.ndim else values
+        with self._lock:
+            self._sampler.update_priority(rows, values)
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
+        """Add a transform after the others; returns the buffer.
+
+        Args:
+            transform: Called with every batch, returns what the next one gets. If it is a TorchRL
+                `Transform`, its `inv` is called with what is written, before it is.
+            invert: Whether to swap the two: call it with what is written, and `inv`, where it has
+                one, with every batch.
+
+        Raises:
+            UsageError: Something that cannot be called; a dataset, for which `invert` leaves
+                nothing to do.
+        """
+        return self.insert_transform(len(self._chain.links), transform, invert=invert)
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
+        """Add a transform before the one at `index`; see `append_transform`."""
+        chain = self._chain.insert(index, transform, invert=invert)
+        if Link(transform, invert).outward is None and not self._grows:
+            raise UsageError("invert=True transforms what is written, and a dataset is immutable")
+        self._chain = chain
+        return self
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Draw with another sampler from now on; returns the one before.
+
+        Batches that were drawn ahead are dropped.
+        """
+        before, self._sampler = self._sampler, as_sampler(sampler)
+        self._drop_drawn()
+        return before
+
+    def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
+        """Take rows from another storage from now on; returns the one before.
+
+        Args:
+            storage: One that grows, or never does, as the one before.
+            collate_fn: Must be None: it stays as it is.
+
+        Raises:
+            UsageError: A storage of the other kind, or a `collate_fn`.
+        """
+        after = as_storage(storage)
+        if collate_fn is not None or isinstance(after, GrowingStorage) != self._grows:
             raise UsageError(
-                "derived=… needs batches of tensors, and collate_fn gets lists of rows"
+                "A buffer keeps its collate_fn, and grows or does not for good",
+                hint="make another buffer: ReplayBuffer(storage=…, collate_fn=…)",
             )
+        before, self._storage = self._storage, after
+        self._drop_drawn()
+        if isinstance(after, GrowingStorage):
+            self._writer.register_storage(after)
+        return before
+
+    def set_writer(self, writer: Writer) -> Writer:
+        """Write with another writer from now on; returns the one before.
+
+        Raises:
+            ImmutableError: The buffer is a dataset.
+        """
+        if not isinstance(writer, ImmutableDatasetWriter):
+            writer.register_storage(self._growing)
+        before, self._writer = self._writer, writer
+        return before
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to resume from here, elsewhere or later.
+
+        The batches after `load_state_dict` are those that would have come: the state has the draws
+        of batches that are under way. Its sampler's randomness is in it if the sampler has a seed,
+        or the buffer a `generator`; torch's global generator is saved by `torch.get_rng_state()`.
+        Of a dataset the id is in it and no rows; rows of a storage that grows are not copied.
+        """
+        with self._lock:
+            storage = self._storage
+            return {
+                "kinds": self._kinds(),
+                "storage": storage.state_dict() if isinstance(storage, GrowingStorage) else {},
+                "sampler": self._sampler.state_dict(),
+                "writer": self._writer.state_dict(),
+                "transforms": self._chain.state_dict(),
+                "batch_size": self._batch_size,
+                "draws": [draw._asdict() for draw in self._ahead.drawn()],
+                "ended": self._ended,
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state that `state_dict` returned; the parts must be of the same kinds.
+
+        Raises:
+            UsageError: Another sampler or writer, other transforms, another dataset, or rows that
+                do not fit. If the kinds or the dataset differ, nothing has changed.
+        """
+        if state["kinds"] != self._kinds():
+            raise UsageError(f"The state is of {state['kinds']}; this buffer has {self._kinds()}")
+        with self._lock:
+            self._drop_drawn()
+            if isinstance(self._storage, GrowingStorage):
+                self._storage.load_state_dict(state["storage"])
+            self._writer.load_state_dict(state["writer"])
+            self._sampler.load_state_dict(state["sampler"])
+            self._chain.load_state_dict(state["transforms"])
+            self._batch_size, self._ended = state["batch_size"], state["ended"]
+            draws = [Draw(one["rows"].clone(), one["info"], one["last"]) for one in state["draws"]]
+            self._ahead.restore(draws, self._make)
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict()` to a folder, whole or not at all.
+
+        Nothing in it is executed when it is read: it is JSON, and the bytes of tensors.
+
+        Args:
+            path: Absent, an empty folder, or one that was written before, which is replaced.
+
+        Raises:
+            UsageError: Other files in the folder; rows, or a sampler's state, that only a pickle
+                could hold.
+            NoSpaceError, AccessError: The disk.
+        """
+        with self._lock:
+            save_tree(self.state_dict(), Path(path))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Resume from what `dumps` wrote.
+
+        Raises:
+            NotFoundError, IntegrityError: There is no state, or it cannot be read.
+            UsageError: It is not of such a buffer; see `load_state_dict`.
+        """
+        state = load_tree(Path(path))
+        parts = {name: part if name == "storage" else owned(part) for name, part in state.items()}
+        self.load_state_dict(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave threads behind, and take along what they were told to draw."""
+        with self._lock:
+            return {**vars(self), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = self._new_lock()
+
+    def _size(self, batch_size: int | None) -> int:
+        if batch_size is None or batch_size == self._batch_size:
+            if self._batch_size is None:
+                raise UsageError("No batch size: give one to the buffer or to sample(batch_size)")
+            return self._batch_size
+        if self._prefetch:
+            raise UsageError(
+                f"A batch of {batch_size} was asked for, and batches of {self._batch_size} are "
+                "prefetched"
+            )
+        return positive(batch_size, "batch_size")
+
+    def _take(self, size: int) -> tuple[Draw, Any]:
+        with self._lock:
+            if size != self._batch_size:
+                draw, future = self._draw(size), None
+            else:
+                draw, future = self._ahead.take(self._next_draw, self._make)
+            if future is None and getattr(self._storage, "cold", False):
+                self._look_ahead(draw, size)
+            gathered = self._gather(draw.rows) if future is None else None
+        return draw, self._finish(draw, gathered) if future is None else future.result()
+
+    def _next_draw(self) -> Draw:
+        return self._draw(self._batch_size or self._size(None))
+
+    def _draw(self, size: int) -> Draw:
+        rows, info = self._sampler.sample(self._storage, size)
+        return Draw(rows, info, self._sampler.ran_out)
+
+    def _look_ahead(self, draw: Draw, size: int) -> None:
+        """Have the rows that are likely to come next read from a disk while this batch is made.
+
+        The sampler is asked what it would draw now, which changes nothing. If something else draws
+        from its generator between two batches, others come: reads for nothing, so it is noticed.
+        """
+        if self._expected is not None:
+            self._misses = 0 if torch.equal(self._expected, draw.rows) else self._misses + 1
+        known = self._misses < LOOKAHEAD_MISSES
+        self._expected = self._sampler.foresee(self._storage, size) if known else None
+        if self._expected is not None:
+            storage: Any = self._storage  # of a kind that can be cold
+            storage.expect(self._expected)
+
+    def _make(self, draw: Draw) -> Any:
+        return self._finish(draw, self._gather(draw.rows))
+
+    def _gather(self, rows: Tensor) -> Any:
+        if self._collates and isinstance(self._storage, ListStorage):
+            return self._storage.get(rows)
+        batch = self._storage.gather(rows)
+        for derive in self._derived:
+            batch = derive(batch, rows, self._storage)
+        return batch
+
+    def _finish(self, draw: Draw, batch: Any) -> Any:
+        if draw.info and isinstance(batch, TensorDictBase):
+            self._sampler.complete(batch, draw.info)
+        return self._transformed(batch, {INDEX: draw.rows, **draw.info})
+
+    def _transformed(self, batch: Any, labels: dict[Any, Tensor] | None = None) -> Any:
+        batch = transformed((*self._first, *self._chain.outward), batch, labels)
+        return batch.pin_memory() if self._pin else batch
+
+    def _drop_drawn(self) -> None:
+        self._ahead.restore((), self._make)
+        self._ended = False
+
+    @property
+    def _grows(self) -> bool:
+        return isinstance(self._storage, GrowingStorage)
+
+    @property
+    def _growing(self) -> GrowingStorage:
+        if not isinstance(self._storage, GrowingStorage):
+            raise immutable("writing")
+        return self._storage
+
+    def _inward(self, data: Any, what: str) -> Any:
+        """Return rows to write as the transforms' `inv` make them; None: nothing is written."""
+        if isinstance(self._writer, ImmutableDatasetWriter):
+            raise immutable(what)
+        steps = self._chain.inward
+        if steps and isinstance(data, TensorDictBase):
+            data = data.copy()  # transforms set leaves in it
+        for step in steps:
+            data = None if data is None else step(data)
+        return data
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Tensor]]:
+        """Keep batches under way apart from a change of the rows that the block puts in the list."""
+        changed: list[Tensor] = []
+        with self._lock:
+            self._ahead.settle()
+            try:
+                yield changed
+            finally:
+                if changed and len(self._ahead):
+                    rows = torch.cat(changed)
+                    self._ahead.remake(
+                        lambda draw: bool(self._derived) or _has(draw, rows),
+                        self._make,
+                        lambda draw: self._again(draw, rows),
+                    )
+
+    def _again(self, draw: Draw, rows: Tensor) -> Draw | None:
+        """Return a draw as it is after `rows` were written: another one where these cut it apart."""
+        if not (self._sampler.keeps_together and _has(draw, rows)):
+            return draw
+        try:
+            instead = self._next_draw()
+        except UsageError:  # it is raised again when a batch is asked for
+            return None
+        return instead._replace(last=draw.last or instead.last)
+
+    def _new_lock(self) -> Any:
+        """Make what keeps reading and writing apart; a dataset needs nothing."""
+        return threading.RLock() if self._grows else nullcontext()
+
+    def _kinds(self) -> dict[str, Any]:
+        """Name what a state must be of to fit this buffer."""
+        kinds: dict[str, Any] = {
+            "sampler": type(self._sampler).__name__,
+            "writer": type(self._writer).__name__,
+        }
+        return kinds if self._grows else {**kinds, **self._origin()}
+
+    def _origin(self) -> dict[str, Any]:
+        """Return what tells which rows these are, of a storage that never changes."""
+        return {"rows": len(self)}
+
+
+def _has(draw: Draw, rows: Tensor) -> bool:
+    return bool(torch.isin(draw.rows, rows).any())
 
 
 class TensorDictReplayBuffer(ReplayBuffer):

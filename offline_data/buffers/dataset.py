@@ -1,37 +1,53 @@
-"""A dataset directory as an immutable replay buffer, with all that is known of the dataset."""
+"""A dataset directory, or a view of one, as an immutable replay buffer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import torch
+from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
-from offline_data.buffers.episodes import EpisodeTable
+from offline_data.buffers.encoded import ImageBytes, encoded_leaves
+from offline_data.buffers.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.saved_views import save_view, saved_rows
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.buffers.text import TextDecoder, decode_codes, vocabularies_of
 from offline_data.buffers.trajectories import TrajectoryStorage
-from offline_data.buffers.views.methods import MakesViews
-from offline_data.errors import MissingDependencyError
-from offline_data.preprocess.method import Preprocesses
+from offline_data.buffers.views import (
+    SubsetStorage,
+    rows_at,
+    rows_of_episodes,
+    split_episodes,
+    whole_of,
+)
+from offline_data.episodes.fields import Key, join_key
+from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.preprocess.api import Preprocesses
 from offline_data.store.library import entry_at, remove
+from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
 
+    from offline_data.buffers.bridges.numpy import Style
     from offline_data.buffers.derived.base import Derived
-    from offline_data.buffers.numpy_arrays import Style
-    from offline_data.buffers.samplers import Sampler
+    from offline_data.buffers.indexing import Index
+    from offline_data.buffers.views import RowMap
     from offline_data.buffers.writers import ImmutableDatasetWriter
     from offline_data.store.manifest import Manifest
 
+    SamplerLike = Sampler | Callable[[], Sampler]
 
-class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuffer):
+
+class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after
@@ -41,6 +57,9 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
     int64 `[B]`. Text leaves have int32 codes. Flags and rewards are `[B, 1]`.
 
     Batches are in memory of their own, each leaf contiguous and apart from the others.
+
+    `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: a buffer of
+    its own over the same files, without a copy. A view of a view is a view of the dataset.
 
     A pickled buffer carries its path, not its data. A `DataLoader` is best given a `ReplayDataset`;
     with torch's own samplers it takes the buffer and lists of rows, of `valid_rows`, for of other
@@ -67,18 +86,23 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
+        decode: Whether leaves of encoded images (`offline-data info` shows which are) are tensors
+            of their pixels, decoded in as many threads as torch has (`torch.get_num_threads`);
+            False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None where padded).
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
         UsageError: Invalid argument.
     """
 
+    episodes: EpisodeTable
+
     def __init__(
         self,
         path: str | os.PathLike[str],
         batch_size: int | None = None,
         *,
-        sampler: Sampler | Callable[[], Sampler] | None = None,
+        sampler: SamplerLike | None = None,
         writer: ImmutableDatasetWriter | None = None,
         collate_fn: Transform | None = None,
         pin_memory: bool = False,
@@ -90,6 +114,7 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         keys: Iterable[KeyLike] | None = None,
         derived: Iterable[Derived] = (),
         decode_text: bool = False,
+        decode: bool = True,
     ) -> None:
         steps = DatasetStorage(
             Path(path).expanduser().absolute(),
@@ -97,12 +122,17 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
             device=device,
             pin_memory=pin_memory,
             in_memory=in_memory,
+            decode=decode,
         )
         self._steps_storage = steps
-        self._words = vocabularies_of(steps.reader, steps.keys)
+        words = {key: steps.reader.words(key) for key in steps.keys}
+        self._words = {key: known for key, known in words.items() if known is not None}
         self.episodes = EpisodeTable(steps.reader)
         if decode_text and self._words:
             self._first = (TextDecoder(self._words), *self._first)
+        images = [key for key in encoded_leaves(steps.reader) if key in steps.keys]
+        if images and not decode:
+            self._first = (ImageBytes(steps.reader, images), *self._first)
         super().__init__(
             TrajectoryStorage(steps, self._words) if split_trajs else steps,
             sampler=sampler,
@@ -161,7 +191,127 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         Raises:
             UsageError: The leaf is not text, or a number is no code of it.
         """
-        return decode_codes(as_key(key), self._words, codes)
+        return _decoded(as_key(key), self._words, codes)
+
+    def filter(
+        self,
+        where: Callable[[EpisodeTable], Index],
+        *,
+        sampler: SamplerLike | None = None,
+        batch_size: int | None = None,
+    ) -> DatasetView:
+        """Return a view of the episodes that a function chooses; nothing is copied.
+
+        ```python
+        good = ds.filter(lambda episodes: episodes["return"] > 100)
+        ```
+
+        Args:
+            where: Called once with `episodes`; returns a bool mask `[E]`, or numbers of rows of
+                that table (the view has the episodes in that order).
+            sampler: Of the view, or what makes it; None: a `RandomSampler`.
+            batch_size: Of the view; None: this buffer's.
+
+        Raises:
+            UsageError, IndexError: `where` returned neither.
+        """
+        chosen: Any = where(self.episodes)
+        if isinstance(chosen, bool):
+            raise UsageError(
+                f"The function of filter returned {chosen}; expected a mask with an item for each of "
+                f"the {len(self.episodes)} episodes, or their numbers",
+                hint='it is called once, with columns: lambda episodes: episodes["return"] > 100',
+            )
+        return self.episodes_at(chosen, sampler=sampler, batch_size=batch_size)
+
+    def episodes_at(
+        self,
+        numbers: Index,
+        *,
+        sampler: SamplerLike | None = None,
+        batch_size: int | None = None,
+    ) -> DatasetView:
+        """Return a view of the episodes at these rows of `episodes`, in that order; see `filter`."""
+        rows = rows_of_episodes(self.storage, numbers)
+        return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
+
+    def split(
+        self,
+        *,
+        seed: int = 0,
+        sampler: Callable[[], Sampler] | None = None,
+        batch_size: int | None = None,
+        **shares: float,
+    ) -> dict[str, DatasetView]:
+        """Deal the episodes out at random to views that have none in common.
+
+        ```python
+        parts = ds.split(train=0.9, val=0.1, seed=0)
+        ```
+
+        Which episodes a view has follows from the seed, their number and the shares, and is the
+        same on every machine; they stand in the order of this buffer.
+
+        Args:
+            seed: Not negative.
+            sampler: Function that makes the sampler of each view; None: a `RandomSampler` each.
+            batch_size: Of the views; None: this buffer's.
+            **shares: Part of the episodes by the name of the view; they sum to 1 or less.
+
+        Raises:
+            UsageError: Invalid shares, or a share without an episode; one sampler for all views.
+        """
+        if isinstance(sampler, Sampler):
+            raise UsageError(
+                f"{sampler!r} was given for all views of a split, and a sampler belongs to one buffer",
+                hint="give what makes one: sampler=lambda: RandomSampler(seed=0)",
+            )
+        return {
+            name: self.episodes_at(numbers, sampler=sampler, batch_size=batch_size)
+            for name, numbers in split_episodes(len(self.episodes), shares, seed).items()
+        }
+
+    def subset(
+        self,
+        index: Index,
+        *,
+        sampler: SamplerLike | None = None,
+        batch_size: int | None = None,
+    ) -> DatasetView:
+        """Return a view of some rows, in that order, repeated ones as often as they are named.
+
+        Args:
+            index: Rows of this buffer, see `buffer[index]`.
+            sampler: See `filter`.
+            batch_size: See `filter`.
+
+        Raises:
+            IndexError: A row that is not there.
+            UsageError: Something that is no index.
+        """
+        rows = rows_at(self.storage, index)
+        return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
+
+    def saved_view(
+        self,
+        name: str | os.PathLike[str],
+        *,
+        sampler: SamplerLike | None = None,
+        batch_size: int | None = None,
+    ) -> DatasetView:
+        """Return a view that was saved by `view.save(name)`.
+
+        Args:
+            name: Its name, or the path of its file.
+            sampler: See `filter`.
+            batch_size: See `filter`.
+
+        Raises:
+            NotFoundError: There is none; the hint names those that are there.
+            IntegrityError: It is damaged, or was made of another dataset.
+        """
+        rows = saved_rows(self.storage, self._steps_storage.reader, name)
+        return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
 
     def to_numpy(
         self,
@@ -176,13 +326,14 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
             style: `"transitions"`: rows that may be bootstrapped from, without `timeouts`;
                 `"episodes"`: all rows, to be cut where `terminals | timeouts`; `"qlearning"`: what
                 D4RL's `qlearning_dataset` gives. The table in
-                `offline_data.buffers.numpy_arrays.to_numpy` says more, of the next two too.
+                `offline_data.buffers.bridges.numpy.to_numpy` says more, of the next two too.
             observation_key: Leaf that is the observation; needed where there are several.
             copy: Whether arrays are copies.
         """
-        from offline_data.buffers.numpy_arrays import to_numpy
+        from offline_data.buffers.bridges.numpy import to_numpy
 
-        return to_numpy(self, style, observation_key=observation_key, copy=copy)
+        storage: Any = self.storage
+        return to_numpy(storage, style, observation_key=observation_key, copy=copy)
 
     def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
         """Return TorchRL's own `TensorDictReplayBuffer` over the same files.
@@ -190,23 +341,20 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         Args:
             valid_only: Whether to leave out transitions whose next observation is unknown and that
                 are not terminated: TorchRL's samplers draw any row there is.
-            **options: See `offline_data.buffers.torchrl.to_torchrl`.
+            **options: See `offline_data.buffers.bridges.torchrl.to_torchrl`.
 
         Raises:
             MissingDependencyError: torchrl is not installed, or cannot be imported.
             UsageError: Invalid argument.
         """
         try:
-            from offline_data.buffers.torchrl import to_torchrl
+            from offline_data.buffers.bridges.torchrl import to_torchrl
         except ImportError as error:
             raise MissingDependencyError(
                 f"to_torchrl needs torchrl, which cannot be imported: {error}",
                 hint="pip install 'offline-data[torchrl]'",
             ) from error
         return to_torchrl(self, valid_only=valid_only, **options)
-
-    def _origin(self) -> dict[str, Any]:
-        return {**super()._origin(), "dataset": self.manifest.id}
 
     def delete(self) -> None:
         """Delete the dataset directory, and nothing else; batches already drawn stay.
@@ -219,3 +367,144 @@ class BaseDatasetExperienceReplay(MakesViews, Preprocesses, TensorDictReplayBuff
         """
         remove(entry_at(self.data_path))
         self._steps_storage.close()
+
+    def _origin(self) -> dict[str, Any]:
+        return {**super()._origin(), "dataset": self.manifest.id}
+
+
+class DatasetView(BaseDatasetExperienceReplay):
+    """Some rows of a dataset, in an order of their own; made by `filter`, `split`, `subset`, ….
+
+    A buffer like the dataset's: `view[0]` is the view's first row, samplers draw rows of the view,
+    and slices, n-step returns and whatever else looks at neighbours see its episodes only. What a
+    view has of an episode may be pieces of it: they count as runs of their own, and nothing reaches
+    from one piece to the next.
+
+    All numbers are the view's own: `view[batch["index"]]` are the rows of a batch, and
+    `view.episodes["return"][batch["episode"]]` the returns of their episodes; `episodes` has the
+    view's episodes only, see `ViewEpisodes`. The dataset's numbers are in the leaves
+    `dataset_index` and `dataset_episode`, so that rows of two views can be compared, whether the
+    views were made of the dataset or of other views.
+
+    Nothing is copied: a view of whole episodes takes about 40 bytes for each, another at most 8 for
+    each row. A pickled one carries that and the dataset's path.
+
+    Keys, device, transforms and everything else are as in the buffer it was made of, at the time;
+    not so the sampler, for a sampler belongs to one buffer.
+
+    Args:
+        buffer: The dataset, or a view of it.
+        rows: Rows of the whole dataset.
+        sampler: None: a `RandomSampler`.
+        batch_size: None: that of `buffer`.
+    """
+
+    episodes: ViewEpisodes
+
+    def __init__(
+        self,
+        buffer: BaseDatasetExperienceReplay,
+        rows: RowMap,
+        *,
+        sampler: SamplerLike | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        storage = SubsetStorage(whole_of(buffer.storage)[0], rows)
+        self._steps_storage = buffer._steps_storage
+        self._words = buffer._words
+        self._first = buffer._first
+        self.episodes = ViewEpisodes(storage)
+        TensorDictReplayBuffer.__init__(
+            self,
+            storage,
+            sampler=sampler,
+            batch_size=buffer.batch_size if batch_size is None else batch_size,
+            prefetch=buffer._prefetch,
+            derived=buffer._derived,
+            priority_key=buffer.priority_key,
+        )
+        self._chain = buffer._chain
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the dataset, with `counts` of the view's rows.
+
+        Tables, files and digests are the dataset's.
+        """
+        return replace(super().manifest, counts=self.storage.counts)
+
+    @property
+    def storage(self) -> SubsetStorage:
+        """Storage that batches come from."""
+        assert isinstance(self._storage, SubsetStorage)  # noqa: S101 - it was made here
+        return self._storage
+
+    @property
+    def rows(self) -> Tensor:
+        """The dataset's row of each row of the view, int64 `[len]`; made when asked for."""
+        return self.storage.row_map.at(torch.arange(len(self)))
+
+    def save(self, name: str | os.PathLike[str]) -> Path:
+        """Write which rows the view has, and nothing else, to a small file.
+
+        Args:
+            name: A name, for `ds.saved_view(name)`; or the path of a file `*.npz`. A file that is
+                there is replaced.
+
+        Returns:
+            The file; see `offline_data.buffers.saved_views` for where it is and what it holds.
+
+        Raises:
+            UsageError: Neither a name nor a path of such a file.
+            AccessError, NoSpaceError: It cannot be written.
+        """
+        return save_view(self.storage, self._steps_storage.reader, name)
+
+    def delete(self) -> NoReturn:
+        """Raise `UsageError`: a view has no files of its own."""
+        raise UsageError(
+            "A view is rows of a dataset, and deleting it would delete all of them",
+            hint=f"open_dataset({str(self.data_path)!r}).delete() deletes the dataset",
+        )
+
+    def _origin(self) -> dict[str, Any]:
+        return {**super()._origin(), "view": self.storage.row_map.digest()}
+
+    def __repr__(self) -> str:
+        return (
+            f"DatasetView({len(self)} rows of {len(self.episodes)} episodes of {self.manifest.id}, "
+            f"sampler={self.sampler!r}, batch_size={self.batch_size})"
+        )
+
+
+class TextDecoder:
+    """Replaces the codes of every text leaf of a batch by strings (`NonTensorStack`).
+
+    Args:
+        words: Vocabularies by key.
+    """
+
+    def __init__(self, words: Mapping[Key, list[str]]) -> None:
+        self._words = words
+
+    def __call__(self, batch: Any) -> Any:
+        """Decode a batch in place, and return it."""
+        for key in self._words:
+            texts = _decoded(key, self._words, batch.get(key))
+            if isinstance(texts, list) and batch.batch_dims:
+                batch.set(key, NonTensorStack.from_list(texts))
+            else:
+                batch.set(key, NonTensorData(texts, batch_size=batch.batch_size))
+        return batch
+
+
+def _decoded(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
+    """Return the strings of codes of one leaf; see `BaseDatasetExperienceReplay.decode`."""
+    if key not in words:
+        texts = ", ".join(map(join_key, words)) or "none"
+        raise UsageError(f"{join_key(key)!r} is not a text leaf; text leaves: {texts}")
+    values = codes.cpu().numpy() if isinstance(codes, torch.Tensor) else np.asarray(codes)
+    count = len(words[key])
+    if values.size and not -1 <= values.min() <= values.max() < count:
+        raise UsageError(f"{join_key(key)!r} has codes from -1 to {count - 1}; found {values}")
+    return decode(values, words[key]).tolist()

@@ -1,8 +1,7 @@
-"""The episodes of a dataset as columns."""
+"""The episodes of a dataset, or of a view of it, as columns."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from offline_data.store.reader import DatasetReader, decode
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from offline_data.buffers.views import SubsetStorage
 
 
 class EpisodeTable:
@@ -40,18 +41,18 @@ class EpisodeTable:
         """Return `E`."""
         return self._reader.episode_count
 
-    @cached_property
+    @property
     def columns(self) -> list[Key]:
         """Keys of all columns."""
         return list(self._reader.episodes)
 
     def __contains__(self, key: KeyLike) -> bool:
-        return as_key(key) in self.columns
+        return as_key(key) in self._reader.episodes
 
     def __getitem__(self, key: KeyLike) -> Any:
         """Return one column; raises `NotFoundError`."""
         name = as_key(key)
-        if name not in self.columns:
+        if name not in self:
             known = ", ".join(map(join_key, self.columns))
             raise NotFoundError(f"Episodes have no column {join_key(name)!r}; there are {known}")
         if name not in self._read:
@@ -60,15 +61,16 @@ class EpisodeTable:
 
     def __getattr__(self, name: str) -> Any:
         """Return the column of that name; a trailing underscore is for Python's keywords."""
-        if name.startswith("_") or (name.rstrip("_"),) not in self.columns:
+        if name.startswith("_") or (name.rstrip("_"),) not in self:
             raise AttributeError(f"Episodes have no column {name!r}")
-        return self[name.rstrip("_")]
+        return self[(name.rstrip("_"),)]
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(key[0] for key in self.columns if len(key) == 1)]
 
     def __repr__(self) -> str:
-        return f"EpisodeTable({len(self)} episodes: {', '.join(map(join_key, self.columns))})"
+        names = ", ".join(map(join_key, self.columns))
+        return f"EpisodeTable({len(self)} episodes: {names})"
 
     def _load(self, key: Key) -> Tensor | list[Any]:
         values = self._reader.episodes[key]
@@ -76,3 +78,42 @@ class EpisodeTable:
         if words is not None:
             return list(decode(values, words).tolist())
         return torch.from_numpy(np.array(values))
+
+
+class ViewEpisodes(EpisodeTable):
+    """The episodes that a view has rows of, each once, in the order in which they come in it.
+
+    `start` and `length` are the view's: the row of the view that the episode begins at, and how
+    many rows of it the view has. Of a view of whole episodes, `view[start : start + length]` is the
+    episode; where a view has rows of an episode in several places, or twice, they are the first of
+    them and the number of all. Other columns (`return`, flags, `id`, …) say of the whole episode
+    what the dataset says. `batch["episode"]` has row numbers of this table.
+
+    Args:
+        storage: The view's.
+    """
+
+    numbers: Tensor
+    """The episodes' numbers in the dataset, int64 `[E]`: `batch["dataset_episode"]` has them."""
+
+    def __init__(self, storage: SubsetStorage) -> None:
+        super().__init__(storage.steps.reader)
+        self.numbers = storage.episodes
+        self._storage = storage
+
+    def __len__(self) -> int:
+        """Return `E`."""
+        return len(self.numbers)
+
+    def _load(self, key: Key) -> Tensor | list[Any]:
+        pieces = self._storage.transitions
+        episode = self._storage.episode_rows(self._storage.steps.runs().of(pieces.first)).cpu()
+        if key == ("length",):
+            return torch.zeros_like(self.numbers).scatter_add_(0, episode, pieces.lengths)
+        if key == ("start",):
+            most = torch.full_like(self.numbers, pieces.count)
+            return most.scatter_reduce_(0, episode, pieces.starts[:-1], "amin")
+        whole = super()._load(key)
+        if isinstance(whole, list):
+            return [whole[number] for number in self.numbers.tolist()]
+        return whole[self.numbers]

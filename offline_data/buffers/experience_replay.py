@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.load import Download, bring
+from offline_data.buffers.load import Download, ensure_dataset
 from offline_data.buffers.samplers import RandomSampler, Sampler
 from offline_data.config import resolve_settings
 from offline_data.errors import UsageError
@@ -41,7 +41,7 @@ class _OfSource(BaseDatasetExperienceReplay):
     root: Path
     """Folder of all datasets."""
 
-    def _bring(
+    def _directory(
         self,
         dataset_id: str,
         root: str | os.PathLike[str] | None,
@@ -57,7 +57,7 @@ class _OfSource(BaseDatasetExperienceReplay):
             )
         settings = resolve_settings(root=root, offline=offline)
         self.dataset_id, self.root = dataset_id, settings.root
-        return bring(str(dataset), settings, download=download)
+        return ensure_dataset(str(dataset), settings, download=download)
 
 
 class MinariExperienceReplay(_OfSource):
@@ -103,7 +103,7 @@ class MinariExperienceReplay(_OfSource):
     ) -> None:
         offline = True if load_from_local_minari else None
         super().__init__(
-            self._bring(dataset_id, root, download=download, offline=offline),
+            self._directory(dataset_id, root, download=download, offline=offline),
             batch_size,
             sampler=sampler,
             writer=writer,
@@ -176,7 +176,7 @@ class D4RLExperienceReplay(_OfSource):
         if terminate_on_end and sampler is None:
             sampler = RandomSampler(valid_only=False)
         super().__init__(
-            self._bring(dataset_id, root, download=download),
+            self._directory(dataset_id, root, download=download),
             batch_size,
             sampler=sampler,
             writer=writer,

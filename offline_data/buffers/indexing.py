@@ -43,10 +43,15 @@ def rows_of(index: Index, length: int) -> Tensor:
         return torch.arange(len(run)) * run.step + run.start
     rows = _as_tensor(index)
     if rows.dtype == torch.bool:
-        return _from_mask(rows, length)
+        if rows.shape != (length,):
+            raise IndexError(f"A mask of shape {list(rows.shape)} does not fit {length} rows")
+        return rows.cpu().nonzero()[:, 0]
     if rows.dtype.is_floating_point or rows.dtype.is_complex:
         raise UsageError(f"Row numbers must be integers, not {rows.dtype}")
-    return _in_range(rows.to(dtype=torch.int64, device="cpu"), length)
+    rows = rows.to(dtype=torch.int64, device="cpu")
+    if rows.numel() and not -length <= int(rows.min()) <= int(rows.max()) < length:
+        raise IndexError(f"Rows {int(rows.min())} to {int(rows.max())} asked for, of {length}")
+    return torch.where(rows < 0, rows + length, rows)
 
 
 def _as_tensor(index: Any) -> Tensor:
@@ -65,15 +70,3 @@ def _as_tensor(index: Any) -> Tensor:
             "a tensor or a bool mask",
             hint='for one leaf of all transitions: buffer[:]["observation"]',
         ) from error
-
-
-def _from_mask(mask: Tensor, length: int) -> Tensor:
-    if mask.shape != (length,):
-        raise IndexError(f"A mask of shape {list(mask.shape)} does not fit {length} rows")
-    return mask.cpu().nonzero()[:, 0]
-
-
-def _in_range(rows: Tensor, length: int) -> Tensor:
-    if rows.numel() and not -length <= int(rows.min()) <= int(rows.max()) < length:
-        raise IndexError(f"Rows {int(rows.min())} to {int(rows.max())} asked for, of {length}")
-    return torch.where(rows < 0, rows + length, rows)

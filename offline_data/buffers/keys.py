@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 KeyLike: TypeAlias = str | tuple[str, ...]
 """A key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""
 
+NestedKey: TypeAlias = str | tuple[str, ...]
+"""A key as tensordict has it, where a string is one name; see `path_of`."""
+
 
 def as_key(key: KeyLike) -> Key:
     """Read a key in any of its forms.
@@ -23,6 +26,11 @@ def as_key(key: KeyLike) -> Key:
         True
     """
     return split_key(key) if isinstance(key, str) else tuple(key)
+
+
+def path_of(key: NestedKey) -> Key:
+    """Return a key of tensordict as a tuple, its parts as they are."""
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
@@ -38,14 +46,10 @@ def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     heads = [as_key(key) for key in wanted]
     for head in heads:
         if not any(key[: len(head)] == head for key in known):
-            raise _unknown(head, known)
+            names = [join_key(leaf) for leaf in known]
+            near = nearest(join_key(head), names)
+            raise UsageError(
+                f"There is no leaf {join_key(head)!r}; there are {', '.join(names)}",
+                hint=f"did you mean {' or '.join(near)}?" if near else None,
+            )
     return [key for key in known if any(key[: len(head)] == head for head in heads)]
-
-
-def _unknown(key: Key, known: Sequence[Key]) -> UsageError:
-    names = [join_key(leaf) for leaf in known]
-    near = nearest(join_key(key), names)
-    return UsageError(
-        f"There is no leaf {join_key(key)!r}; there are {', '.join(names)}",
-        hint=f"did you mean {' or '.join(near)}?" if near else None,
-    )

@@ -1,19 +1,24 @@
-"""`load_dataset` and `open_dataset`: from an id, or a directory, to a buffer."""
+"""`load_dataset` and its like: from an id, a directory or a saved view to a buffer."""
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.registered import registered_first
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
+from offline_data.buffers.saved_views import dataset_beside, read_view
 from offline_data.config import Settings, resolve_settings, user_path
-from offline_data.errors import UsageError
+from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id
+from offline_data.store.layout import MANIFEST
+from offline_data.store.library import find, how_to_get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     import torch
 
@@ -25,7 +30,20 @@ if TYPE_CHECKING:
     from offline_data.store.layout import LayoutName
 
 Download: TypeAlias = Literal["force"] | bool
-"""Whether to bring what is not here; `"force"`: bring it again."""
+"""Whether to download and convert what is not on this disk; `"force"`: do so again."""
+
+Factory: TypeAlias = "Callable[..., Any]"
+"""Called as `factory(name, **options)` for the id `prefix:name`; returns a buffer."""
+
+Loader = TypeVar("Loader", bound="Callable[..., Any]")
+
+_FACTORIES: dict[str, Factory | str] = {}
+
+_DATA_OPTIONS = (
+    *("root", "download", "revision", "layout", "view"),
+    *("keys", "device", "derived", "decode_text", "decode", "split_trajs"),
+)
+"""Options of `load_dataset` that say what the data are; the others are TorchRL's buffer's."""
 
 
 def open_dataset(
@@ -41,7 +59,29 @@ def open_dataset(
     return BaseDatasetExperienceReplay(path, batch_size, **options)
 
 
-@registered_first
+def _registered_first(load: Loader) -> Loader:
+    """Let `load(id, …)` ask what was registered for the prefix of `id`, before anything else."""
+
+    @functools.wraps(load)
+    def loads(id: Any, *args: Any, **options: Any) -> Any:
+        prefix, colon, name = id.partition(":") if isinstance(id, str) else ("", "", "")
+        factory = _FACTORIES.get(prefix.strip().lower()) if colon else None
+        if factory is None or looks_like_path(id):
+            return load(id, *args, **options)
+        if isinstance(factory, str):
+            module, _, attribute = factory.partition(":")
+            try:
+                factory = cast("Factory", getattr(import_module(module), attribute))
+            except (ImportError, AttributeError) as error:
+                raise NotFoundError(
+                    f"{factory!r}, registered for {prefix!r}, cannot be imported: {error}"
+                ) from error
+        return factory(name, *args, **options)
+
+    return cast("Loader", loads)
+
+
+@_registered_first
 def load_dataset(
     id: str | os.PathLike[str],
     batch_size: int | None = None,
@@ -62,9 +102,10 @@ def load_dataset(
     keys: Iterable[KeyLike] | None = None,
     derived: Iterable[Derived] = (),
     decode_text: bool = False,
+    decode: bool = True,
     view: str | os.PathLike[str] | None = None,
 ) -> BaseDatasetExperienceReplay:
-    """Load a dataset, brought to this disk first if need be.
+    """Load a dataset, downloaded and converted first if need be.
 
     Args:
         id: `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
@@ -72,8 +113,8 @@ def load_dataset(
         batch_size: Rows of a batch where `sample` is not told.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
             user's cache folder.
-        download: True: fetch and convert what is not here; False: only what is here; `"force"`:
-            fetch and convert again.
+        download: True: download and convert what is not here; False: only what is here;
+            `"force"`: download and convert again.
         revision: Revision of the source; None: the newest here, else the source's newest.
         layout: `compact` or `ted`; None: as it is, `compact` where it is converted now.
         sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or one of your own.
@@ -88,6 +129,7 @@ def load_dataset(
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
         decode_text: Whether text leaves are strings; slow.
+        decode: Whether encoded images are tensors of pixels, and not their bytes.
         view: Name, or file, of a view that was saved of it: the buffer is that view.
 
     Returns:
@@ -100,9 +142,8 @@ def load_dataset(
         UsageError: Invalid argument.
     """
     settings = resolve_settings(root=root)
-    path = bring(id, settings, download=download, revision=revision, layout=layout)
     dataset = BaseDatasetExperienceReplay(
-        path,
+        ensure_dataset(id, settings, download=download, revision=revision, layout=layout),
         batch_size,
         sampler=sampler,
         writer=writer,
@@ -116,11 +157,12 @@ def load_dataset(
         keys=keys,
         derived=derived,
         decode_text=decode_text,
+        decode=decode,
     )
     return dataset if view is None else dataset.saved_view(view, sampler=dataset.sampler)
 
 
-def bring(
+def ensure_dataset(
     id: str | os.PathLike[str],
     settings: Settings,
     *,
@@ -128,7 +170,7 @@ def bring(
     revision: str | None = None,
     layout: LayoutName | None = None,
 ) -> Path:
-    """Return the directory of a dataset, brought here first if need be; see `load_dataset`."""
+    """Return the directory of a dataset, downloaded and converted if need be; see `load_dataset`."""
     from offline_data.ingest import ensure
 
     if download not in {True, False, "force"}:
@@ -142,3 +184,116 @@ def bring(
             )
         text = str(parse_id(text).at(revision))
     return ensure(text, settings=settings, download=download, layout=layout)
+
+
+def open_view(
+    path: str | os.PathLike[str],
+    batch_size: int | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> DatasetView:
+    """Open a saved view, and its dataset with it.
+
+    The dataset is looked for beside the view, then where it was when the view was saved, then
+    under the root; nothing is downloaded.
+
+    Args:
+        path: The file that `DatasetView.save` wrote.
+        batch_size: Rows of a batch where `sample` is not told.
+        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
+        **options: See `BaseDatasetExperienceReplay`.
+
+    Raises:
+        NotFoundError: There is no such file, or the dataset is not on this disk.
+        IntegrityError: It is damaged, or its dataset is not what it was.
+        OfflineDataError: See `BaseDatasetExperienceReplay`.
+    """
+    file = Path(path).expanduser().absolute()
+    saved = read_view(file)
+    places = [place for place in (dataset_beside(file), Path(saved.path)) if place is not None]
+    folder = next((place for place in places if (place / MANIFEST).exists()), None)
+    if folder is None:
+        dataset_id, settings = parse_id(saved.dataset), resolve_settings(root=root)
+        entry = find(settings.root, dataset_id)
+        if entry is None:
+            raise NotFoundError(
+                f"The view {file} is of {dataset_id}, which is neither in {saved.path} nor under "
+                f"{settings.root}",
+                hint=how_to_get(dataset_id),
+            )
+        folder = entry.path
+    dataset = BaseDatasetExperienceReplay(folder, batch_size, **options)
+    return dataset.saved_view(file, sampler=dataset.sampler)
+
+
+def torchrl_dataset(id: str, **options: Any) -> Any:
+    """Load a dataset as TorchRL's buffer: `load_dataset(id, …).to_torchrl(…)`.
+
+    After `register_dataset(…)`, it is what
+    `torchrl.data.datasets.load_dataset("offline_data:" + id)` calls.
+
+    Args:
+        id: `source:name[@revision]`, or the path of a dataset directory.
+        **options: Those of `load_dataset` that say what the data are (`root`, `download`, `keys`,
+            …), and those of `to_torchrl`.
+
+    Raises:
+        OfflineDataError: See `load_dataset` and `to_torchrl`.
+    """
+    own = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
+    return load_dataset(id, **own).to_torchrl(**options)
+
+
+def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = False) -> None:
+    """Make `load_dataset("prefix:name", **options)` call `dataset("name", **options)`.
+
+    TorchRL's function of that name, for this package; registering the same in TorchRL's registry
+    is up to you. If TorchRL is installed (0.14 and newer have a registry), the prefix
+    `offline_data` becomes known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)`
+    then loads whatever `load_dataset(id)` here does, see `torchrl_dataset`. That imports torchrl.
+
+    An adapter that converts other people's data does not go here: see `offline_data.sources`.
+
+    Args:
+        prefix: Not empty, without `:`; lower and upper case are the same.
+        dataset: Callable, or `"module:attribute"`, imported on first use.
+        replace: Whether it may take the place of what was registered before, or of a source.
+
+    Raises:
+        UsageError: A prefix that is taken or invalid; neither something to call nor a name.
+
+    Example:
+        >>> register_dataset("squares", lambda name, **options: int(name) ** 2, replace=True)
+        >>> load_dataset("squares:7")
+        49
+    """
+    name = prefix.strip().lower()
+    if not name or ":" in name:
+        raise UsageError(f"The prefix is {prefix!r}; expected a word without ':'")
+    if not callable(dataset) and not (isinstance(dataset, str) and all(dataset.partition(":"))):
+        raise UsageError(
+            f"{dataset!r} cannot load datasets; expected a callable, or 'module:attribute'"
+        )
+    if not replace and (name in _FACTORIES or _is_source(name)):
+        raise UsageError(f"The prefix {name!r} is taken", hint="choose another, or replace=True")
+    _FACTORIES[name] = dataset
+    if find_spec("torchrl") is not None:
+        try:
+            from offline_data.buffers.bridges.torchrl import register_in_torchrl
+
+            register_in_torchrl()
+        except ImportError:  # ours for a missing registry is one too
+            return
+
+
+def _is_source(name: str) -> bool:
+    from offline_data.ingest import known_names
+
+    try:
+        known_names(name)
+    except NotFoundError:
+        return False
+    except MissingDependencyError:
+        return True
+    return True

@@ -86,12 +86,9 @@ class Prefetcher:
     def remake(
         self, stale: Callable[[Draw], bool], make: Make, again: Callable[[Draw], Draw | None]
     ) -> None:
-        """Make the batches of stale draws again, in their places.
+        """Make the batches of stale draws again, in their places, of what `again` draws instead.
 
-        Args:
-            stale: Says which.
-            make: Makes them.
-            again: Gives the draw to make instead, or None, where there is nothing to draw now.
+        None of it: there is nothing to draw now.
         """
         waiting, self._queue = self._queue, deque()
         for draw, future in waiting:
@@ -99,13 +96,6 @@ class Prefetcher:
                 self._queue.append((draw, future))
             elif (instead := again(draw)) is not None:
                 self._submit(instead, make)
-
-    def close(self) -> None:
-        """Drop what is under way and end the threads."""
-        self._queue.clear()
-        if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
-        self._threads = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Take draws along, and leave threads behind."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ def reduced(values: Tensor, reduction: str) -> Tensor:
         `[B]`; of integers the mean is a float32.
 
     Example:
-        >>> import torch
         >>> reduced(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "sum")
         tensor([3., 7.])
     """
@@ -42,3 +43,85 @@ def reduced(values: Tensor, reduction: str) -> Tensor:
     result = getattr(flat, check_reduction(reduction))(dim=1)
     one: Tensor = result[0] if isinstance(result, tuple) else result
     return one
+
+
+def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
+    """Give each row one priority.
+
+    Args:
+        priority: One for all; or of `shape`; or with further dimensions, which are reduced.
+        shape: Of the rows.
+        reduction: See `reduced`.
+
+    Returns:
+        As many as there are rows, in one dimension.
+
+    Raises:
+        UsageError: Another shape.
+    """
+    count = shape.numel()
+    if priority.numel() == count:
+        return priority.reshape(-1)
+    if priority.numel() == 1:
+        return priority.reshape(1).expand(count)
+    if priority.shape[: len(shape)] != shape or not priority.numel():
+        raise UsageError(
+            f"Priorities of shape {list(priority.shape)} do not fit rows of shape {list(shape)}",
+            hint="give one number, or one for each row",
+        )
+    return reduced(priority.reshape(count, -1), reduction)
+
+
+def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor:
+    """Reduce the priorities of a trajectory's steps to one, padding left out.
+
+    Args:
+        priority: `[B, T, …]`.
+        mask: Which steps are not padding, bool `[B, T]`, one of each trajectory at least.
+        reduction: See `reduced`.
+
+    Returns:
+        `[B]`, floating-point.
+
+    Example:
+        >>> steps = torch.tensor([[1.0, 5.0, 9.0], [4.0, 3.0, 2.0]])
+        >>> mask = torch.tensor([[True, True, False], [True, True, True]])
+        >>> one_per_trajectory(steps, mask, "mean").tolist()
+        [3.0, 3.0]
+    """
+    count = len(priority)
+    values = priority.detach().reshape(*mask.shape, -1).double()
+    known = mask.to(values.device)[..., None].expand_as(values).reshape(count, -1)
+    values = values.reshape(count, -1)
+    if reduction == "median":
+        return values.masked_fill(~known, float("nan")).nanmedian(1).values
+    if reduction in ("max", "min"):
+        nothing = float("-inf" if reduction == "max" else "inf")
+        return reduced(values.masked_fill(~known, nothing), reduction)
+    sums = values.masked_fill(~known, 0.0).sum(1)
+    return sums / known.sum(1) if reduction == "mean" else sums
+
+
+def one_per_update(rows: Tensor, priority: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Reduce the priorities of rows that come several times to one: the sum, mean or median.
+
+    Args:
+        rows: int64 `[n]`.
+        priority: `[n]`, floating-point; what is returned is of its type.
+        reduction: `"sum"`, `"mean"`, or `"median"`, the lower of the two in the middle.
+
+    Example:
+        >>> once, mean = one_per_update(
+        ...     torch.tensor([7, 2, 7]), torch.tensor([1.0, 5.0, 2.0]), "mean"
+        ... )
+        >>> once.tolist(), mean.tolist()
+        ([2, 7], [5.0, 1.5])
+    """
+    once, which, counts = torch.unique(rows, return_inverse=True, return_counts=True)
+    if reduction != "median":
+        sums = torch.zeros(len(once), dtype=torch.float64).index_add_(0, which, priority.double())
+        return once, (sums / counts if reduction == "mean" else sums).to(priority.dtype)
+    ascending = torch.argsort(priority, stable=True)
+    by_row = ascending[torch.argsort(which[ascending], stable=True)]
+    middle = counts.cumsum(0) - counts + (counts - 1) // 2
+    return once, priority[by_row[middle]]

@@ -1,22 +1,26 @@
-"""Whole episodes as rows: padded to the longest one, made for every batch and not stored."""
+"""Trajectories side by side, padded: as the rows of a storage, or made of transitions in a row."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers.base import RowSet, Runs
+from offline_data.buffers.storage.tensors import leaves_of
+from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from tensordict import TensorDict
+    from tensordict import TensorDict, TensorDictBase
     from torch import Tensor
 
-    from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.keys import KeyLike, NestedKey
     from offline_data.buffers.storage import DatasetStorage
     from offline_data.episodes import Key
 
@@ -72,11 +76,11 @@ class TrajectoryStorage:
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the episodes `rows`, `[B, T]`."""
         longest = int(self._lengths.max())
-        steps, mask = padded_rows(self._starts[rows], self._lengths[rows], longest)
+        steps, mask = _padded_rows(self._starts[rows], self._lengths[rows], longest)
         mask = mask.to(self._steps.device)
         batch = self._steps.gather(steps.reshape(-1)).reshape(mask.shape)
         for key in batch.keys(include_nested=True, leaves_only=True):
-            fill(batch.get(key), mask, -1 if key in self._texts else 0)
+            _fill(batch.get(key), mask, -1 if key in self._texts else 0)
         batch.set(DATASET_INDEX, batch.get("index"))
         batch.set("index", rows.to(mask.device)[:, None].expand(mask.shape).contiguous())
         batch.set(MASK, mask)
@@ -84,26 +88,112 @@ class TrajectoryStorage:
         return batch
 
 
-def padded_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Lay runs of rows out side by side, each filled up by its last row.
-
-    Args:
-        starts: First row of each run, int64 `[R]`.
-        lengths: Rows of each run, int64 `[R]`, at least one.
-        width: Columns; at least as many as the longest run has rows.
-
-    Returns:
-        Rows, int64 `[R, width]`, and which of them are there, bool `[R, width]`.
-
-    Example:
-        >>> padded_rows(torch.tensor([0, 3]), torch.tensor([3, 1]), 3)[0].tolist()
-        [[0, 1, 2], [3, 3, 3]]
-    """
+def _padded_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Lay runs out side by side, filled up by their last rows: rows and mask, `[R, width]`."""
     time = torch.arange(width, device=starts.device)
     rows = starts[:, None] + torch.minimum(time, lengths[:, None] - 1)
     return rows, time < lengths[:, None]
 
 
-def fill(leaf: Tensor, mask: Tensor, value: int) -> None:
+def _fill(leaf: Tensor, mask: Tensor, value: int) -> None:
     """Overwrite a leaf `[R, T, …]` where the mask `[R, T]` is False."""
     leaf.masked_fill_(~mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim)), value)
+
+
+def split_trajs(
+    data: TensorDictBase,
+    *,
+    prefix: NestedKey | None = None,
+    trajectory_key: NestedKey | None = None,
+    done_key: NestedKey | None = None,
+    as_nested: bool | torch.layout = False,
+) -> TensorDictBase:
+    """Split a row of transitions into its trajectories, as TorchRL's `split_trajectories` does.
+
+    Unlike there, two trajectories with the same number are two if another one lies between them,
+    nested results are nested whatever the lengths, and have the layout that was asked for; the
+    time it takes does not depend on the number of trajectories. `BaseDatasetExperienceReplay(…,
+    split_trajs=True)` does this for batches, without reading the whole set.
+
+    Args:
+        data: `[*B, T]`, trajectories adjacent along the last dimension; it is not changed.
+        prefix: Prefix of the keys `traj_ids` and `mask`; None: `"collector"` where the
+            data have it, else the root.
+        trajectory_key: Leaf with a number for each trajectory, instead of `traj_ids`.
+        done_key: Leaf under `next` that is set where a trajectory ends; used where there are no
+            numbers, which are then put there, from 0 on. None: `"done"`.
+        as_nested: Whether leaves are nested tensors; or the layout of those.
+
+    Returns:
+        `[R, L]`, `L` the longest of `R` trajectories, zero behind the end of each, with a `mask`,
+        bool `[R, L]`, beside the numbers. Nested: `[R]` (there `[R, -1]`), without a mask.
+
+    Raises:
+        UsageError: Neither numbers nor ends are there, or a leaf is no tensor.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> data = TensorDict(
+        ...     {"action": torch.tensor([1, 2, 3]), "of": torch.tensor([7, 7, 8])}, [3]
+        ... )
+        >>> split_trajs(data, trajectory_key="of")["action"]
+        tensor([[1, 2],
+                [3, 0]])
+    """
+    leaves_of(data)  # refuses what cannot be padded
+    if trajectory_key is not None:
+        ids_key = path_of(trajectory_key)
+    elif prefix is not None:
+        ids_key = (*path_of(prefix), TRAJ_IDS)
+    else:
+        known = "collector" in data.keys()  # noqa: SIM118
+        ids_key = ("collector", TRAJ_IDS) if known else (TRAJ_IDS,)
+    flat = data.reshape(-1).copy()
+    starts = _starts(data, ids_key, path_of("done" if done_key is None else done_key))
+    numbers = torch.cumsum(starts, 0) - 1
+    lengths = torch.bincount(numbers)
+    if data.get(ids_key, None) is None:
+        flat.set(ids_key, numbers)
+    if as_nested:
+        return _nested(flat, lengths, as_nested)
+    rows, mask = _padded_rows(starts.nonzero()[:, 0], lengths, int(lengths.max()))
+    padded = flat[rows]
+    for leaf in leaves_of(padded, index=True).values():
+        _fill(leaf, mask, 0)
+    padded.set((*ids_key[:-1], MASK), mask)
+    return padded
+
+
+def _starts(data: TensorDictBase, ids_key: Key, done_key: Key) -> Tensor:
+    """Mark the first row of each trajectory, bool `[N]`."""
+    count = data.numel()
+    starts = torch.zeros(count, dtype=torch.bool, device=data.device)
+    starts[:1] = True
+    ids = data.get(ids_key, None)
+    if ids is not None:
+        ids = ids.reshape(count, *ids.shape[data.ndim :], 1).flatten(1)
+        starts[1:] = (ids[1:] != ids[:-1]).any(1)
+        return starts
+    done = data.get(("next", *done_key), None)
+    if done is None:
+        raise UsageError(
+            f"There is neither {join_key(ids_key)} nor next/{join_key(done_key)}, one of which "
+            "tells trajectories apart",
+            hint='name the leaf: trajectory_key="episode", or done_key=… for one under next',
+        )
+    starts[1:] = done.reshape(count, *done.shape[data.ndim :], 1).flatten(1).any(1)[:-1]
+    starts[:: data.shape[-1]] = True
+    return starts
+
+
+def _nested(flat: Any, lengths: Tensor, layout: bool | torch.layout) -> TensorDictBase:
+    kind = torch.strided if isinstance(layout, bool) else layout
+    sizes = lengths.tolist()
+
+    def nest(leaf: Tensor) -> Tensor:
+        return torch.nested.as_nested_tensor(list(torch.split(leaf, sizes)), layout=kind)
+
+    with warnings.catch_warnings():  # torch says of every nested tensor that they may change
+        warnings.filterwarnings("ignore", "The PyTorch API of nested tensors", UserWarning)
+        nested: TensorDictBase = flat.apply(nest, batch_size=[len(sizes)])
+    return nested

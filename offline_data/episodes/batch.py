@@ -39,7 +39,8 @@ class EpisodeBatch:
     """`E` whole episodes of `T_e` transitions each, `N = ΣT_e`; checked when it is built.
 
     Text leaves are object arrays of `str` (or None where the source has nothing); all others are
-    numeric or bool arrays of any strides. Nothing is copied; arrays must not change afterwards.
+    numeric or bool arrays of any strides. Images that are to stay JPEG or PNG files are an
+    `EncodedColumn` (`offline_data.store.encoded`). Nothing is copied; arrays must not change afterwards.
 
     Raises:
         FormatError: Rows that do not add up, a missing reward or flag, an unfit name or dtype.

@@ -25,9 +25,6 @@ def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
     Args:
         ends: `[N]`. A last run of rows without an end is an episode too.
 
-    Returns:
-        `[E]`, each at least 1, their sum `N`.
-
     Example:
         >>> lengths_of(np.array([False, False, True, False])).tolist()
         [3, 1]
@@ -89,10 +86,6 @@ def runs_within(sizes: NDArray[np.int64], budget: int) -> list[tuple[int, int]]:
     """Divide episodes into consecutive runs `(first, stop)` of at most `budget` in size.
 
     An episode larger than `budget` is a run of its own.
-
-    Args:
-        sizes: `[E]` size of each episode, in any unit, at least 0.
-        budget: Most that a run may take, in the same unit.
 
     Example:
         >>> runs_within(np.array([2, 2, 9, 1]), 4)

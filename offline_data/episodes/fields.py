@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from offline_data.errors import FormatError
-from offline_data.paths import is_unicode
+from offline_data.files import is_unicode
 
 Key: TypeAlias = tuple[str, ...]
 """A nested key: `("next", "reward")` is `batch["next", "reward"]`."""

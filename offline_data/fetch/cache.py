@@ -15,19 +15,19 @@ import hashlib
 import json
 import re
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_data import strict_json
-from offline_data.disk import boot_id, disk_errors, write_durably
 from offline_data.errors import OfflineDataError
 from offline_data.fetch.mirrors import scheme_of
+from offline_data.files import boot_id, disk_errors, unless_locked, write_durably
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from offline_data.config import Settings
     from offline_data.fetch.files import FetchedFile, RemoteFile
@@ -82,19 +82,18 @@ class PartialState:
     @classmethod
     def read(cls, part: Path) -> PartialState:
         """Read the state of a partial file; missing, damaged or older fields count as unknown."""
-        value = read_json(state_path(part))
-
-        def text(name: str) -> str | None:
-            found = value.get(name)
-            return found if isinstance(found, str) else None
-
-        def count(name: str) -> int | None:
-            found = value.get(name)
-            return found if isinstance(found, int) and found >= 0 else None
-
-        return cls(
-            text("url"), text("validator"), count("total"), text("boot"), count("durable") or 0
-        )
+        found = read_json(state_path(part))
+        texts = {
+            name: found[name]
+            for name in ("url", "validator", "boot")
+            if isinstance(found.get(name), str)
+        }
+        counts = {
+            name: found[name]
+            for name in ("total", "durable")
+            if isinstance(found.get(name), int) and found[name] >= 0
+        }
+        return cls(**texts, **counts)
 
     def trusted(self, size: int) -> int:
         """Return how many of the `size` bytes of the partial file were written.
@@ -131,61 +130,26 @@ def state_path(part: Path) -> Path:
     return part.with_suffix(".json")
 
 
+def lock_path(settings: Settings, url: str) -> Path:
+    """Return the path of the lock of `url`."""
+    return settings.downloads / "locks" / f"{key_of(url)}.lock"
+
+
+def record_path(settings: Settings, url: str) -> Path:
+    """Return the path of the record of `url`."""
+    return settings.downloads / "index" / f"{key_of(url)}.json"
+
+
 def remove_partial(part: Path) -> None:
     """Delete a partial file and its state, if they exist."""
     part.unlink(missing_ok=True)
     state_path(part).unlink(missing_ok=True)
 
 
-def lock_path(settings: Settings, url: str) -> Path:
-    """Return the path of the lock of `url`; never deleted, so that no two processes hold it."""
-    return settings.downloads / "locks" / f"{key_of(url)}.lock"
-
-
-@contextmanager
-def file_lock(path: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock at `path`; `wait` is called while another process or thread holds it.
-
-    Raises:
-        OSError: The lock cannot be made or opened.
-    """
-    from filelock import FileLock, Timeout
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, thread_local=False)
-    while not lock.is_locked:
-        try:
-            lock.acquire(blocking=False)  # a timeout never ends on a clock that runs backwards
-        except Timeout:
-            wait()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def unless_locked(lock: Path, act: Callable[[], object]) -> bool:
-    """Call `act` while holding a lock; return False without a call if another process holds it.
-
-    Raises:
-        OSError: The lock cannot be made or opened: nobody can tell whether it is held.
-    """
-    from filelock import Timeout
-
-    def give_up() -> None:
-        raise Timeout(str(lock))
-
-    try:
-        with file_lock(lock, give_up):
-            act()
-    except Timeout:
-        return False
-    return True
-
-
-def record_path(settings: Settings, url: str) -> Path:
-    """Return the path of the record of `url`."""
-    return settings.downloads / "index" / f"{key_of(url)}.json"
+def remove_unused_partial(part: Path) -> bool:
+    """Delete a partial file and its state; return False if a process is fetching it."""
+    lock = part.parent.parent / "locks" / f"{part.stem}.lock"
+    return unless_locked(lock, lambda: remove_partial(part))
 
 
 def read_record(settings: Settings, url: str) -> FetchRecord | None:
@@ -199,23 +163,18 @@ def load_record(path: Path) -> FetchRecord | None:
     known = {name: value[name] for name in FetchRecord.__dataclass_fields__ if name in value}
     try:
         record = FetchRecord(**{**known, "failed": tuple(known.get("failed", ()))})
-        return record if _is_sound(record) else None
     except TypeError:
         return None
-
-
-def _is_sound(record: FetchRecord) -> bool:
-    """Return True if the fields of a record that was read have the types that they should have."""
-    texts = (record.url, record.came_from, record.fetched, *record.failed)
+    texts = (record.url, record.sha256, record.came_from, record.fetched, *record.failed)
     maybe = (record.etag, record.outside, record.digest)
-    return (
+    sound = (
         all(isinstance(text, str) for text in texts)
         and all(text is None or isinstance(text, str) for text in maybe)
-        and isinstance(record.sha256, str)
-        and re.fullmatch("[0-9a-f]{64}", record.sha256) is not None
+        and re.fullmatch("[0-9a-f]{64}", record.sha256)
         and type(record.size) is int
         and "\0" not in (record.outside or "")
     )
+    return record if sound else None
 
 
 def write_record(settings: Settings, record: FetchRecord) -> None:
@@ -273,14 +232,11 @@ class Download:
 def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Download, ...]:
     """List whole and partial files, sorted by path. The user's own files are not among them.
 
-    Files that another process deletes meanwhile may be listed or not.
+    Files that another process deletes meanwhile may be listed or not. Raises `AccessError`.
 
     Args:
         settings: The root.
         now: Seconds since the epoch that ages count from; None for the clock.
-
-    Raises:
-        AccessError: The folder may not be read.
     """
     at = time.time() if now is None else now
     found: list[Download] = []
@@ -303,35 +259,10 @@ def list_downloads(settings: Settings, *, now: float | None = None) -> tuple[Dow
     return tuple(found)
 
 
-def remove_downloads(downloads: Iterable[Download], settings: Settings) -> int:
-    """Delete raw files; the records of their URLs stay and are compared next time.
-
-    Partial files that a process is fetching are left alone. Datasets do not need raw files.
-
-    Returns:
-        Bytes that were deleted.
-
-    Raises:
-        AccessError: The folder may not be written.
-    """
-    return sum(item.size for item in downloads if remove_download(item, settings))
-
-
-def remove_download(download: Download, settings: Settings) -> bool:
-    """Delete one raw file, as `remove_downloads`; return False if a process is fetching it."""
-    with disk_errors(settings.downloads):
-        if download.whole:
-            download.path.unlink(missing_ok=True)
-            return True
-        lock = settings.downloads / "locks" / f"{download.path.stem}.lock"
-        return unless_locked(lock, lambda: remove_partial(download.path))
-
-
 def discard(fetched: Iterable[FetchedFile], settings: Settings) -> None:
     """Delete files that a run fetched; the user's own files stay.
 
-    Raises:
-        AccessError: The folder may not be written.
+    Raises `AccessError`.
     """
     with disk_errors(settings.downloads):
         for file in fetched:

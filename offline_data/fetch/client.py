@@ -55,8 +55,7 @@ def offline_error(what: str, url: str) -> OfflineError:
 def open_client(limits: FetchLimits) -> httpx.Client:
     """Open a pool of connections; close it with `with`.
 
-    Raises:
-        UsageError: A proxy of the environment cannot be used.
+    Raises `UsageError`.
     """
     import httpx
 
@@ -77,9 +76,8 @@ def open_client(limits: FetchLimits) -> httpx.Client:
         ) from error
 
 
-@cache
+@cache  # reading the certificate authorities takes 20 ms
 def _certificates() -> ssl.SSLContext:
-    """Return the certificate authorities; reading them takes 20 ms, so only once."""
     import httpx
 
     return httpx.create_ssl_context()
@@ -92,12 +90,7 @@ def open_url(
     """Send a `GET`; the body is read inside the block.
 
     A status of 416 is returned if `headers` asks for a `Range`.
-
-    Raises:
-        NotFoundError: 404 or 410.
-        AuthError: 401 or 403.
-        TransientError: No answer, or one that may be another next time.
-        NetworkError: Every other failure.
+    Raises `NotFoundError`, `AuthError`, `TransientError`, `NetworkError`.
     """
     import httpx
 
@@ -147,19 +140,9 @@ def _check_status(response: httpx.Response, url: str) -> None:
     raise NetworkError(answered, hint="OFFLINE_DATA_MIRRORS names other hosts")
 
 
-def get_json(
-    url: str,
-    settings: Settings,
-    *,
-    limits: FetchLimits | None = None,
-    sleep: Callable[[float], None] | None = None,
-) -> Any:
-    """Fetch a small JSON document, a listing for example; arguments and errors are `get_document`'s.
-
-    Raises:
-        IntegrityError: The answer is not JSON.
-    """
-    return get_document(url, settings, parse_json, limits=limits, sleep=sleep)
+def get_json(url: str, settings: Settings, **rest: Any) -> Any:
+    """Fetch a small JSON document; as `get_document`, and `FormatError` if it is not JSON."""
+    return get_document(url, settings, parse_json, **rest)
 
 
 def get_document(
@@ -172,6 +155,8 @@ def get_document(
 ) -> T:
     """Fetch a small document and read it; mirrors come first.
 
+    Raises `OfflineError`, `NotFoundError`, `AuthError`, `NetworkError`, `IntegrityError`.
+
     Args:
         url: `http(s)://…`.
         settings: Mirrors, and whether a network may be used.
@@ -179,11 +164,6 @@ def get_document(
             place is tried.
         limits: Waits and tries; None for the defaults.
         sleep: Waits so many seconds between tries; None for `time.sleep`.
-
-    Raises:
-        OfflineError: `settings.offline` is set; no socket was opened.
-        NotFoundError, AuthError, NetworkError: Of the published URL, after all mirrors failed.
-        IntegrityError: `parse` refused the answer, or it has more than `strict_json.MAX_BYTES`.
     """
     if settings.offline:
         raise offline_error("A listing", url)

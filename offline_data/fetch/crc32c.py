@@ -41,39 +41,31 @@ class Crc32c:
         data = self._waiting + block
         whole = len(data) // _ROW * _ROW
         self._waiting = data[whole:]
-        if whole:
-            rows = np.frombuffer(data, "<u4", whole // 4).reshape(-1, _LANES)
-            self._row = _gather(self._row, rows)
+        if not whole:
+            return
+        rows = np.frombuffer(data, "<u4", whole // 4).reshape(-1, _LANES)
+        row, (low, high) = self._row, _row_tables()
+        if row is None:  # the first of all begins with all bits set
+            row, rows = rows[0].copy(), rows[1:]
+            row[0] ^= np.uint32(0xFFFFFFFF)
+        for words in rows:
+            halves = row.view("<u2")
+            row = low[halves[0::2]]
+            row ^= high[halves[1::2]]
+            row ^= words
+        self._row = row
 
     def hexdigest(self) -> str:
         """Return the checksum of all bytes so far, 8 hex digits."""
-        state = 0xFFFFFFFF if self._row is None else _folded(self._row)
-        table = _byte_table()
+        state, row, table = 0xFFFFFFFF, self._row, _byte_table()
+        if row is not None:
+            while len(row) > 1:  # its halves are added until one word is left
+                half = len(row) // 2
+                row = _apply(_zeros(4 * half), row[:half]) ^ row[half:]
+            state = int(_apply(_zeros(4), row)[0])
         for byte in self._waiting:
             state = int(table[(state ^ byte) & 0xFF]) ^ (state >> 8)
         return f"{state ^ 0xFFFFFFFF:08x}"
-
-
-def _gather(row: NDArray[np.uint32] | None, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Move `row` past each of `rows` and add it; the first of all begins with all bits set."""
-    if row is None:
-        row, rows = rows[0].copy(), rows[1:]
-        row[0] ^= np.uint32(0xFFFFFFFF)
-    low, high = _row_tables()
-    for words in rows:
-        halves = row.view("<u2")
-        row = low[halves[0::2]]
-        row ^= high[halves[1::2]]
-        row ^= words
-    return row
-
-
-def _folded(row: NDArray[np.uint32]) -> int:
-    """Return the state that a row stands for: its halves are added until one word is left."""
-    while len(row) > 1:
-        half = len(row) // 2
-        row = _apply(_zeros(4 * half), row[:half]) ^ row[half:]
-    return int(_apply(_zeros(4), row)[0])
 
 
 @lru_cache(maxsize=1)
@@ -89,8 +81,7 @@ def _byte_table() -> NDArray[np.uint32]:
 def _row_tables() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """Return the effect of a row of zeros on the low and the high 16 bits of a word."""
     halves = np.arange(1 << 16, dtype=np.uint32)
-    move = _zeros(_ROW)
-    return _apply(move, halves), _apply(move, halves << np.uint32(16))
+    return _apply(_zeros(_ROW), halves), _apply(_zeros(_ROW), halves << np.uint32(16))
 
 
 def _apply(matrix: NDArray[np.uint32], states: NDArray[np.uint32]) -> NDArray[np.uint32]:

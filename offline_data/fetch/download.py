@@ -14,9 +14,14 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from queue import Queue
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from offline_data.disk import (
+from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
+from offline_data.fetch.cache import PartialState, remove_partial, state_path
+from offline_data.fetch.client import open_url
+from offline_data.fetch.files import HEAD, Hashes, check_head, check_size, check_whole
+from offline_data.fetch.retry import TransientError, with_retries
+from offline_data.files import (
     boot_id,
     disk_errors,
     free_bytes,
@@ -24,18 +29,12 @@ from offline_data.disk import (
     require_bytes,
     write_durably,
 )
-from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
-from offline_data.fetch.cache import PartialState, remove_partial, state_path
-from offline_data.fetch.client import open_url
-from offline_data.fetch.retry import TransientError, with_retries
-from offline_data.fetch.verify import HEAD, Hashes, check_head, check_size, check_whole
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from threading import Event
-    from types import TracebackType
 
     import httpx
     from typing_extensions import Self
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.retry import FetchLimits
     from offline_data.progress import Progress
 
+T = TypeVar("T")
 SYNC_EVERY = 64 << 20
 """Bytes between two syncs of a partial file to the disk."""
 _READ = 1 << 20
@@ -76,13 +76,22 @@ class FetchSession:
     """Connections; None if no file needs them or offline mode forbids them."""
     stop: Event
     """Set when the run is over."""
-    sleep: Callable[[float], None]
-    """Waits between tries; may raise to stop."""
+    sleep: Callable[[float], None] | None
+    """Waits between tries; None: `pause`."""
 
     def check(self) -> None:
         """Raise `FetchCancelledError` if the run is over."""
         if self.stop.is_set():
             raise FetchCancelledError
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises `FetchCancelledError` as soon as the run is over."""
+        if self.stop.wait(seconds):
+            raise FetchCancelledError
+
+    def retry(self, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+        """Call `attempt` as `with_retries` does, within the limits of the run."""
+        return with_retries(attempt, self.limits, self.sleep or self.pause, reached)
 
     def count(self, index: int) -> Callable[[int], None]:
         """Return a function that reports how many bytes of file `index` are on this disk."""
@@ -95,23 +104,9 @@ class FetchSession:
 
 
 class BackgroundWorker:
-    """Makes calls in a thread of its own, one after the other, while the caller continues.
+    """Makes calls one after the other in a thread of its own, which keeps no process from ending.
 
-    The thread begins with the first call. It is a daemon: it never keeps a process from ending.
     After a call that failed the later ones are left out.
-
-    Args:
-        limit: Calls that may wait; `put` blocks while as many do.
-
-    Example:
-        >>> seen = []
-        >>> worker = BackgroundWorker(limit=2)
-        >>> for number in range(5):
-        ...     worker.put(lambda number=number: seen.append(number))
-        >>> worker.wait()
-        >>> seen
-        [0, 1, 2, 3, 4]
-        >>> worker.close()
     """
 
     def __init__(self, limit: int) -> None:
@@ -182,12 +177,9 @@ class PartialFile:
         self._published = published
         self._report = report
         self._state = PartialState()
-        self._hashes = Hashes(published)
-        self._unhashed: list[bytes] = []
-        self._hashing = BackgroundWorker(_MAX_HASH_BATCHES)
-        self._syncing = BackgroundWorker(1)
+        self._hashes, self._unhashed = Hashes(published), list[bytes]()
+        self._hashing, self._syncing = BackgroundWorker(_MAX_HASH_BATCHES), BackgroundWorker(1)
         self._sync_asked = 0
-        self._handle = -1
 
     @property
     def hashes(self) -> Hashes:
@@ -201,33 +193,27 @@ class PartialFile:
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                self._recover()
+            try:  # what an earlier process left
+                self._state = PartialState.read(self.path)
+                if self._published.digest is None:
+                    trusted = self._state.trusted(os.fstat(self._handle).st_size)
+                    os.ftruncate(self._handle, trusted)
+                    if trusted and self._state.boot != boot_id():
+                        self._record(replace(self._state, boot=boot_id(), durable=trusted))
+                while block := os.read(self._handle, _READ):
+                    self._hashes.update(block)
+                    self.size += len(block)
+                    self._report(self.size)
             except BaseException:
                 os.close(self._handle)
                 raise
         return self
 
-    def _recover(self) -> None:
-        """Read what an earlier process left."""
-        self._state = PartialState.read(self.path)
-        if self._published.digest is None:
-            trusted = self._state.trusted(os.fstat(self._handle).st_size)
-            os.ftruncate(self._handle, trusted)
-            if trusted and self._state.boot != boot_id():
-                self._state = replace(self._state, boot=boot_id(), durable=trusted)
-                write_durably(state_path(self.path), self._state.encode())
-        while block := os.read(self._handle, _READ):
-            self._hashes.update(block)
-            self.size += len(block)
-            self._report(self.size)
+    def _record(self, state: PartialState) -> None:
+        self._state = state
+        write_durably(state_path(self.path), state.encode())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self._hashing.close()
             self._syncing.close()
@@ -270,14 +256,15 @@ class PartialFile:
         """Drop what is here and record where the bytes to come are from."""
         self.clear()
         first = self._state == PartialState()
-        self._state = PartialState(url, validator, total, boot_id())
+        state = PartialState(url, validator, total, boot_id())
         with disk_errors(self.path):
             if first:
                 # if a crash takes it, the bytes beside it are not trusted: no need to wait for it
-                state_path(self.path).write_bytes(self._state.encode())
+                self._state = state
+                state_path(self.path).write_bytes(state.encode())
             else:
                 # an older state must not come back beside bytes that it does not know
-                write_durably(state_path(self.path), self._state.encode())
+                self._record(state)
 
     def append(self, block: bytes) -> None:
         """Add the next bytes."""
@@ -315,8 +302,7 @@ class PartialFile:
         with disk_errors(self.path):
             os.fsync(self._handle)
             if self._published.digest is None:
-                self._state = replace(self._state, durable=size)
-                write_durably(state_path(self.path), self._state.encode())
+                self._record(replace(self._state, durable=size))
 
 
 class ResumableDownload:
@@ -359,12 +345,17 @@ class ResumableDownload:
             IntegrityError: It is not what is published; the wrong bytes are deleted.
             OfflineDataError: The host does not give it; the bytes so far stay.
         """
-        session = self._session
+
+        def attempt() -> None:
+            try:
+                self._receive(url)
+            except BaseException:
+                self._part.secure()
+                raise
+
         with self._part as part:
             for may_restart in (True, False):
-                with_retries(
-                    lambda: self._attempt(url), session.limits, session.sleep, lambda: part.size
-                )
+                self._session.retry(attempt, lambda: part.size)
                 try:
                     check_whole(self._file, part.hashes, url)
                 except IntegrityError:
@@ -377,13 +368,6 @@ class ResumableDownload:
                     break
             part.settle()
         return part.hashes
-
-    def _attempt(self, url: str) -> None:
-        try:
-            self._receive(url)
-        except BaseException:
-            self._part.secure()
-            raise
 
     def _receive(self, url: str) -> None:
         """Receive one answer."""
@@ -421,12 +405,7 @@ class ResumableDownload:
             raise TransientError(f"{url} sent {part.size} of {total} bytes")
 
     def _start(self, response: httpx.Response, url: str, first: bytes) -> tuple[int | None, int]:
-        """Prepare for a whole file: drop what is here, but only for something that may be the file.
-
-        Returns:
-            The file's size, None if unknown; and how many bytes may be here at most when
-            this answer ends.
-        """
+        """Drop what is here, if this may be the file; returns its size and the most it may send."""
         kind = response.headers.get("Content-Type", "")
         page = kind.startswith("text/html") and not self._file.path.endswith((".html", ".htm"))
         if page and not self._file.magic:

@@ -1,18 +1,27 @@
-"""What fetching starts from and ends with: a file as published, a verified file on this disk."""
+"""A file as published, a verified file on this disk, and the checks between them."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import secrets
+import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from offline_data.disk import disk_errors
-from offline_data.paths import check_relative
+from offline_data.errors import AccessError, IntegrityError, UsageError
+from offline_data.files import check_relative, describe_head, disk_errors
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+HEAD = 512
+"""Bytes kept from the beginning, to say what a wrong file is."""
+_BLOCK = 1 << 20
+_AGAIN = "try again; if it persists, the host or its mirror serves something else than published"
+_HEX_DIGITS = {"sha256": 64, "md5": 32, "crc32c": 8, "git": 40}
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,7 @@ def assemble(fetched: Iterable[FetchedFile], folder: Path) -> None:
     """Give every file its name under `folder`: a hard link, or a symlink where that cannot be.
 
     An existing file of that name is replaced. Files are shared and read-only: never write to them.
-
-    Raises:
-        IntegrityError: A name that would leave the folder; no file was linked.
-        AccessError: The folder may not be written.
+    Raises `IntegrityError`, `AccessError`.
     """
     places = [(file.path, folder / check_relative(file.name)) for file in fetched]
     with disk_errors(folder):
@@ -79,3 +85,115 @@ def assemble(fetched: Iterable[FetchedFile], folder: Path) -> None:
                 beside.replace(place)
             finally:
                 beside.unlink(missing_ok=True)  # rename does nothing between two links of one file
+
+
+def split_digest(digest: str) -> tuple[str, str]:
+    """Split `sha256:…` into algorithm and lower-case hex; raises `UsageError` for other forms.
+
+    Example:
+        >>> split_digest("crc32c:E3069283")
+        ('crc32c', 'e3069283')
+    """
+    algorithm, _, value = digest.partition(":")
+    value = value.lower()
+    if len(value) != _HEX_DIGITS.get(algorithm) or set(value) - set("0123456789abcdef"):
+        raise UsageError(
+            f"{digest!r} is not a digest; expected sha256:, md5:, crc32c: or git: "
+            "and 64, 32, 8 or 40 hex digits"
+        )
+    return algorithm, value
+
+
+class Hashes:
+    """Digests, size and first bytes of a file that arrives block by block.
+
+    Raises `UsageError`.
+
+    Args:
+        file: What is published; the algorithm of its digest is computed beside sha256.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        self.size = 0
+        self.head = b""
+        self._hashes: dict[str, Any] = {"sha256": hashlib.sha256()}
+        algorithm = split_digest(file.digest)[0] if file.digest else "sha256"
+        if algorithm == "crc32c":
+            from offline_data.fetch.crc32c import Crc32c  # which needs numpy
+
+            self._hashes[algorithm] = Crc32c()
+        elif algorithm == "git":  # git names a blob by the sha1 of its size and its content
+            if file.size is None:
+                raise UsageError(f"{file.path} has a digest of git and no size; expected both")
+            header = f"blob {file.size}\0".encode()
+            self._hashes[algorithm] = hashlib.sha1(header, usedforsecurity=False)
+        elif algorithm == "md5":
+            self._hashes[algorithm] = hashlib.md5(usedforsecurity=False)
+
+    def update(self, block: bytes) -> None:
+        """Take the next bytes."""
+        for running in self._hashes.values():
+            running.update(block)
+        self.size += len(block)
+        self.head += block[: HEAD - len(self.head)]
+
+    def hex(self, algorithm: str = "sha256") -> str:
+        """Digest of all bytes so far."""
+        return str(self._hashes[algorithm].hexdigest())
+
+
+def hash_file(path: Path, published: RemoteFile, report: Callable[[int], None]) -> Hashes:
+    """Read a file once for its digests; `report` is called with the bytes read so far.
+
+    Raises `AccessError`, `OSError`.
+    """
+
+    def open_plain(path: str, flags: int) -> int:
+        # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise AccessError(f"{path} is not a plain file")
+        return descriptor
+
+    hashes = Hashes(published)
+    with open(path, "rb", opener=open_plain) as file:
+        while block := file.read(_BLOCK):
+            hashes.update(block)
+            report(hashes.size)
+    return hashes
+
+
+def check_head(file: RemoteFile, head: bytes, url: str) -> None:
+    """Raise `IntegrityError` unless a file may begin like this, as far as it is known."""
+    known = min(len(head), len(file.magic))
+    if head[:known] != file.magic[:known]:
+        raise IntegrityError(
+            f"{url} is not {file.path}: {describe_head(head)}; "
+            f"expected it to begin with {file.magic!r}",
+            hint=_AGAIN,
+        )
+
+
+def check_size(file: RemoteFile, size: int, url: str) -> None:
+    """Raise `IntegrityError` unless the size is the published one."""
+    if file.size is not None and size != file.size:
+        raise IntegrityError(
+            f"{url} has {size} bytes; published for {file.path}: {file.size}", hint=_AGAIN
+        )
+
+
+def check_whole(file: RemoteFile, hashes: Hashes, url: str) -> None:
+    """Raise `IntegrityError` unless a whole file is what its source publishes."""
+    if len(hashes.head) < len(file.magic):
+        raise IntegrityError(f"{url} has only {hashes.size} bytes, no whole file", hint=_AGAIN)
+    check_head(file, hashes.head, url)
+    check_size(file, hashes.size, url)
+    if file.digest is None:
+        return
+    algorithm, wanted = split_digest(file.digest)
+    if hashes.hex(algorithm) != wanted:
+        raise IntegrityError(
+            f"{url} has {algorithm} {hashes.hex(algorithm)}; published for {file.path}: {wanted}",
+            hint=_AGAIN,
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from offline_data.errors import (
@@ -22,7 +22,7 @@ from offline_data.errors import (
 )
 from offline_data.fetch.client import get_document, parse_json
 from offline_data.fetch.files import RemoteFile
-from offline_data.paths import check_relative, is_unicode
+from offline_data.files import check_relative, is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,6 @@ _MAX_MESSAGE = 300
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}[A-Za-z0-9]")
 _SIZE = re.compile(r"[0-9]{1,18}")
 _FIELDS = "kind,nextPageToken,items(kind,name,size,md5Hash,crc32c,generation,contentEncoding)"
-_GLOB = frozenset("*?[]{}\\")
 _DIGESTS = (("md5Hash", "md5", 16), ("crc32c", "crc32c", 4))
 _HINTS: dict[type[Exception], str] = {
     NotFoundError: "is the bucket's name right? OFFLINE_DATA_MIRRORS names other hosts",
@@ -65,20 +64,11 @@ class BucketObject:
     def file(self, below: str = "", magic: bytes = b"") -> RemoteFile:
         """Return the file to fetch.
 
+        Raises `UsageError`, `IntegrityError`.
+
         Args:
             below: Beginning of the name that is not part of the file's path, `pen/human-v0/`.
             magic: What the file must begin with.
-
-        Raises:
-            UsageError: The name does not begin with `below`.
-            IntegrityError: The rest of the name is not a path inside a folder.
-
-        Example:
-            >>> listed = BucketObject(
-            ...     "pen/a.json", 2, None, "7", "https://host.example/b/pen/a.json"
-            ... )
-            >>> listed.file("pen/").path
-            'a.json'
         """
         if not self.name.startswith(below):
             raise UsageError(f"Object {self.name!r} is not below {below!r}")
@@ -86,14 +76,11 @@ class BucketObject:
         return RemoteFile(path, (self.url,), self.size, self.digest, magic)
 
 
-@dataclass(frozen=True)
-class ListingPage:
-    """One page of a listing."""
+class ListingPage(NamedTuple):
+    """One page of a listing: objects in the host's order, and what asks for the next page."""
 
     objects: tuple[BucketObject, ...]
-    """In the host's order, with placeholders of folders."""
     token: str | None
-    """Asks for the next page; None on the last."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +88,13 @@ class GcsListing:
     """The objects of a bucket below a prefix: how they are asked for, how answers are read."""
 
     bucket: str
-    """Its name."""
     prefix: str = ""
-    """Beginning of all names."""
     ending: str = ""
-    """End of the names that are wanted; the host may list others too."""
+    """The host may list names that end otherwise, too."""
 
     def page_url(self, token: str | None) -> str:
         """Return the URL of the first page, or of the one that `token` stands for."""
-        plain = self.ending and not _GLOB & set(self.ending)
+        plain = self.ending and not set("*?[]{}\\") & set(self.ending)
         query = {
             "prefix": self.prefix,
             "matchGlob": f"**{self.ending}" if plain else "",

@@ -47,40 +47,26 @@ _LOG_IN = (
 )
 
 
-@dataclass(frozen=True)
-class HubFile:
-    """One file of one commit of a dataset repository."""
-
-    repo: str
-    """`user/name`."""
-    revision: str
-    """Commit sha; a branch or tag works but pins nothing."""
-    path: str
-    """Posix path inside the repository."""
-
-
-def parse_hub_url(url: str) -> HubFile:
-    """Read `hf://datasets/<repo>@<commit>/<path>`; raises `UsageError` for other forms.
+def parse_hub_url(url: str) -> tuple[str, str, str]:
+    """Read repository, revision and path of a hub URL; raises `UsageError` for other forms.
 
     Example:
         >>> parse_hub_url("hf://datasets/u/n@3f2a/data/x.hdf5")
-        HubFile(repo='u/n', revision='3f2a', path='data/x.hdf5')
+        ('u/n', '3f2a', 'data/x.hdf5')
     """
     match = _URL.fullmatch(url)
     if match is None:
         raise UsageError(f"{url!r} is not of the form hf://datasets/USER/NAME@COMMIT/PATH")
-    return HubFile(**match.groupdict())
+    return match["repo"], match["revision"], match["path"]
 
 
 def cached_by_user(url: str) -> Path | None:
     """Return the file of a hub URL in the user's own Hugging Face cache, or None. No network."""
     from huggingface_hub import try_to_load_from_cache
 
-    file = parse_hub_url(url)
+    repo, revision, path = parse_hub_url(url)
     with hub_errors(url):
-        found = try_to_load_from_cache(
-            file.repo, file.path, revision=file.revision, repo_type="dataset"
-        )
+        found = try_to_load_from_cache(repo, path, revision=revision, repo_type="dataset")
     return Path(found).resolve() if isinstance(found, str) else None
 
 
@@ -88,16 +74,10 @@ def url_on_hub(url: str, settings: Settings) -> str:
     """Return the `https://` URL of `hf://datasets/<repo>@<commit>/<path>`. No network."""
     from huggingface_hub import hf_hub_url
 
-    file = parse_hub_url(url)
+    repo, revision, path = parse_hub_url(url)
+    end = settings.hub_endpoint
     with hub_errors(url):
-        place = hf_hub_url(
-            file.repo,
-            file.path,
-            repo_type="dataset",
-            revision=file.revision,
-            endpoint=settings.hub_endpoint,
-        )
-    return str(place)
+        return str(hf_hub_url(repo, path, repo_type="dataset", revision=revision, endpoint=end))
 
 
 def hub_headers(settings: Settings) -> dict[str, str]:
@@ -111,20 +91,12 @@ def with_facts(file: RemoteFile, url: str, settings: Settings) -> RemoteFile:
     """Add the size and the digest that the hub publishes to what is known about a file.
 
     The hub names large files by their sha256, others by git's id of the blob.
-
-    Raises:
-        AuthError: Refused, or gated.
-        NotFoundError: No such repository, commit or file.
-        TransientError: An answer that may be another next time.
-        NetworkError: No answer that makes sense.
     """
     from huggingface_hub import get_hf_file_metadata
 
-    place = url_on_hub(url, settings)
+    place, token, end = url_on_hub(url, settings), settings.hub_token, settings.hub_endpoint
     with hub_errors(url):
-        found = get_hf_file_metadata(
-            place, token=settings.hub_token, endpoint=settings.hub_endpoint
-        )
+        found = get_hf_file_metadata(place, token=token, endpoint=end)
     size = found.size if file.size is None else file.size
     algorithm = _ALGORITHMS.get(len(found.etag or "")) if _HEX.fullmatch(found.etag or "") else None
     if algorithm is None or (algorithm == "git" and size is None):
@@ -146,17 +118,13 @@ class HubListing:
 def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -> HubListing:
     """List all files below a folder.
 
+    Raises `NotFoundError`, `AuthError`, `NetworkError`, `OfflineError`.
+
     Args:
         repo: `user/name` of a dataset repository.
         folder: Posix path in it; empty for all of it.
         revision: Commit, branch or tag; None for the main branch.
         settings: Endpoint and token.
-
-    Raises:
-        NotFoundError: No such repository, revision or folder, or no files in it.
-        AuthError: The hub refuses.
-        NetworkError: It does not answer as it should, after several tries.
-        OfflineError: `settings.offline` is set.
     """
     api, what = hub_api(settings), f"dataset repository {repo}"
     commit = ask_hub(what, lambda: str(api.dataset_info(repo, revision=revision).sha))
@@ -190,13 +158,7 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
 
 
 def hub_api(settings: Settings) -> Any:
-    """Return a `huggingface_hub.HfApi` with the endpoint and token of the settings.
-
-    Call its methods inside `hub_errors`, and never in offline mode.
-
-    Raises:
-        OfflineError: `settings.offline` is set.
-    """
+    """Return a `huggingface_hub.HfApi`, to be called inside `hub_errors`; raises `OfflineError`."""
     if settings.offline:
         raise OfflineError(
             "The Hugging Face hub cannot be asked in offline mode",
@@ -213,10 +175,6 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
     Args:
         what: Repository or account that messages name.
         call: For example a method of `hub_api`; an iterator must be used up inside.
-
-    Raises:
-        AuthError, NotFoundError, UsageError: What the hub said.
-        NetworkError: It does not answer as it should.
     """
 
     def attempt() -> T:
@@ -228,11 +186,7 @@ def ask_hub(what: str, call: Callable[[], T]) -> T:
 
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
-    """Turn every expected error of huggingface_hub into one of this package.
-
-    Args:
-        what: URL or repository that messages name.
-    """
+    """Turn every expected error of huggingface_hub about `what` into one of this package."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     # the base class of the HTTP library that this version of huggingface_hub uses

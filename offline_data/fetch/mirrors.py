@@ -61,12 +61,7 @@ def host_of(url: str) -> str:
 
 
 def path_of_url(url: str) -> Path:
-    """Return the path of a `file://` URL; raises `UsageError` if it names another machine.
-
-    Example:
-        >>> path_of_url("file:///data/a%20b.hdf5").as_posix()
-        '/data/a b.hdf5'
-    """
+    """Return the path of a `file://` URL; raises `UsageError` if it names another machine."""
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise UsageError(f"{url!r} is not a file of this machine; expected file:///PATH")
@@ -74,13 +69,7 @@ def path_of_url(url: str) -> Path:
 
 
 class Hosts:
-    """The hosts of one run: few connections to each, and those that failed come last.
-
-    Shared by threads.
-
-    Args:
-        per_host: Files that are fetched from one host at a time.
-    """
+    """The hosts of one run, shared by threads: few connections to each, those that failed last."""
 
     def __init__(self, per_host: int) -> None:
         self._slots: dict[str, Semaphore] = defaultdict(lambda: Semaphore(per_host))

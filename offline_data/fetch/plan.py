@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from offline_data.disk import free_bytes, human_bytes
 from offline_data.errors import UsageError
 from offline_data.fetch.cache import (
     FetchRecord,
@@ -15,10 +14,10 @@ from offline_data.fetch.cache import (
     read_record,
     whole_path,
 )
+from offline_data.fetch.files import split_digest
 from offline_data.fetch.hub import cached_by_user, url_on_hub
 from offline_data.fetch.mirrors import scheme_of, with_mirrors
-from offline_data.fetch.verify import split_digest
-from offline_data.paths import check_relative
+from offline_data.files import check_relative, free_bytes, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from offline_data.fetch.files import RemoteFile
 
 Action: TypeAlias = Literal["keep", "fetch", "resume", "replace"]
-
-SCHEMES = frozenset({"http", "https", "hf", "file"})
-"""Kinds of URLs that can be fetched."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,8 @@ def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
     if not places:
         raise UsageError(f"{file.path} has no URL")
     for url in places:
-        if scheme_of(url) not in SCHEMES:
-            known = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
+        if scheme_of(url) not in {"http", "https", "hf", "file"}:
+            known = "file://, hf://, http://, https://"
             raise UsageError(f"{file.path} cannot be fetched from {url!r}; known are {known}")
     if file.digest is not None:
         split_digest(file.digest)
@@ -138,21 +134,17 @@ def _step(file: RemoteFile, settings: Settings, *, force: bool) -> FileStep:
         return step("fetch", "on this machine, to be verified", 0)
     if scheme_of(file.urls[0]) == "hf" and cached_by_user(file.urls[0]):
         return step("fetch", "in the Hugging Face cache, to be verified", 0)
-    part = _resumable_bytes(file, settings)
-    if part:
-        left = None if file.size is None else max(file.size - part, 0)
-        return step("resume", f"{human_bytes(part)} are here", left)
-    return step("fetch", "not here", file.size)
-
-
-def _resumable_bytes(file: RemoteFile, settings: Settings) -> int:
-    """Return how many bytes of a partial file will be resumed, if its host allows it."""
-    path = partial_path(settings, file.urls[0])
+    part = partial_path(settings, file.urls[0])
     try:
-        size = path.stat().st_size
+        size = part.stat().st_size
     except OSError:
-        return 0
-    return size if file.digest else PartialState.read(path).trusted(size)
+        size = 0
+    # without a digest only what surely outlived a crash is resumed
+    size = size if file.digest or not size else PartialState.read(part).trusted(size)
+    if size:
+        left = None if file.size is None else max(file.size - size, 0)
+        return step("resume", f"{human_bytes(size)} are here", left)
+    return step("fetch", "not here", file.size)
 
 
 def here(file: RemoteFile, settings: Settings, record: FetchRecord | None) -> Path | None:

@@ -23,11 +23,6 @@ class ByteProgress:
     """The bytes of a run: how many there are, how many are here.
 
     Tasks are updated at once when a file is whole or starts over, else a few times a second.
-
-    Args:
-        task: Of all files; only ever called by one thread at a time.
-        sizes: Size of each file, None if it is unknown yet.
-        clock: Seconds since some moment.
     """
 
     def __init__(
@@ -67,11 +62,8 @@ class ByteProgress:
             more = seen - self._seen[index]
             self._seen[index] = seen
             self._unreported += more
-            if (
-                more < 0
-                or seen == self._sizes[index]
-                or self._clock() - self._reported_at >= _PAUSE
-            ):
+            due = self._clock() - self._reported_at >= _PAUSE
+            if more < 0 or due or seen == self._sizes[index]:
                 self._report()
 
     def sized(self, index: int, size: int) -> None:
@@ -81,8 +73,9 @@ class ByteProgress:
                 self._sizes[index] = size
                 if index in self._followed:
                     self._followed[index][0].resize(size)
-                if None not in self._sizes:
-                    self._task.resize(sum(known or 0 for known in self._sizes))
+                total = total_of(self._sizes)
+                if total is not None:
+                    self._task.resize(total)
             if self._seen[index] == size:
                 self._report()
 

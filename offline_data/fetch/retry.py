@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
-_STEPS = 1000
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that the next try may not meet."""
@@ -22,10 +21,7 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """Limits of one run; the defaults are for real hosts, tests pass shorter ones.
-
-    `huggingface_hub` keeps its own limits for what goes through it.
-    """
+    """Limits of one run; `huggingface_hub` keeps its own for what goes through it."""
 
     connect: float = 10.0
     """Seconds to wait for a connection."""
@@ -55,9 +51,7 @@ class FetchLimits:
 class TransientError(NetworkError):
     """A failure that may pass: no answer, a cut connection, a stalled one, 429, 5xx.
 
-    Args:
-        message: What happened.
-        retry_after: Seconds that the host asks to wait.
+    `retry_after` is the seconds that the host asks to wait.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -73,15 +67,14 @@ def with_retries(
 ) -> T:
     """Call `attempt` until it succeeds or too many attempts in a row made no progress.
 
+    Raises `NetworkError`.
+
     Args:
         attempt: Raises `TransientError` where another try may help; other errors end it at once.
         limits: Tries and waits.
         sleep: Waits so many seconds; may raise.
         reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
             more than after the last fruitful one: a host that sends a byte at a time is no use.
-
-    Raises:
-        NetworkError: The last failure, with the number of tries.
     """
     failures, best = 0, reached()
     while True:
@@ -107,10 +100,7 @@ def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> fl
     """Return the seconds to wait after so many failures in a row.
 
     The host's own wish counts if it has one; else the wait doubles each time, and half of it is
-    random so that many clients do not come back at once.
-
-    Raises:
-        NetworkError: The host asks for a longer wait than is honoured.
+    random so that many clients do not come back at once. Raises `NetworkError`.
     """
     if error.retry_after is not None:
         if error.retry_after > limits.longest_retry_after:
@@ -120,19 +110,11 @@ def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> fl
             ) from error
         return error.retry_after
     full = min(limits.first_wait * 2.0 ** max(failures - 1, 0), limits.longest_wait)
-    return full / 2 + full / 2 * secrets.randbelow(_STEPS) / _STEPS
+    return full / 2 + full / 2 * secrets.randbelow(1000) / 1000
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Read a `Retry-After` header, seconds or a date; None if it is missing or makes no sense.
-
-    Example:
-        >>> parse_retry_after("7", datetime(2024, 1, 1, tzinfo=timezone.utc))
-        7.0
-        >>> now = datetime(2024, 1, 1, tzinfo=timezone.utc)
-        >>> parse_retry_after("Mon, 01 Jan 2024 00:00:30 GMT", now)
-        30.0
-    """
+    """Read a `Retry-After` header, seconds or a date; None if it is missing or makes no sense."""
     if value is None:
         return None
     if value.strip().isdecimal():

@@ -10,7 +10,6 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from offline_data.disk import disk_errors, require_bytes, sync_folder
 from offline_data.errors import (
     AccessError,
     AuthError,
@@ -22,7 +21,6 @@ from offline_data.errors import (
 )
 from offline_data.fetch.cache import (
     FetchRecord,
-    file_lock,
     lock_path,
     partial_path,
     read_record,
@@ -31,14 +29,14 @@ from offline_data.fetch.cache import (
     write_record,
 )
 from offline_data.fetch.client import offline_error, open_client
-from offline_data.fetch.download import FetchCancelledError, FetchSession, ResumableDownload
-from offline_data.fetch.files import FetchedFile
+from offline_data.fetch.download import FetchSession, ResumableDownload
+from offline_data.fetch.files import FetchedFile, Hashes, check_whole, hash_file
 from offline_data.fetch.hub import cached_by_user, hub_headers, url_on_hub, with_facts
 from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
 from offline_data.fetch.plan import here
 from offline_data.fetch.progress import ByteProgress, total_of
-from offline_data.fetch.retry import FetchLimits, with_retries
-from offline_data.fetch.verify import Hashes, check_whole, hash_file
+from offline_data.fetch.retry import FetchLimits
+from offline_data.files import disk_errors, file_lock, require_bytes, sync_folder
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
@@ -104,12 +102,6 @@ def _fetch_all(
 ) -> list[FetchedFile]:
     wanted = sum(step.wanted or 0 for step in steps)
     require_bytes(settings.downloads, wanted, f"Fetching {len(steps)} files")
-    stop = Event()
-
-    def wait(seconds: float) -> None:
-        if stop.wait(seconds):
-            raise FetchCancelledError
-
     schemes = {scheme_of(url) for step in steps for url in step.places}
     online = not settings.offline and schemes & {"http", "https", "hf"}
     sizes = [step.file.size for step in steps]
@@ -118,10 +110,8 @@ def _fetch_all(
         open_client(limits) if online else nullcontext() as client,
         progress.task(label, total_of(sizes), "B") as task,
     ):
-        received, hosts = ByteProgress(task, sizes), Hosts(limits.per_host)
-        session = FetchSession(
-            settings, limits, progress, received, hosts, client, stop, sleep or wait
-        )
+        received, hosts, stop = ByteProgress(task, sizes), Hosts(limits.per_host), Event()
+        session = FetchSession(settings, limits, progress, received, hosts, client, stop, sleep)
         return in_threads(
             lambda index: FileFetch(steps[index], index, session).run(),
             len(steps),
@@ -147,13 +137,7 @@ class Arrival:
 
 
 class FileFetch:
-    """Fetches one file of a plan: under its lock, from place after place, verified, then named.
-
-    Args:
-        step: From the plan; not `keep`.
-        index: The file's place in the count of bytes.
-        session: What the run shares.
-    """
+    """Fetches one file of a plan: under its lock, from place after place, verified, then named."""
 
     def __init__(self, step: FileStep, index: int, session: FetchSession) -> None:
         self._step = step
@@ -161,19 +145,17 @@ class FileFetch:
         self._index = index
         self._session = session
         self._settings = session.settings
-        self._waiting = False
 
     def run(self) -> FetchedFile:
-        """Fetch, verify and name the file; waits while another process does so.
-
-        Raises:
-            OfflineDataError: As `run_fetch`.
-        """
+        """Fetch, verify and name the file; waits while another process does so."""
         step, session, url = self._step, self._session, self._file.urls[0]
         lock = lock_path(self._settings, url)
+        waiting = f"{self._file.path} is being fetched already; waiting"
         with ExitStack() as held:
             with disk_errors(lock):
-                held.enter_context(file_lock(lock, self._wait_for_lock))
+                held.enter_context(
+                    file_lock(lock, lambda: session.progress.note(waiting), session.pause)
+                )
             record = read_record(self._settings, url)
             path = here(self._file, self._settings, record)
             if path is not None and not (step.force and record == step.record):
@@ -183,13 +165,6 @@ class FileFetch:
                 return file
             with session.received.following(self._index, self._file.path, session.progress):
                 return self._from_places()
-
-    def _wait_for_lock(self) -> None:
-        self._session.check()
-        if not self._waiting:
-            self._session.progress.note(f"{self._file.path} is being fetched already; waiting")
-        self._waiting = True
-        self._session.stop.wait(0.05)
 
     def _from_places(self) -> FetchedFile:
         places, session = self._step.places, self._session
@@ -208,7 +183,16 @@ class FileFetch:
                     session.progress.note(
                         f"{host_of(url)} failed; trying other hosts first: {error.message}"
                     )
-        raise _all_failed(self._file, errors)
+        # The error is of the kind that the first published URL gave: mirrors may know less.
+        published = (errors[url] for url in self._file.urls if url in errors)
+        chosen = next(published, None) or next(iter(errors.values()))
+        if len(errors) == 1:
+            raise chosen
+        reasons = "".join(f"\n  {error.message}" for error in errors.values())
+        raise type(chosen)(
+            f"{self._file.path} could not be fetched from any of {len(errors)} places:{reasons}",
+            hint=chosen.hint,
+        ) from chosen
 
     def _from(self, url: str) -> Arrival:
         scheme = scheme_of(url)
@@ -249,13 +233,13 @@ class FileFetch:
         with session.hosts.slot(url, session.check):
             file = self._file
             if file.digest is None:
-                file = with_retries(ask, session.limits, session.sleep)
+                file = session.retry(ask)
             place, headers = url_on_hub(url, self._settings), hub_headers(self._settings)
             try:
                 return replace(self._from_http(place, file, headers), url=url)
             except (AuthError, NotFoundError):
                 # the API knows whether it is gated, private or not there
-                with_retries(ask, session.limits, session.sleep)
+                session.retry(ask)
                 raise
 
     def _from_disk(self, path: Path, url: str) -> Arrival:
@@ -269,11 +253,7 @@ class FileFetch:
         return Arrival(url, path, hashes, outside=True)
 
     def _publish(self, arrival: Arrival, failed: tuple[str, ...]) -> FetchedFile:
-        """Move a file to its name and write its record, in this order, each whole or not at all.
-
-        Raises:
-            IntegrityError: Its source publishes no digest, and it is not what it was last time.
-        """
+        """Move a file to its name and write its record, in this order, each whole or not at all."""
         step, before = self._step, self._step.record
         sha256, size = arrival.hashes.hex(), arrival.hashes.size
         unchecked = self._file.digest is None and not step.force
@@ -320,58 +300,23 @@ def _kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFi
     )
 
 
-def _all_failed(file: RemoteFile, errors: Mapping[str, OfflineDataError]) -> OfflineDataError:
-    """Return the error to raise after all places failed, by URL in the order of the attempts.
-
-    It is of the kind that the first published URL gave: mirrors may know less.
-    """
-    published = (errors[url] for url in file.urls if url in errors)
-    chosen = next(published, None) or next(iter(errors.values()))
-    if len(errors) == 1:
-        return chosen
-    reasons = "".join(f"\n  {error.message}" for error in errors.values())
-    summary = type(chosen)(
-        f"{file.path} could not be fetched from any of {len(errors)} places:{reasons}",
-        hint=chosen.hint,
-    )
-    summary.__cause__ = chosen
-    return summary
-
-
 def in_threads(call: Callable[[int], T], count: int, threads: int, stop: Event) -> list[T]:
     """Return `[call(0), …, call(count - 1)]`, several calls at a time.
 
     The first error ends it: `stop` is set, calls that have not begun do not begin, and the error is
     raised after the running calls ended or had a second to do so. Threads are daemons: they never
     keep a process from ending.
-
-    Args:
-        call: Must end soon after `stop` is set.
-        count: How many calls.
-        threads: How many at a time.
-        stop: Set when the calls must end.
-
-    Example:
-        >>> from threading import Event
-        >>> in_threads(lambda index: index * index, 4, 2, Event())
-        [0, 1, 4, 9]
     """
-    to_do: SimpleQueue[int] = SimpleQueue()
+    numbers = iter(range(count))  # `next` of it is one step, whichever thread takes it
     done: SimpleQueue[tuple[int, T | BaseException]] = SimpleQueue()
 
     def work() -> None:
-        while not stop.is_set():
-            try:
-                index = to_do.get_nowait()
-            except Empty:
-                return
+        while not stop.is_set() and (index := next(numbers, None)) is not None:
             try:
                 done.put((index, call(index)))
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
                 done.put((index, error))
 
-    for index in range(count):
-        to_do.put(index)
     workers = [Thread(target=work, daemon=True) for _ in range(min(threads, count))]
     for worker in workers:
         worker.start()

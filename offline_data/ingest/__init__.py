@@ -8,12 +8,12 @@ from offline_data.ingest.download import (
     known_names,
     plan_download,
 )
-from offline_data.ingest.options import DownloadPlan, Options, Result
+from offline_data.ingest.options import DownloadPlan, Options, Stored
 
 __all__ = [
     "DownloadPlan",
     "Options",
-    "Result",
+    "Stored",
     "convert",
     "download",
     "ensure",

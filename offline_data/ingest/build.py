@@ -1,35 +1,33 @@
 """Raw data into a published dataset directory: read part by part, in order, and written.
 
-Raw files are read in child processes (`ParserProcess`), one or, where that pays, as many as there
-are workers; what needs no parsing, a dataset directory of this package, in this process.
+Raw files are converted in a child process (`conversion.py`), which starts others to read where
+that pays; what needs no parsing, a dataset directory of this package, in this process.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.ingest.parsing import ParserProcess
+from offline_data.ingest.parsing import ParsedDataset
 from offline_data.sources.base import Part
 from offline_data.store.manifest import Manifest
-from offline_data.store.publish import publish
-from offline_data.store.writer import Announced, DatasetWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from offline_data.config import Settings
     from offline_data.episodes import Dropped, EpisodeBatch
     from offline_data.ids import DatasetId
     from offline_data.ingest.options import Options
-    from offline_data.progress import Progress
     from offline_data.sources.base import RawDataset
     from offline_data.store.layout import LayoutName
 
@@ -51,7 +49,7 @@ class StrictError(FormatError):
 
 
 @dataclass(frozen=True)
-class Job:
+class BuildJob:
     """One dataset to be built."""
 
     id: DatasetId
@@ -75,46 +73,66 @@ def destination_of(dataset: DatasetId, settings: Settings) -> Path:
     return settings.root / dataset.folder / (dataset.revision or "unversioned")
 
 
-def build(
-    raw: RawDataset,
-    job: Job,
-    options: Options,
-    settings: Settings,
-    progress: Progress,
-    staging: Path,
-) -> Manifest:
-    """Read all parts, write, audit and publish; returns the manifest of what is there now.
+class DatasetBuild:
+    """A dataset directory that is being written from raw data, part by part, in order.
+
+    Args:
+        raw: The raw data.
+        job: What is built.
+        options: Episodes, strictness, audit.
+        workers: Processes that may read, where `raw` can be read in several.
+        folder: The new directory.
 
     Raises:
-        FormatError: The raw files, or with `strict` a leaf that cannot be kept.
+        FormatError: The raw data, or with `strict` a leaf that cannot be kept.
+        NotFoundError: They hold none of the episodes asked for.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
-    if options.strict:
-        _refuse_dropped(raw.info.dropped)
-    for warning in raw.info.warnings:
-        progress.note(warning)
-    parts = chosen_parts(raw.parts(BUDGET), options.episodes)
-    if options.episodes is None:
-        announced = Announced(raw.info.transitions, raw.info.episodes)
-    else:
-        announced = Announced(episodes=parts[-1].stop - parts[0].first)
-    writer = DatasetWriter(
-        staging / "dataset",
-        _header(raw, job, options),
-        audit=options.audit,
-        announced=announced,
-    )
-    total = parts[-1].stop - parts[0].first
-    with writer, progress.task(f"convert {job.id.name}", total, "episodes") as task:
-        for batch in read_parts(raw, parts, settings.workers):
-            if options.strict:
+
+    def __init__(
+        self, raw: RawDataset, job: BuildJob, options: Options, workers: int, folder: Path
+    ) -> None:
+        from offline_data.store.writer import Announced, DatasetWriter
+
+        self._strict = options.strict
+        if options.strict:
+            _refuse_dropped(raw.info.dropped)
+        self.warnings = raw.info.warnings
+        parts = chosen_parts(raw.parts(BUDGET), options.episodes)
+        self.episodes = parts[-1].stop - parts[0].first
+        if options.episodes is None:
+            announced = Announced(raw.info.transitions, raw.info.episodes)
+        else:
+            announced = Announced(episodes=self.episodes)
+        self._writer = DatasetWriter(
+            folder, _header(raw, job, options), audit=options.audit, announced=announced
+        )
+        self._batches = read_parts(raw, parts, workers)
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+    def step(self) -> int:
+        """Write the next part; returns its number of episodes, 0 when the directory is whole."""
+        batch = next(self._batches, None)
+        if batch is not None:
+            if self._strict:
                 _refuse_dropped(batch.dropped)
-            writer.append(batch)
-            task.advance(len(batch.lengths))
-        manifest = writer.finish()
-    for kept in publish(staging / "dataset", job.destination):
-        progress.note(f"{kept} is not the dataset's, and was kept")
-    return manifest
+            self._writer.append(batch)
+            return len(batch.lengths)
+        if not self._finished:
+            self._writer.finish()
+            self._finished = True
+        return 0
 
 
 def chosen_parts(
@@ -153,7 +171,7 @@ def _refuse_dropped(dropped: Sequence[Dropped]) -> None:
         )
 
 
-def _header(raw: RawDataset, job: Job, options: Options) -> Manifest:
+def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
     info = raw.info
     return Manifest(
         id=str(job.id),
@@ -225,9 +243,9 @@ def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator
         yield batch
     rest = parts[2:]
     pays = not raw.threaded and left * (1 - 1 / workers) > _WORTH_WORKERS
-    if isinstance(raw, ParserProcess) and pays:
+    if isinstance(raw, ParsedDataset) and pays:
         smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
-        yield from _read_in_workers(raw, smaller, min(workers, len(smaller)))
+        yield from raw.read_in_processes(smaller, min(workers, len(smaller)))
     else:
         yield from _read_ahead(raw, rest)
 
@@ -257,6 +275,8 @@ def _pieces(parts: Sequence[Part], count: int) -> list[Part]:
 
 def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch]:
     """Read each part while the one before it is being packed and written."""
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(1, thread_name_prefix="offline-data-read") as pool:
         pending = deque(pool.submit(raw.read, part) for part in parts[:1])
         for part in parts[1:]:
@@ -265,15 +285,3 @@ def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch
             yield batch
         for last in pending:
             yield last.result()
-
-
-def _read_in_workers(
-    raw: ParserProcess, parts: Sequence[Part], workers: int
-) -> Iterator[EpisodeBatch]:
-    with ExitStack() as stack:
-        others = [stack.enter_context(raw.another()) for _ in range(workers - 1)]
-        processes = [raw, *others]
-        for number, part in enumerate(parts):
-            processes[number % workers].send(part)
-        for number in range(len(parts)):
-            yield processes[number % workers].receive()

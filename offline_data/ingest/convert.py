@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.build import Job, build, destination_of, local_files
-from offline_data.ingest.options import Options, Result
-from offline_data.ingest.parsing import ParserProcess
+from offline_data.ingest.build import BuildJob, destination_of, local_files
+from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ingest.options import Options, Stored
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
-from offline_data.sources.local import StoredEpisodes
-from offline_data.sources.registry import check_plain, get_source
+from offline_data.sources.registry import check_plain, get_source, source_names
 from offline_data.store.library import Entry, entry_at, find, has_manifest, remove
-from offline_data.store.locks import dataset_lock
-from offline_data.store.publish import staging_folder
+from offline_data.store.publish import dataset_lock, staging_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +34,7 @@ def convert(
     progress: Progress = SILENT,
     *,
     source: str | None = None,
-) -> Result:
+) -> Stored:
     """Convert a file or folder of the user's; it is only read.
 
     Args:
@@ -60,8 +59,10 @@ def convert(
             hint=f"choose a name without @, {dataset.name} for one",
         )
     check_plain(path)
-    with ParserProcess(path) as process:
-        adapter, release = process.describe(get_source(source) if source else None, dataset.name)
+    if source is not None and source not in source_names():
+        get_source(source)  # raises
+    with ConversionProcess(path) as process:
+        adapter, release = process.describe(source, dataset.name)
         release = replace(release, keep_episodes=options.keep_episodes)
         if path.resolve().parent == (settings.root / dataset.folder).resolve():
             release = replace(release, revision=path.resolve().name)  # rewritten where it lies
@@ -75,13 +76,17 @@ def convert(
                 existed = same_layout and options.accept_episodes_of(there)
             if not existed:
                 older = _replaced(dataset, destination, settings, options)
-                parents = (entry_at(path).manifest.id,) if adapter.name == "local" else ()
+                parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
                 layout, files = options.layout or "compact", local_files(path)
-                job = Job(target, adapter.name, layout, destination, files, parents)
-                with staging_folder(settings.staging, target.folder, destination) as staging:
-                    # Only memory maps are read of a dataset directory, and not over a pipe.
-                    raw = StoredEpisodes(path) if parents else process.open(adapter, release)
-                    build(raw, job, options, settings, progress, staging)
+                job = BuildJob(target, adapter, layout, destination, files, parents)
+                opened = partial(open_release, adapter, release)
+                with (
+                    staging_folder(settings.staging, target.folder, destination) as staging,
+                    process.writing(
+                        opened, job, options, settings.workers, staging / "dataset"
+                    ) as build,
+                ):
+                    finish_and_publish(build, job, progress, staging / "dataset")
                 if older is not None:
                     remove(older)
     if existed and release.revision.endswith(SAMPLED):
@@ -91,7 +96,7 @@ def convert(
         )
     entry = entry_at(destination)
     seconds = time.perf_counter() - begin
-    return Result(entry.id, destination, entry.manifest, existed, seconds)
+    return Stored(entry.id, destination, entry.manifest, existed, seconds)
 
 
 def _replaced(

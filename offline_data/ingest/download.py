@@ -6,11 +6,11 @@ import shlex
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.config import ARGUMENT, CONFIG_FILE, user_path
-from offline_data.disk import disk_errors, free_bytes
 from offline_data.errors import (
     AuditError,
     IntegrityError,
@@ -19,12 +19,18 @@ from offline_data.errors import (
     OfflineDataError,
     OfflineError,
 )
+from offline_data.files import disk_errors, free_bytes
 from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
-from offline_data.ingest.build import Job, StrictError, build, destination_of, local_files
-from offline_data.ingest.options import DownloadPlan, Options, Result
-from offline_data.ingest.parsing import ParserProcess
+from offline_data.ingest.build import (
+    BuildJob,
+    DatasetBuild,
+    StrictError,
+    destination_of,
+    local_files,
+)
+from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ingest.options import DownloadPlan, Options, Stored
 from offline_data.progress import SILENT
-from offline_data.sources.local import StoredEpisodes
 from offline_data.sources.registry import get_source
 from offline_data.store.cache import asked_to_stay
 from offline_data.store.library import (
@@ -36,8 +42,7 @@ from offline_data.store.library import (
     newest,
     revisions,
 )
-from offline_data.store.locks import dataset_lock
-from offline_data.store.publish import staging_folder
+from offline_data.store.publish import dataset_lock, staging_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +56,7 @@ if TYPE_CHECKING:
 
 def download(
     dataset: DatasetId, settings: Settings, options: Options, progress: Progress = SILENT
-) -> Result:
+) -> Stored:
     """Fetch and convert a dataset, unless it is here as asked for.
 
     What is here is used without a look at the network; a local dataset of the source's own
@@ -192,17 +197,21 @@ def _build_release(
         with (
             staging_folder(settings.staging, target.folder, destination) as staging,
             _raw_files(release, settings, staging / "raw", progress, options) as (path, files),
-            ParserProcess(path) as process,
+            ConversionProcess(path) as process,
         ):
-            job = Job(target, source.name, options.layout or "compact", destination, files)
-            build(process.open(source, release), job, options, settings, progress, staging)
+            job = BuildJob(target, source.name, options.layout or "compact", destination, files)
+            opened, folder = partial(open_release, source.name, release), staging / "dataset"
+            with process.writing(opened, job, options, settings.workers, folder) as build:
+                finish_and_publish(build, job, progress, folder)
         return entry_at(destination), False
 
 
 def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progress) -> Entry:
     """Write a dataset that is here in the other layout, from its own directory."""
+    from offline_data.sources.local import StoredEpisodes
+
     manifest, destination, folder = entry.manifest, entry.path, entry.id.folder
-    job = Job(
+    job = BuildJob(
         entry.id,
         manifest.converter.get("adapter", entry.id.source),
         options.layout or "compact",
@@ -216,12 +225,14 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
         dataset_lock(settings.staging, folder, progress),
         staging_folder(settings.staging, folder, destination) as staging,
     ):
-        build(StoredEpisodes(destination), job, whole, settings, progress, staging)
+        raw, new = StoredEpisodes(destination), staging / "dataset"
+        with DatasetBuild(raw, job, whole, settings.workers, new) as build:
+            finish_and_publish(build, job, progress, new)
     return entry_at(destination)
 
 
-def _result(entry: Entry, begin: float, *, existed: bool = False) -> Result:
-    return Result(entry.id, entry.path, entry.manifest, existed, time.perf_counter() - begin)
+def _result(entry: Entry, begin: float, *, existed: bool = False) -> Stored:
+    return Stored(entry.id, entry.path, entry.manifest, existed, time.perf_counter() - begin)
 
 
 @contextmanager

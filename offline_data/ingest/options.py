@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import UsageError
-from offline_data.store.audit import DEFAULT_AUDIT, AuditMode
+from offline_data.store.layout import DEFAULT_AUDIT, AuditMode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Result:
+class Stored:
     """A dataset that is on this disk now."""
 
     id: DatasetId

@@ -1,33 +1,20 @@
-"""Raw files are parsed in a child process, and whatever fails there is raised as one error.
-
-A raw file may come from a stranger, and is parsed by libraries in C: a damaged or hostile one may
-end the process that parses it, or fill its memory. The child is started at once and imports what it
-needs meanwhile; batches come back over a pipe while the next one is read.
-"""
+"""Raw files read by an adapter: whatever fails there is one error that names the file."""
 
 from __future__ import annotations
 
 import errno
-import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
-
-from typing_extensions import Self
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.wire import dumps
-from offline_data.sources.registry import source_accepting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.episodes import EpisodeBatch
-    from offline_data.sources.base import Part, RawDataset, Release, Source, SourceInfo
-
-MEMORY_SHARE = 0.75
-"""Part of this machine's memory that parsing may fill, where the platform allows to say so."""
+    from offline_data.sources.base import Part, RawDataset
 
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
 _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
@@ -64,133 +51,8 @@ def blaming(path: Path) -> Iterator[None]:
         ) from error
 
 
-class Parser:
-    """The callable that the child process serves: one source, and the raw dataset it opened.
-
-    Args:
-        path: Raw file or folder, for messages.
-        raw: The dataset, where it was opened before.
-    """
-
-    def __init__(self, path: Path, raw: RawDataset | None = None) -> None:
-        self.path = path
-        self.raw = raw
-        self._limited = False
-
-    def __call__(self, request: tuple[Any, ...]) -> Any:
-        """Call the method named first with the rest."""
-        if not self._limited:
-            self._limited = True
-            _limit_memory()
-        name, *arguments = request
-        with blaming(self.path):
-            return getattr(self, name)(*arguments)
-
-    def describe(self, source: Source | None, name: str) -> tuple[Source, Release]:
-        """Find the source whose format it has, and the release that it is."""
-        source = source or source_accepting(self.path)
-        return source, source.release_of(self.path, name)
-
-    def open(self, source: Source, release: Release) -> tuple[SourceInfo, bool]:
-        """Open it, to be read by later requests."""
-        self.raw = source.open(release, self.path)
-        return self.raw.info, self.raw.threaded
-
-    def parts(self, budget: int) -> Sequence[Part]:
-        """Cut what was opened into parts."""
-        return self._opened.parts(budget)
-
-    def read(self, part: Part) -> EpisodeBatch:
-        """Read one part of what was opened."""
-        return self._opened.read(part)
-
-    def copy(self) -> bytes:
-        """Return a parser that has opened the same, to be served by another process."""
-        return dumps(Parser(self.path, self._opened))
-
-    @property
-    def _opened(self) -> RawDataset:
-        return cast("RawDataset", self.raw)
-
-
-class ParserProcess:
-    """A child process that parses one raw file or folder, and itself the dataset opened there.
-
-    Starts on entering a `with` block, and ends with it. As a `RawDataset` it can be used once
-    `open` was called.
-
-    Args:
-        path: Raw file or folder.
-        parser: The bytes of `Parser.copy`, where another process has opened it already.
-    """
-
-    def __init__(self, path: Path, parser: bytes | None = None) -> None:
-        self.path = path
-        self._child = Child(parser or dumps(Parser(path)), quiet=True)
-
-    def __enter__(self) -> Self:
-        self._child.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._child.close()
-
-    def describe(self, source: Source | None, name: str) -> tuple[Source, Release]:
-        """Find out what the file is.
-
-        Args:
-            source: The source whose format it has; None: the only one that takes it.
-            name: Name of the release.
-
-        Raises:
-            NotFoundError: No source takes it, or several do.
-            FormatError: It is not what the source takes.
-        """
-        described: tuple[Source, Release] = self._ask("describe", source, name)
-        return described
-
-    def open(self, source: Source, release: Release) -> Self:
-        """Open it; raises `FormatError` where it is not of the source's format."""
-        self.info: SourceInfo
-        self.threaded: bool
-        self.info, self.threaded = self._ask("open", source, release)
-        return self
-
-    def parts(self, budget: int) -> Sequence[Part]:
-        """See `RawDataset`."""
-        parts: Sequence[Part] = self._ask("parts", budget)
-        return parts
-
-    def read(self, part: Part) -> EpisodeBatch:
-        """See `RawDataset`."""
-        self.send(part)
-        return self.receive()
-
-    def send(self, part: Part) -> None:
-        """Ask for a part, to be received later."""
-        self._child.send(("read", part))
-
-    def receive(self) -> EpisodeBatch:
-        """Wait for the oldest part that was asked for."""
-        return cast("EpisodeBatch", self._receive())
-
-    def another(self) -> ParserProcess:
-        """Make a further process that has opened the same; not started yet."""
-        return ParserProcess(self.path, self._ask("copy"))
-
-    def _ask(self, *request: object) -> Any:
-        self._child.send(request)
-        return self._receive()
-
-    def _receive(self) -> Any:
-        try:
-            with blaming(self.path):
-                return self._child.receive()
-        except ChildDiedError:
-            raise _died(self.path, self._child.ending) from None
-
-
-def _died(path: Path, ending: str) -> OfflineDataError:
+def died(path: Path, ending: str) -> OfflineDataError:
+    """Return the error for a process that read a file and ended: a crash is the file's fault."""
     if ending.rpartition(" ")[2] in _CRASHES:
         return FormatError(
             f"{path} is damaged: the process that read it {ending}",
@@ -202,14 +64,43 @@ def _died(path: Path, ending: str) -> OfflineDataError:
     )
 
 
-def _limit_memory() -> None:
-    """Make allocations of this process fail before the machine's memory is full."""
-    try:
-        import resource
+class ParsedDataset:
+    """A raw dataset of which every failure names the file or folder; see `RawDataset`.
 
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limits = [int(MEMORY_SHARE * pages), *(one for one in (soft, hard) if one >= 0)]
-        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
-    except (ImportError, AttributeError, OSError, ValueError):
-        return  # a platform without such limits
+    Args:
+        path: Raw file or folder.
+        opened: Opens it.
+
+    Raises:
+        FormatError: It is not of the source's format.
+    """
+
+    def __init__(self, path: Path, opened: Callable[[Path], RawDataset]) -> None:
+        self.path = path
+        with blaming(path):
+            self._raw = opened(path)
+            self.info = self._raw.info
+            self.threaded = self._raw.threaded
+
+    def parts(self, budget: int) -> Sequence[Part]:
+        """Cut all episodes into parts."""
+        with blaming(self.path):
+            return self._raw.parts(budget)
+
+    def read(self, part: Part) -> EpisodeBatch:
+        """Read one part."""
+        with blaming(self.path):
+            return self._raw.read(part)
+
+    def read_in_processes(self, parts: Sequence[Part], count: int) -> Iterator[EpisodeBatch]:
+        """Yield the batch of every part, in order; process `i` reads every `count`-th part."""
+        with ExitStack() as stack:
+            readers = [stack.enter_context(Child(self.read, quiet=True)) for _ in range(count)]
+            for number, part in enumerate(parts):
+                readers[number % count].send(part)
+            for number in range(len(parts)):
+                reader = readers[number % count]
+                try:
+                    yield reader.receive()
+                except ChildDiedError:
+                    raise died(self.path, reader.ending) from None

@@ -1,51 +1,61 @@
-"""A dataset and a recipe in, a new dataset out: plan, run, revise if the data ask for it, publish."""
+"""A job in, a new dataset out: plan, run the tasks, plan again if the data ask for it, publish."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from offline_data.disk import require_bytes
 from offline_data.errors import UsageError
-from offline_data.ingest.options import Result
-from offline_data.preprocess.digesting import Digesting
-from offline_data.preprocess.existing import check_same, is_there, older, refuse_itself
-from offline_data.preprocess.finishing import finish
-from offline_data.preprocess.header import header_of
-from offline_data.preprocess.interrupts import uninterrupted
-from offline_data.preprocess.placed import allocate
-from offline_data.preprocess.plan import Plan, fingerprint
-from offline_data.preprocess.preparing import Prepared
-from offline_data.preprocess.probing import probe, seconds_each
-from offline_data.preprocess.recipe import Revised
-from offline_data.preprocess.running import write
-from offline_data.preprocess.saved import load_plan, save_plan
-from offline_data.preprocess.settling import decided, executor_of, revised
-from offline_data.preprocess.tasks import WriteJob
-from offline_data.preprocess.work import Work
+from offline_data.files import free_bytes, require_bytes
+from offline_data.ingest.options import Stored
+from offline_data.preprocess.executors.local import InProcess, LocalProcesses, choose_workers
+from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
+from offline_data.preprocess.job import check_same, is_there, older, refuse_itself, target_of
+from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
+from offline_data.preprocess.recipe import recipe_of
+from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.task import WriteJob, measure_task
+from offline_data.preprocess.workdir import WorkDir, allocate
 from offline_data.progress import SILENT
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
-from offline_data.store.locks import dataset_lock
-from offline_data.store.publish import publish, recover
+from offline_data.store.publish import dataset_lock, publish, recover
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.writer import with_margin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.preprocess.options import Options, Target
+    from offline_data.ids import DatasetId
+    from offline_data.preprocess.executors.base import Executor
+    from offline_data.preprocess.job import Job, RunOptions, Target
     from offline_data.preprocess.recipe import Recipe
-    from offline_data.progress import Progress
+    from offline_data.preprocess.steps.base import MeasuredStep, Selection
+    from offline_data.progress import Progress, Task
     from offline_data.store.manifest import Manifest
     from offline_data.store.writer import FileDigest
+
+_REVISION_DIGITS = 12
+"""Digits of the fingerprint that are the revision of a dataset that was made here."""
+
+_START_SECONDS = {False: 1.0, True: 5.0}
+"""Seconds until worker processes have started, by whether they need torch."""
+
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""What has to wait until a dataset is in its place."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One dataset to be made."""
+    """One dataset that is being made."""
 
     reader: DatasetReader
     """The parent."""
@@ -55,14 +65,27 @@ class Run:
     """Where it goes."""
     fingerprint: str
     """What tells it apart from others."""
-    options: Options
+    options: RunOptions
     settings: Settings
     progress: Progress
 
+    @classmethod
+    def of(cls, job: Job, settings: Settings, progress: Progress) -> Run:
+        """Look the parent, functions and steps up; the parent's data are not touched.
+
+        Raises `UsageError` where a function cannot be imported, arguments of a step are wrong, or
+        there is no place, or two; `NotFoundError` for the name of a step, and `ManifestError`.
+        """
+        reader = open_reader(job.parent.absolute())
+        recipe = recipe_of(job.stages, job.calling)
+        made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
+        target = target_of(job.name, job.dest, made_of[:_REVISION_DIGITS], settings)
+        return cls(reader, recipe, target, made_of, job.options, settings, progress)
+
     @property
-    def work(self) -> Work:
+    def work(self) -> WorkDir:
         """The folder in which it is made."""
-        return Work(self.target.work)
+        return WorkDir(self.target.work)
 
     @property
     def shares_files(self) -> bool:
@@ -73,120 +96,244 @@ class Run:
         """Return what the manifest says of the parent and the recipe."""
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
+    def existed(self) -> bool:
+        """Return True if the dataset is there and need not be made; see `is_there`."""
+        options = self.options
+        return not options.force and is_there(self.target, self.fingerprint, options.layout)
 
-def preprocess(
-    parent: Entry,
-    recipe: Recipe,
-    target: Target,
-    settings: Settings,
-    options: Options,
-    progress: Progress = SILENT,
-) -> Result:
-    """Make a dataset out of another one.
+    def replaced(self) -> Entry | None:
+        """Return the dataset that goes when this one is there; see `older`."""
+        return older(self.target, self.settings.root, force=self.options.force)
+
+    def revised(self, found: Revised) -> Run:
+        """Return the run with a step done otherwise, and say so."""
+        self.progress.note(f"starting over: {found.reason}")
+        return replace(self, recipe=self.recipe.revised(found))
+
+    def settled(self, *, in_place: bool) -> tuple[Run, Plan]:
+        """Plan until the plan holds; also returns the run with the steps done as the data ask."""
+        run = self
+        while True:
+            try:
+                plan = prepare(run.reader, run.recipe, run.options, run.measure, in_place=in_place)
+            except Revised as found:
+                run = run.revised(found)
+            else:
+                return run, plan
+
+    def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
+        """Run a first pass; returns the measures of all groups, in order.
+
+        Raises:
+            Revised: A group shows that a step before must be done otherwise.
+            OfflineDataError: See `Executor.run`.
+        """
+        found: dict[int, list[Any]] = {}
+        tasks, label = range(plan.count), f"measure for {step.name}"
+        job = partial(measure_task, plan, step)
+        with self._answers(plan, job, tasks, label) as (bar, answers):
+            for number, measures in answers:
+                found[number] = measures
+                bar.advance(plan.rows_of(number))
+        return [measure for task in tasks for measure in found[task]]
+
+    def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
+        """Run the tasks that are not finished; returns the digests of files written in place.
+
+        Raises:
+            Revised: A task found that a step must be done otherwise.
+            OfflineDataError: See `Executor.run`.
+        """
+        work = self.work
+        if plan.in_place:
+            allocate(work.dataset, plan.sizes)
+        finished = work.sound(plan.count, in_place=plan.in_place)
+        tasks = sorted(set(range(plan.count)).difference(finished))
+        if finished:
+            self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
+        job = WriteJob(plan, work, self.header(plan), self.options.audit, durable=not plan.in_place)
+        label = f"preprocess {self.target.id.name}"
+        with IncrementalHasher(plan, work) as hasher:
+            for task in finished if plan.in_place else ():
+                hasher.add(task)
+            with self._answers(plan, job, tasks, label) as (bar, answers):
+                for number, transitions in answers:
+                    if plan.in_place:
+                        hasher.add(tasks[number])
+                    bar.advance(transitions)
+            return hasher.digests() if plan.in_place else None
+
+    def executor(self, plan: Plan, tasks: int) -> Executor:
+        """Choose who runs so many tasks: who was asked for, else processes where they pay."""
+        options = self.options
+        if options.executor is not None:
+            return options.executor
+        heavy = any(step.brings_torch for step in plan.recipe.steps)
+        most = min(options.workers or self.settings.workers, tasks)
+        seconds = plan.seconds * tasks / plan.count
+        if most <= 1 or choose_workers(seconds, most, _START_SECONDS[heavy]) == 1:
+            return InProcess(options.worker_threads)
+        return LocalProcesses(
+            most,
+            worker_threads=options.worker_threads,
+            max_tasks_per_child=options.max_tasks_per_child,
+        )
+
+    @contextmanager
+    def _answers(
+        self, plan: Plan, job: Callable[[int], Any], tasks: Sequence[int], label: str
+    ) -> Iterator[tuple[Task, Iterator[tuple[int, Any]]]]:
+        """Have tasks run; gives the bar to advance and what `Executor.run` yields, and closes both."""
+        executor, total = self.executor(plan, len(tasks)), sum(map(plan.rows_of, tasks))
+        answers = cast("Generator[Any, None, None]", executor.run(job, tasks, self.progress))
+        with self.progress.task(label, total, "transitions") as bar, closing(answers):
+            yield bar, answers
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What `preprocess` would do; nothing has been touched."""
+
+    id: DatasetId
+    """Of the new dataset."""
+    parent: DatasetId
+    """Of the dataset it is made of."""
+    destination: Path
+    """Where it would lie."""
+    existed: bool
+    """Whether it is there already; then nothing would be done, and there is no plan."""
+    replaces: tuple[DatasetId, ...]
+    """Datasets that would go."""
+    free_bytes: int
+    """Free bytes on the disk that it is made on."""
+    plan: Plan | None = None
+    """What is to be done."""
+    recipe: Sequence[dict[str, Any]] = ()
+    """Every step with what it learnt, as JSON values."""
+    finished: int = 0
+    """Tasks that an interrupted run has finished already."""
+    seconds: float = 0.0
+    """Estimate of what is left to compute, in one process."""
+    executor: str = ""
+    """Who would run the tasks."""
+
+
+def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
+    """Make a dataset out of another one, here and now.
 
     What is made of the same parent by the same recipe and is there already is not made again.
     Where anything fails, or is interrupted, finished tasks are kept for `resume`.
 
     Args:
-        parent: The dataset; it is only read.
-        recipe: At least one step.
-        target: Where the new one goes; its revision comes from `fingerprint`.
+        job: What is made of what, how, and where it goes.
         settings: Workers, root.
-        options: Everything else.
         progress: Where to tell of long work.
 
     Raises:
-        UsageError: Another dataset is there already, or what a stopped run left; `options.force`
-            replaces both.
+        UsageError: Another dataset is there already, or what an interrupted run left;
+            `options.force` replaces both. Also what `Run.of` raises.
         StepError: A step or a function failed, or does not fit the data.
         WorkerDiedError: A process was ended from outside, twice with the same task.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
     begin = time.perf_counter()
-    reader = open_reader(parent.path)
-    made_of = fingerprint(reader, recipe, options.num_frames, options.view)
-    run = Run(reader, recipe, target, made_of, options, settings, progress)
-    refuse_itself(parent, target)
-    with dataset_lock(settings.staging, target.lock, progress), _explained(recipe):
+    run = Run.of(job, settings, progress)
+    target = run.target
+    refuse_itself(entry_at(run.reader.path), target)
+    with dataset_lock(settings.staging, target.lock, progress), _explained(run.recipe):
         recover(run.work.dataset, target.destination)
-        existed = not options.force and is_there(target, made_of, options.layout)
+        existed = run.existed()
         if existed:
-            _clear_leftover(run)
+            saved = run.work.read_plan()  # of a run that was interrupted after it had published
+            if saved is not None and saved.get("fingerprint") == run.fingerprint:
+                run.work.clear()
         else:
-            make(run, older(target, settings.root, force=options.force))
+            replaced = run.replaced()
+            plan = interrupted_plan(run)
+            with _says_what_is_kept(run):
+                while True:
+                    try:
+                        plan = plan or _new_plan(run)
+                        digests = run.run_tasks(plan)
+                        break
+                    except Revised as found:
+                        run.work.clear()
+                        run, plan = run.revised(found), None
+                put_together(run, plan, run.work, digests, replaced)
     entry = entry_at(target.destination)
     seconds = time.perf_counter() - begin
-    return Result(entry.id, target.destination, entry.manifest, existed, seconds)
+    return Stored(entry.id, target.destination, entry.manifest, existed, seconds)
 
 
-def make(run: Run, replaced: Entry | None = None) -> None:
-    """Make and publish the dataset; the caller holds the lock.
+def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun:
+    """Plan as `preprocess` does, first passes over the data included, and write nothing.
 
-    Args:
-        run: What is made.
-        replaced: A dataset that goes when it is there.
+    Raises:
+        UsageError, StepError: What `preprocess` would raise before it writes.
     """
-    prepared = begun(run)
-    with _told(run):
-        while True:
-            try:
-                prepared = prepared or _prepared(run)
-                digests = _written(run, prepared)
-                break
-            except Revised as found:
-                run.work.clear()
-                run = revised(run, found)
-                prepared = None
-        put_together(run, prepared.plan, run.work, digests, replaced)
+    run = Run.of(job, settings, progress)
+    target, parent = run.target, entry_at(run.reader.path)
+    refuse_itself(parent, target)
+    existed = run.existed()
+    replaced = None if existed else run.replaced()
+    gone = () if replaced is None else (replaced.id,)
+    free = free_bytes(target.work)
+    found = DryRun(target.id, parent.id, target.destination, existed, gone, free)
+    if existed:
+        return found
+    plan = interrupted_plan(run)
+    finished = 0 if plan is None else len(run.work.finished(plan.count))
+    if plan is None:
+        _, plan = run.settled(in_place=run.shares_files)
+    left = plan.count - finished
+    return replace(
+        found,
+        plan=plan,
+        recipe=recipe_json(plan.recipe),
+        finished=finished,
+        seconds=plan.seconds * left / plan.count,
+        executor=run.executor(plan, left).name,
+    )
 
 
-def _prepared(run: Run) -> Prepared:
-    """Plan anew, and put the plan into the work folder."""
-    run.work.clear()
-    prepared = decided(run, in_place=run.shares_files)
-    _take_room(run, prepared.plan)
-    save_plan(run.work, prepared.plan, run.fingerprint)
-    return prepared
+def interrupted_plan(run: Run) -> Plan | None:
+    """Return the plan of an interrupted run that is to be resumed.
 
-
-def _written(run: Run, prepared: Prepared) -> dict[str, FileDigest] | None:
-    """Run the tasks that are not finished; returns the digests of files written in place."""
-    plan, work = prepared.plan, run.work
-    if plan.in_place:
-        allocate(work.dataset, plan.sizes)
-    finished = work.sound(plan.count, in_place=plan.in_place)
-    tasks = sorted(set(range(plan.count)).difference(finished))
-    if finished:
-        run.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-    left = prepared.seconds * len(tasks) / plan.count
-    executor = executor_of(run, plan, left, len(tasks))
-    job = WriteJob(plan, work, run.header(plan), run.options.audit, durable=not plan.in_place)
-    label = f"preprocess {run.target.id.name}"
-    if not plan.in_place:
-        write(job, executor, tasks, run.progress, label)
+    Raises:
+        UsageError: There is one, and it was not said what is to become of it; or it is of another
+            recipe.
+    """
+    saved = run.work.read_plan()
+    if saved is None or run.options.force:
         return None
-    with Digesting(plan, work) as digesting:
-        for task in finished:
-            digesting.add(task)
-        write(job, executor, tasks, run.progress, label, digesting.add)
-        return digesting.digests()
+    if saved.get("fingerprint") != run.fingerprint:
+        if not run.options.resume:
+            run.progress.note("what an interrupted run of another recipe left here is deleted")
+            return None
+        raise UsageError(
+            f"What an interrupted run left in {run.work.path} was made by another recipe, or of other data",
+            hint="use --force to start over",
+        )
+    if not run.options.resume:
+        raise UsageError(
+            f"This recipe was interrupted before ({run.work.path})",
+            hint="use --resume to continue or --force to start over",
+        )
+    check_same(saved, run.options, shares_files=run.shares_files)
+    return load_plan(run.work, run.recipe, run.reader)
 
 
 def put_together(
     run: Run,
     plan: Plan,
-    work: Work,
+    work: WorkDir,
     digests: dict[str, FileDigest] | None = None,
     replaced: Entry | None = None,
 ) -> None:
     """Make a dataset of what the tasks have written, all of them finished, and publish it.
 
-    Args:
-        run: What is being made.
-        plan: How.
-        work: The folder where the tasks have written; it goes, but for a plan that is shared.
-        digests: Of files written in place; None: every task wrote files of its own.
-        replaced: A dataset that goes when the new one is there.
+    The work folder goes, but for that of a `JobPlan`, and so does the dataset that is `replaced`.
+    `digests` are of files written in place; None: every task wrote files of its own.
     """
     finish(plan, work, run.header(plan), run.options.audit, run.reader, digests)
     with uninterrupted():
@@ -200,48 +347,41 @@ def put_together(
         run.progress.note(f"{path} is no file of the dataset that was replaced; kept")
 
 
-def _clear_leftover(run: Run) -> None:
-    """Delete what a run left that was stopped after the dataset was published."""
-    saved = run.work.read_plan()
-    if saved is not None and saved.get("fingerprint") == run.fingerprint:
-        run.work.clear()
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back what Python's handlers do with SIGINT, SIGTERM and SIGHUP until the end.
+
+    Handlers run in the main thread; in another one there is nothing to hold back. What kills the
+    process by default still does.
+    """
+    waiting: list[tuple[int, Any]] = []
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        handlers = {number: one for number, one in handlers.items() if callable(one)}
+    for number in handlers:
+        signal.signal(number, lambda *args: waiting.append(args))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if waiting:
+        number, frame = waiting[0]
+        handlers[number](number, frame)
 
 
-def _take_room(run: Run, plan: Plan) -> None:
-    """Meet a disk that is too small before anything is written to it."""
+def _new_plan(run: Run) -> Plan:
+    """Plan, take the room on the disk, and put the plan into the work folder."""
+    run.work.clear()
+    shares = run.shares_files
+    plan = prepare(run.reader, run.recipe, run.options, run.measure, in_place=shares)
     needed = plan.bytes * (1 if plan.in_place else 2)
     require_bytes(run.work.path, with_margin(needed), str(run.target.id))
     if plan.in_place:
         allocate(run.work.dataset, plan.sizes)
-
-
-def begun(run: Run) -> Prepared | None:
-    """Return the plan of an interrupted run that is to be resumed.
-
-    Raises:
-        UsageError: There is a stopped run, and it was not said what is to become of it; or it is
-            of another recipe.
-    """
-    saved = run.work.read_plan()
-    if saved is None or run.options.force:
-        return None
-    if saved.get("fingerprint") != run.fingerprint:
-        if not run.options.resume:
-            run.progress.note("what a stopped run of another recipe left here is thrown away")
-            return None
-        raise UsageError(
-            f"What a stopped run left in {run.work.path} was made by another recipe, or of other data",
-            hint="--force throws it away and begins anew",
-        )
-    if not run.options.resume:
-        raise UsageError(
-            f"This recipe was interrupted before ({run.work.path})",
-            hint="use --resume to continue or --force to start over",
-        )
-    check_same(saved, run.options, shares_files=run.shares_files)
-    plan = load_plan(run.work, run.recipe, run.reader)
-    each = seconds_each(plan.recipe, probe(run.reader, plan.chosen, plan.recipe))
-    return Prepared(plan, each * plan.chosen.transitions)
+    save_plan(run.work, plan, run.fingerprint)
+    return plan
 
 
 @contextmanager
@@ -256,27 +396,24 @@ def _explained(recipe: Recipe) -> Iterator[None]:
 
 
 @contextmanager
-def _told(run: Run) -> Iterator[None]:
+def _says_what_is_kept(run: Run) -> Iterator[None]:
     """Leave what can be resumed, or nothing, when something fails, and say which."""
     try:
         yield
     except BaseException as error:
         with uninterrupted():
-            kept = _kept(run)
+            if run.recipe.unknown:
+                kept = f"nothing is kept: {run.recipe.unknown}"
+            elif run.work.read_plan() is None:
+                kept = "nothing is kept: run the same command again"
+            else:
+                count = run.work.recorded()
+                tasks = "1 finished task is" if count == 1 else f"{count} finished tasks are"
+                kept = f"{tasks if count else 'the plan is'} kept: add --resume to go on"
+            if kept.startswith("nothing"):
+                run.work.clear()
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(f"interrupted; {kept}") from None
         if run.work.plan.exists() or run.recipe.unknown:
             run.progress.note(kept)
         raise
-
-
-def _kept(run: Run) -> str:
-    if run.recipe.unknown:
-        run.work.clear()
-        return f"nothing is kept: {run.recipe.unknown}"
-    if run.work.read_plan() is None:
-        run.work.clear()
-        return "nothing is kept: run the same command again"
-    count = run.work.recorded()
-    kept = f"{count} finished tasks are kept" if count != 1 else "1 finished task is kept"
-    return f"{kept if count else 'the plan is kept'}: add --resume to go on"

@@ -98,7 +98,7 @@ def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def unknown_note(about: Mapping[str, Any]) -> str:
-    """Say that what has no digest is made anew every time; `about` is of `describe_function`."""
+    """Say that what has no digest is made again every time; `about` is of `describe_function`."""
     return (
         f"What {about['name']} depends on cannot be told apart ({about['unknown']}), so what it made "
         "is neither used again nor resumed; arrays and paths that it closes over can be told apart"

@@ -1,29 +1,26 @@
-"""`Piece`: whole episodes on their way through a recipe, and where in the parent they come from."""
+"""`Piece`: whole episodes on their way through a recipe, and how they are read from a dataset."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
+from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from offline_data.episodes import EpisodeBatch
-    from offline_data.episodes.fields import Key
+    from offline_data.store.reader import DatasetReader
 
-
-class ByRows(NamedTuple):
-    """A block of rows that could not be vectorised, although the function can be."""
-
-    rows: int
-    why: str
-    step: int = 0
-    """Number of the step in the recipe."""
+OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
+"""Episode columns that follow from the steps; all others are the source's."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,6 @@ class Piece:
     Arrays of the batch may be read-only views of a file: a step never writes into them, it puts
     new arrays in their place. Text leaves are int32 codes.
 
-    Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> piece = toy_piece([2, 1])
-        >>> piece.batch.transitions, piece.step_numbers.tolist()
-        (3, [0, 1, 0])
     """
 
     batch: EpisodeBatch
@@ -50,8 +42,9 @@ class Piece:
     """`[E]` number in its episode of each first transition; 0 where episodes are whole."""
     words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """Vocabularies of text leaves, by the key in the batch's steps or observations."""
-    by_rows: tuple[ByRows, ...] = ()
-    """What could not be vectorised on the way here."""
+    by_rows: tuple[tuple[int, str, int], ...] = ()
+    """Blocks that could not be vectorised on the way here, although the function can be: rows,
+    why, and the number of the step in the recipe."""
 
     @cached_property
     def row_numbers(self) -> NDArray[np.int64]:
@@ -85,25 +78,147 @@ class Piece:
     ) -> Piece:
         """Return the same episodes with these columns in place of all step or observation columns.
 
-        Words of leaves that are no more, or no longer int32, go.
-
-        Raises:
-            FormatError: What `EpisodeBatch` refuses.
+        Words of leaves that are no more, or no longer int32, go. Raises what `EpisodeBatch` raises.
         """
+        old = self.batch
         batch = replace(
-            self.batch,
-            steps=self.batch.steps if steps is None else steps,
-            observations=self.batch.observations if observations is None else observations,
+            old,
+            steps=old.steps if steps is None else steps,
+            observations=old.observations if observations is None else observations,
         )
+        codes = {k for k, v in {**batch.steps, **batch.observations}.items() if v.dtype == np.int32}
         kept = self.words if words is None else words
-        leaves = {**batch.steps, **batch.observations}
-        codes = {
-            key: text
-            for key, text in kept.items()
-            if key in leaves and leaves[key].dtype == np.int32
-        }
-        return replace(self, batch=batch, words=codes)
+        return replace(self, batch=batch, words={k: w for k, w in kept.items() if k in codes})
 
     def _counted(self, first: NDArray[np.int64]) -> NDArray[np.int64]:
         within = np.arange(self.batch.transitions) - self.batch.starts[self.batch.episode_of]
         return np.asarray(first[self.batch.episode_of] + within)
+
+
+@dataclass(frozen=True)
+class EpisodeSelection:
+    """Episodes of the parent that are to be read, in order, and which steps of each.
+
+    A piece of an episode is read as an episode of its own. Where it ends before its episode does,
+    it ends truncated, and its last next observation is the parent's.
+    """
+
+    episodes: NDArray[np.int64]
+    """`[C]` numbers in the parent; one that several pieces are of stands there for each."""
+    lengths: NDArray[np.int64]
+    """`[C]` transitions to take of each, at least 1."""
+    steps: NDArray[np.int64]
+    """`[C]` step of each at which that begins; 0 where its beginning is wanted."""
+
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> EpisodeSelection:
+        """Return some of them."""
+        return EpisodeSelection(self.episodes[part], self.lengths[part], self.steps[part])
+
+    @property
+    def transitions(self) -> int:
+        """Transitions in all."""
+        return int(self.lengths.sum())
+
+    def rows(self, reader: DatasetReader) -> NDArray[np.int64]:
+        """Return the parent's row that each begins with, `[C]`."""
+        return np.asarray(reader.starts[self.episodes] + self.steps)
+
+    def ends_early(self, reader: DatasetReader) -> NDArray[np.bool_]:
+        """Return `[C]` whether the parent's episode goes on after the last step taken."""
+        return np.asarray(self.steps + self.lengths < reader.lengths[self.episodes])
+
+
+def select_episodes(
+    reader: DatasetReader, num_frames: int | None = None, view: EpisodeSelection | None = None
+) -> EpisodeSelection:
+    """Choose all episodes, or those of a view; of these the first `num_frames` transitions."""
+    lengths = reader.lengths
+    zeros = np.zeros(len(lengths), np.int64)
+    chosen = view or EpisodeSelection(np.arange(len(lengths)), np.asarray(lengths), zeros)
+    if num_frames is None or num_frames >= chosen.transitions:
+        return chosen
+    before = np.cumsum(chosen.lengths) - chosen.lengths
+    kept = chosen[before < num_frames]
+    left = num_frames - before[before < num_frames]
+    return replace(kept, lengths=np.minimum(kept.lengths, left))
+
+
+def read_piece(reader: DatasetReader, chosen: EpisodeSelection) -> Piece:
+    """Read episodes, or pieces of them.
+
+    What lies side by side in files of layout `compact` is views of the files; anything else is
+    copied.
+    """
+    begins, early, lengths = chosen.rows(reader), chosen.ends_early(reader), chosen.lengths
+    follows = (np.diff(chosen.episodes) == 1) & (begins[1:] == begins[:-1] + lengths[:-1])
+    together = bool(follows.all())
+
+    def index(first: NDArray[np.int64], counts: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """Return `counts[0]` rows from `first[0]` on, then those of the next …."""
+        if together:
+            return slice(int(first[0]), int(first[0] + counts.sum()))
+        before = np.cumsum(counts) - counts
+        return np.asarray(np.arange(int(counts.sum())) + np.repeat(first - before, counts))
+
+    def observed(key: Key) -> NDArray[Any]:
+        if TED not in reader.manifest.tables:
+            rows = index(begins + chosen.episodes, lengths + 1)
+            return reader.leaf(OBSERVATIONS, key)[rows]
+        before = reader.leaf(TED, key)[index(begins, lengths)]
+        after = reader.observations_at(key, begins + lengths - 1, after=True)
+        return np.insert(before, np.cumsum(lengths), after, axis=0)
+
+    rows = index(begins, lengths)
+    steps: dict[Key, NDArray[Any]] = {
+        key: reader.step(key)[rows] for key in reader.step_leaves if key != EPISODE
+    }
+    if early.any():
+        last = np.cumsum(lengths)[early] - 1
+        truncated = np.array(steps[TRUNCATED])
+        truncated[last] |= ~steps[TERMINATED][last].astype(bool)
+        steps[TRUNCATED] = truncated
+    observations = {key: observed(key) for key in reader.observation_leaves}
+    final, extras = _episode_table(reader, chosen.episodes)
+    batch = EpisodeBatch(lengths, steps, observations, final | early, extras)
+    return Piece(batch, chosen.episodes, begins, chosen.steps, _words(reader, batch))
+
+
+def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> Piece:
+    """Read single transitions, `[n]` ascending rows, each as an episode of its own; copies."""
+    episodes = np.searchsorted(reader.starts, rows, side="right") - 1
+    steps = {k: reader.step(k)[rows] for k in reader.step_leaves if k != EPISODE}
+    before = np.repeat(rows + episodes, 2)
+    before[1::2] += 1
+    observations = {
+        key: reader.leaf(OBSERVATIONS, key)[before]
+        if TED not in reader.manifest.tables
+        else np.stack(
+            [reader.observations_at(key, rows, after=after) for after in (False, True)], axis=1
+        ).reshape(2 * len(rows), *leaf.shape)
+        for key, leaf in reader.observation_leaves.items()
+    }
+    last = rows == (reader.starts + reader.lengths - 1)[episodes]
+    final, extras = _episode_table(reader, episodes)
+    lengths = np.ones(len(rows), np.int64)
+    batch = EpisodeBatch(lengths, steps, observations, final | ~last, extras)
+    return Piece(batch, episodes, rows, rows - reader.starts[episodes], _words(reader, batch))
+
+
+def _episode_table(
+    reader: DatasetReader, episodes: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], dict[Key, NDArray[Any]]]:
+    """Return where the final observation is known, and the source's own columns, of episodes."""
+    final = np.asarray(reader.episodes[("final_observation",)])[episodes].astype(bool)
+    extras = {k: c for k, c in reader.episodes.items() if k[0] not in OWN_COLUMNS}
+    return final, {key: np.array(column[episodes]) for key, column in extras.items()}
+
+
+def _words(reader: DatasetReader, batch: EpisodeBatch) -> dict[Key, list[str]]:
+    found = {key: reader.words(key) for key in (*batch.steps, *batch.observations)}
+    return {key: words for key, words in found.items() if words is not None}
+
+
+def episode_words(reader: DatasetReader) -> Mapping[Key, Sequence[str]]:
+    """Return the vocabularies of text columns of the episode table."""
+    known = reader.vocabularies.get("episodes", {})
+    return {key: words for key, words in known.items() if key[0] not in OWN_COLUMNS}

@@ -1,28 +1,47 @@
-"""`Plan`: what is made out of what, and how the work is cut into tasks; decided before any of it."""
+"""`Plan`: what is made out of what, and how the work is cut into tasks; decided before any of it.
+
+From a recipe as it was asked for: episodes are chosen, statistics taken, the schema learnt on a few
+rows. A plan on disk is what an interrupted run is resumed from, here or elsewhere.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from offline_data.episodes.cut import runs_within
+from offline_data.errors import FormatError, ManifestError, OfflineDataError, StepError, UsageError
+from offline_data.files import disk_errors
+from offline_data.ingest.build import package_version
+from offline_data.preprocess.piece import (
+    EpisodeSelection,
+    episode_words,
+    read_piece,
+    read_transitions,
+    select_episodes,
+)
+from offline_data.preprocess.recipe import Recipe
+from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step
+from offline_data.preprocess.workdir import read_checked, write_checked
+from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.tables import Schema, schema_of, table_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
+    from offline_data.preprocess.job import RunOptions
     from offline_data.preprocess.piece import Piece
-    from offline_data.preprocess.reading import Chosen
-    from offline_data.preprocess.recipe import Recipe
+    from offline_data.preprocess.workdir import WorkDir
     from offline_data.store.layout import LayoutName, TableSpec
     from offline_data.store.reader import DatasetReader
 
@@ -45,6 +64,21 @@ TASKS = 256
 TASK_SECONDS = 4.0
 """Time of a task where Python is called for every row."""
 
+FIRST_ROW: Key = ("first row",)
+"""Column of what a selection measures: the parent's row that each episode begins with."""
+
+_PROBED_ENDS = 8
+"""Episodes of which the last transition is looked at."""
+
+_PROBED_AT_RANDOM = 16
+"""Transitions drawn at random."""
+
+_PROBED_EPISODES = 3
+"""Whole episodes: the first, the last, one between."""
+
+Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
+"""Runs a first pass: the measures of all groups of a plan, in order."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -56,7 +90,7 @@ class Plan:
     """What tells that dataset apart from others; see `identity_of`."""
     recipe: Recipe
     """The steps, with what they learnt from the data."""
-    chosen: Chosen
+    chosen: EpisodeSelection
     """Episodes of the parent."""
     groups: NDArray[np.int64]
     """`[G + 1]` seams: group `g` is the chosen episodes `groups[g]` to `groups[g + 1]`."""
@@ -71,37 +105,42 @@ class Plan:
     in_place: bool
     """Whether tasks write to their places in the files of the new dataset. If not, each writes
     files of its own, which are laid end to end when all are there."""
+    seconds: float = 0.0
+    """Estimate for all transitions, in one process."""
 
     @property
     def count(self) -> int:
         """Number of tasks."""
         return len(self.tasks) - 1
 
-    def part(self, group: int) -> Chosen:
+    def part(self, group: int) -> EpisodeSelection:
         """Return the episodes of a group."""
         return self.chosen[slice(int(self.groups[group]), int(self.groups[group + 1]))]
 
     def first_of(self, task: int) -> tuple[int, int]:
         """Return the row and the episode that a task begins with, where lengths stay."""
         episode = int(self.groups[self.tasks[task]])
-        return int(self._ends[episode]), episode
-
-    @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum(self.chosen.lengths)])
+        return int(self._starts[episode]), episode
 
     def rows_of(self, task: int) -> int:
         """Return how many transitions of the parent a task reads."""
-        first, stop = (int(self.groups[group]) for group in self.tasks[task : task + 2])
-        return int(self._ends[stop] - self._ends[first])
+        return self.first_of(task + 1)[0] - self.first_of(task)[0]
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(self.chosen.lengths)])
 
     def tables(self) -> dict[str, TableSpec]:
         """Return the tables of the new dataset, without rows."""
-        return tables_of(self.layout, self.schema)
+        return table_specs(self.layout, self.schema)
 
     def sized_tables(self) -> dict[str, TableSpec]:
         """Return the tables with all rows that there will be, where lengths stay."""
-        return {name: table.with_rows(self._rows_in(name)) for name, table in self.tables().items()}
+        rows = {OBSERVATIONS: self.chosen.transitions + len(self.chosen.episodes)}
+        return {
+            name: table.with_rows(rows.get(name, self.chosen.transitions))
+            for name, table in self.tables().items()
+        }
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -111,42 +150,177 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of them."""
-        return sum(self.sizes.values())
-
-    def _rows_in(self, table: str) -> int:
-        more = len(self.chosen.episodes) if table == "observations" else 0
-        return self.chosen.transitions + more
+        """Bytes of all of them, about where images are encoded."""
+        steps, episodes = self.chosen.transitions, len(self.chosen.episodes)
+        return sum(self.sizes.values()) + self.schema.encoded_bytes(steps, steps + episodes)
 
 
-def tables_of(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
-    """Return the tables of a dataset, without rows; raises `FormatError` where it cannot be stored."""
-    return table_specs(layout, schema)
+def prepare(
+    reader: DatasetReader, recipe: Recipe, options: RunOptions, measure: Measure, *, in_place: bool
+) -> Plan:
+    """Let every step look at what it needs, in order, and cut the work into tasks.
+
+    Raises:
+        StepError: A step does not fit the data, or leaves no episode.
+        Revised: A trial on some episodes shows that a step must be done otherwise.
+    """
+    chosen = select_episodes(reader, options.num_frames, options.view)
+    ready = Recipe(())
+    for step in recipe.steps:
+        measured = partial(_measured, reader, ready, chosen, options, measure)
+        if isinstance(step, Selection):
+            chosen = _selected(reader, ready, chosen, options, step, measured)
+            ready = ready.then(step)
+            continue
+        settled: Step = step
+        if isinstance(step, MeasuredStep) and not step.state():
+            settled = step.fitted(measured(step))
+        elif not step.state():
+            settled = step.settled(ready.apply(probe(reader, chosen, ready.then(step))))
+        ready = ready.then(settled)
+    return planned(reader, ready, chosen, options, in_place=in_place)
+
+
+def _measured(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    options: RunOptions,
+    measure: Measure,
+    step: MeasuredStep | Selection,
+) -> list[Any]:
+    """Take a first pass over the data that the steps so far give."""
+    return measure(planned(reader, recipe, chosen, options, in_place=False, trial=True), step)
+
+
+def _selected(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    options: RunOptions,
+    step: Selection,
+    measured: Callable[[Selection], list[Any]],
+) -> EpisodeSelection:
+    """Choose among the episodes there are, looking at their tables or at all their data."""
+    step = step.settled(recipe.apply(probe(reader, chosen, recipe)))
+    mapped = not all(isinstance(before, Selection) for before in recipe.steps)
+    changed = not recipe.keeps_rows or (mapped and step.by_values)
+    cut = options.num_frames is not None or options.view is not None
+    if step.needs_data or changed or cut:
+        measures = measured(step)
+        table = {k: np.concatenate([one[k] for one in measures]) for k in measures[0]}
+        rows = table.pop(FIRST_ROW)
+    else:
+        table = {key: np.asarray(c)[chosen.episodes] for key, c in reader.episodes.items()}
+        table = {**table, ("number",): chosen.episodes}
+        del table["start",]
+        rows = chosen.rows(reader)
+    stays = step.choose(table, episode_words(reader))
+    if not stays.any():
+        raise StepError(f"Step {step.name!r} leaves none of {len(stays)} episodes")
+    if len(stays) != len(chosen.episodes):  # a function before it has left some out
+        before = chosen.rows(reader)
+        if len(np.unique(before)) < len(before):
+            raise UsageError(
+                f"The view has rows more than once, and a function before step {step.name!r} left "
+                "episodes out: which of them is meant is not known",
+                hint="make a dataset by the function first, then take the step on that",
+            )
+        stays = np.isin(before, rows[stays])
+    return chosen[stays]
+
+
+def planned(
+    reader: DatasetReader,
+    recipe: Recipe,
+    chosen: EpisodeSelection,
+    options: RunOptions,
+    *,
+    in_place: bool,
+    trial: bool = False,
+) -> Plan:
+    """Cut the work of a recipe that has learnt everything into tasks.
+
+    A `trial` is a first pass, whose answers are added up group by group. `in_place`: tasks may write
+    into the files of the dataset.
+    """
+    piece = probe(reader, chosen, recipe)
+    made = recipe.apply(piece)
+    layout = options.layout or reader.manifest.layout
+    try:
+        schema = schema_of_piece(made)
+        table_specs(layout, schema)
+    except FormatError as error:
+        raise StepError(
+            f"What the recipe gives cannot be stored: {error.message}", hint=error.hint
+        ) from error
+    if not recipe.per_row:
+        piece = read_piece(reader, chosen[: int(grouped(reader, chosen)[1])])
+    begin = time.perf_counter()
+    recipe.apply(piece)
+    each = (time.perf_counter() - begin) / max(1, piece.batch.transitions)
+    limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
+    rows = options.task_rows(chosen.transitions) or limit
+    if rows is None:
+        least = TASK_BYTES // max(1, row_bytes(reader))
+        rows = max(1, least, chosen.transitions // TASKS)
+    most = None
+    if recipe.per_row:
+        most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
+    groups = grouped(reader, chosen, most)
+    return Plan(
+        reader.path,
+        identity_of(reader),
+        recipe,
+        chosen,
+        groups,
+        tasks_of(chosen, groups, rows),
+        layout,
+        schema,
+        made.words,
+        in_place and recipe.keeps_rows and not schema.has_encoded,
+        each * chosen.transitions,
+    )
+
+
+def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> Piece:
+    """Read what `recipe` learns from: whole episodes where it may change lengths, else transitions.
+
+    Transitions are the first, the last, ends of episodes, and others drawn with a fixed seed.
+    """
+    count = len(chosen.episodes)
+    if not recipe.keeps_rows:
+        return read_piece(
+            reader, chosen[np.isin(np.arange(count), _spread(count, _PROBED_EPISODES))]
+        )
+    starts = chosen.rows(reader)
+    ends = starts + chosen.lengths - 1
+    drawn = np.random.default_rng(0).integers(0, chosen.transitions, _PROBED_AT_RANDOM)
+    before = np.cumsum(chosen.lengths)
+    episode = np.searchsorted(before, drawn, side="right")
+    within = drawn - (before - chosen.lengths)[episode]
+    rows = [starts[:1], ends[-1:], ends[_spread(count, _PROBED_ENDS)], starts[episode] + within]
+    return read_transitions(reader, np.unique(np.concatenate(rows)))
+
+
+def _spread(count: int, wanted: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
 
 
 def schema_of_piece(piece: Piece) -> Schema:
     """Learn the columns of a dataset from a piece; text leaves are those that have words."""
     learnt = schema_of(piece.batch)
-
-    def with_text(columns: Any) -> dict[Any, Any]:
-        return {key: replace(c, text=key in piece.words) for key, c in columns.items()}
-
-    return replace(
-        learnt,
-        steps=with_text(learnt.steps),
-        observations=with_text(learnt.observations),
-        coded=True,
+    steps, observations = (
+        {key: replace(column, text=key in piece.words) for key, column in columns.items()}
+        for columns in (learnt.steps, learnt.observations)
     )
+    return replace(learnt, steps=steps, observations=observations, coded=True)
 
 
-def grouped(reader: DatasetReader, chosen: Chosen, rows: int | None = None) -> NDArray[np.int64]:
-    """Return the seams of groups of chosen episodes, `[G + 1]`.
-
-    Args:
-        reader: The parent.
-        chosen: The episodes.
-        rows: Most transitions of a group, where fewer than `GROUP_BYTES` are wanted.
-    """
+def grouped(
+    reader: DatasetReader, chosen: EpisodeSelection, rows: int | None = None
+) -> NDArray[np.int64]:
+    """Return the seams of groups of `GROUP_BYTES`, or `rows` if that is less, `[G + 1]`."""
     most = max(1, GROUP_BYTES // max(1, row_bytes(reader)))
     return _seams(runs_within(chosen.lengths, most if rows is None else min(most, max(1, rows))))
 
@@ -157,13 +331,7 @@ def row_bytes(reader: DatasetReader) -> int:
     return sum(leaf.nbytes for leaf in leaves)
 
 
-def task_rows(reader: DatasetReader, chosen: Chosen) -> int:
-    """Return the transitions of a task, where nothing else decides that."""
-    least = TASK_BYTES // max(1, row_bytes(reader))
-    return max(1, least, chosen.transitions // TASKS)
-
-
-def tasks_of(chosen: Chosen, groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def tasks_of(chosen: EpisodeSelection, groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """Return the seams of tasks of about `rows` transitions, at least one group each, `[K + 1]`."""
     ends = np.concatenate([[0], np.cumsum(chosen.lengths)])
     return _seams(runs_within(np.diff(ends[groups]), rows))
@@ -174,7 +342,10 @@ def _seams(runs: list[tuple[int, int]]) -> NDArray[np.int64]:
 
 
 def fingerprint(
-    reader: DatasetReader, recipe: Recipe, num_frames: int | None, view: Chosen | None = None
+    reader: DatasetReader,
+    recipe: Recipe,
+    num_frames: int | None,
+    view: EpisodeSelection | None = None,
 ) -> str:
     """Return 64 hexadecimal digits that tell what is made of what.
 
@@ -198,7 +369,7 @@ def identity_of(reader: DatasetReader) -> str:
     return _digest({"id": reader.manifest.id, "digests": files})
 
 
-def digest_of_rows(chosen: Chosen) -> str:
+def digest_of_rows(chosen: EpisodeSelection) -> str:
     """Return 64 hexadecimal digits that tell rows of a dataset from others."""
     arrays = (chosen.episodes, chosen.steps, chosen.lengths)
     return hashlib.sha256(b"".join(one.astype("<i8").tobytes() for one in arrays)).hexdigest()
@@ -206,3 +377,67 @@ def digest_of_rows(chosen: Chosen) -> str:
 
 def _digest(value: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+_PLAN_ARRAYS = (("episodes",), ("lengths",), ("steps",), ("groups",), ("tasks",))
+
+
+def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
+    """Write a plan into its work folder; where that fails, nothing of the folder is left."""
+    chosen = plan.chosen
+    arrays = (chosen.episodes, chosen.lengths, chosen.steps, plan.groups, plan.tasks)
+    about = {
+        "version": package_version(),
+        "fingerprint": fingerprint,
+        "parent": str(plan.parent),
+        "layout": plan.layout,
+        "in_place": plan.in_place,
+        "states": plan.recipe.states(),
+    }
+    try:
+        with disk_errors(work.path):
+            write_checked(
+                work.plan, about, dict(zip(_PLAN_ARRAYS, arrays, strict=True)), durable=True
+            )
+    except OfflineDataError:
+        work.clear()
+        raise
+
+
+def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
+    """Read the plan of a recipe as it was asked for back.
+
+    Raises:
+        ManifestError: It is damaged, or another version of this package made it.
+    """
+    found, version = read_checked(work.plan), package_version()
+    if found is None or found[0]["version"] != version:
+        why = "its plan is damaged"
+        if found is not None:
+            why = f"offline-data {found[0]['version']} made it, not {version}"
+        raise ManifestError(
+            f"What an interrupted run left in {work.path} cannot be used: {why}",
+            hint="use --force to start over",
+        )
+    value, arrays = found
+    ready = recipe.with_states(value["states"])
+    *taken, groups, tasks = (arrays[key] for key in _PLAN_ARRAYS)
+    chosen = EpisodeSelection(*taken)
+    piece = probe(reader, chosen, ready)
+    made = ready.apply(piece)
+    begin = time.perf_counter()
+    ready.apply(piece)
+    each = (time.perf_counter() - begin) / max(1, piece.batch.transitions)
+    return Plan(
+        reader.path,
+        identity_of(reader),
+        ready,
+        chosen,
+        groups,
+        tasks,
+        value["layout"],
+        schema_of_piece(made),
+        made.words,
+        value["in_place"],
+        each * chosen.transitions,
+    )

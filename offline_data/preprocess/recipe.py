@@ -1,19 +1,24 @@
-"""`Recipe`: steps in order, applied to pieces, and what they learnt."""
+"""`Recipe`: steps in order, applied to pieces, what they learnt, and how a user writes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
 
 from offline_data.episodes.fields import join_key
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
-from offline_data.preprocess.steps.base import Revision, Step
+from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.steps.registry import parse_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from offline_data.preprocess.functions.ted import On
     from offline_data.preprocess.piece import Piece
 
 
@@ -40,18 +45,18 @@ class Recipe:
         return any(getattr(step, "run", "rows") != "rows" for step in self.steps)
 
     def apply(self, piece: Piece) -> Piece:
-        """Apply all steps.
+        """Apply all steps; raises what `Step.apply` raises.
 
-        Raises:
-            StepError: See `Step.apply`; or text has become numbers that stand for no words.
-            Revised: A step must be done otherwise.
+        Also a `StepError` where text has become numbers that stand for no words, or lengths have
+        changed although all steps keep them, and `Revised` where a step must be done otherwise.
         """
+        given = piece
         for number, step in enumerate(self.steps):
             before = piece.by_rows
             try:
                 piece = step.apply(piece)
-            except Revision as found:
-                raise Revised(number, found.step.state(), found.reason) from found
+            except Revised as found:
+                raise Revised(found.state, found.reason, number) from found
             except MemoryError as error:
                 raise StepError(
                     f"Memory is short for step {step.name!r} on {len(piece.episodes)} episodes of "
@@ -59,9 +64,24 @@ class Recipe:
                     hint="fewer workers, or smaller blocks (batched=), take less",
                 ) from error
             if piece.by_rows != before:
-                found_here = (one._replace(step=number) for one in piece.by_rows[len(before) :])
+                found_here = ((rows, why, number) for rows, why, _ in piece.by_rows[len(before) :])
                 piece = replace(piece, by_rows=(*before, *found_here))
-        _check_text(piece)
+        if self.keeps_rows and not np.array_equal(piece.batch.lengths, given.batch.lengths):
+            raise StepError(
+                f"A step changed lengths of episodes {given.episodes[0]} to {given.episodes[-1]}, "
+                "and all steps say that they do not",
+                hint="a step that changes lengths has `keeps_rows = False`",
+            )
+        leaves = {**piece.batch.steps, **piece.batch.observations}
+        for key, words in piece.words.items():
+            codes = leaves[key]
+            if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
+                raise StepError(
+                    f"Leaf {join_key(key)!r} is text, numbers from -1 (nothing) to "
+                    f"{len(words) - 1} that stand for words; the recipe makes it {codes.min()} to "
+                    f"{codes.max()}",
+                    hint="give what is no text another name",
+                )
         return piece
 
     def then(self, step: Step) -> Recipe:
@@ -107,29 +127,95 @@ class Recipe:
         return tuple(note for step in self.steps for note in step.notes())
 
 
-def _check_text(piece: Piece) -> None:
-    leaves = {**piece.batch.steps, **piece.batch.observations}
-    for key, words in piece.words.items():
-        codes = leaves[key]
-        if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
-            raise StepError(
-                f"Leaf {join_key(key)!r} is text, numbers from -1 (nothing) to {len(words) - 1} that "
-                f"stand for words; the recipe makes it {codes.min()} to {codes.max()}",
-                hint="give what is no text another name",
+Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
+"""A step, the text of one (`cast:obs=float32`, `fn:FILE.py:NAME`), or a function."""
+
+
+_SEED_STRIDE = 1_000_003
+"""Between the seeds of two functions of one recipe, which must not draw the same numbers."""
+
+
+@dataclass(frozen=True)
+class Calling:
+    """How functions of a recipe are called."""
+
+    batched: int | None = None
+    """Most rows of a block, for functions that take blocks."""
+    by: Literal["row", "episode"] = "row"
+    """What a function gets: a row, or a whole episode."""
+    on: On = "transitions"
+    """What a row is."""
+    vectorize: Literal["auto"] | bool = "auto"
+    """Whether to run functions of rows by `torch.vmap` where it can; True is the same as "auto"."""
+    seed: int = 0
+    """What random numbers depend on, beside the row."""
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "batched"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) and (name, value) != ("batched", None):
+                raise UsageError(f"{name} is {value!r}; expected a whole number")
+        if self.vectorize not in ("auto", True, False):
+            raise UsageError(f"vectorize is {self.vectorize!r}; expected 'auto' or False")
+        object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
+        if self.by not in ("row", "episode"):
+            raise UsageError(f"by is {self.by!r}; expected 'row' or 'episode'")
+        if self.on not in ("transitions", "observations"):
+            raise UsageError(f"on is {self.on!r}; expected 'transitions' or 'observations'")
+        if self.by == "episode" and (self.batched is not None or self.on != "transitions"):
+            raise UsageError(
+                "by='episode' hands over whole episodes: neither batched nor on= fit it"
             )
 
 
-class Revised(Exception):  # noqa: N818 - a finding, not an error
-    """A step of a recipe must be done otherwise: what was made so far does not count."""
+def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe:
+    """Build a recipe.
 
-    def __init__(self, number: int, state: dict[str, Any], reason: str) -> None:
-        super().__init__(number, state, reason)
-        self.number = number
-        """Which step."""
-        self.state = state
-        """Its state from now on."""
-        self.reason = reason
-        """Why, in words."""
+    Raises:
+        UsageError: No stage, or something that is none.
+        NotFoundError: No step of that name.
 
-    def __str__(self) -> str:
-        return self.reason
+    Example:
+        >>> recipe_of(["clip:action,low=-1", "clip:action,high=1"]).describe()[1]["high"]
+        1
+    """
+    given = calling or Calling()
+    steps: list[Step] = []
+    for number, stage in enumerate(stages):
+        own = replace(given, seed=given.seed + number * _SEED_STRIDE)
+        if isinstance(stage, str):
+            name, _, rest = stage.partition(":")
+            if name.strip() != "fn":
+                steps.append(parse_step(stage))
+                continue
+            from offline_data.preprocess.functions.reference import load_function
+
+            steps.append(function_step(load_function(rest.strip()), own))
+        elif isinstance(stage, Step):
+            steps.append(stage)
+        elif callable(stage):
+            steps.append(function_step(stage, own))
+        else:
+            raise UsageError(f"{stage!r} is neither a function nor a step")
+    if not steps:
+        raise UsageError(
+            "Nothing to do",
+            hint="give a function or steps: --fn FILE.py:NAME, --step cast:obs=float32",
+        )
+    return Recipe(tuple(steps))
+
+
+def function_step(fn: Callable[[Any], Any], calling: Calling) -> Step:
+    """Return the step that calls `fn`."""
+    from offline_data.preprocess.functions.episodes import EpisodeStep
+    from offline_data.preprocess.functions.step import FunctionStep
+
+    if calling.by == "episode":
+        return EpisodeStep(fn, seed=calling.seed)
+    return FunctionStep(
+        fn,
+        on=calling.on,
+        batched=calling.batched,
+        vectorize=calling.vectorize,
+        seed=calling.seed,
+    )

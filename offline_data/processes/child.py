@@ -1,25 +1,43 @@
 """A child process that computes one function of many requests, queued and answered in order.
 
 Not `multiprocessing`: a script without an `if __name__ == "__main__"` guard can start one at its
-top level, and nothing is forked from a process that has threads.
+top level, and nothing is forked from a process that has threads (see `forked`). The child ends when
+the process that started it ends, also in the middle of a call.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from io import TextIOWrapper
+from queue import SimpleQueue
+from threading import Thread
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
 from offline_data.config import child_environ
 from offline_data.errors import OfflineDataError
-from offline_data.processes.wire import pack, pack_function, read, unpack, write
+from offline_data.processes.forked import ForkedProcess, can_fork
+from offline_data.processes.protocol import (
+    answer,
+    pack,
+    pack_function,
+    read,
+    result_of,
+    unpack,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from offline_data.processes.protocol import Packed
 
 _PROGRAM = """\
 import sys
@@ -27,7 +45,7 @@ sys.path[:] = sys.argv[1:]
 del sys.argv[1:]
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from offline_data.processes.worker import main
+from offline_data.processes.child import main
 main()
 """
 """Modules are found in the child where they were found here."""
@@ -49,28 +67,13 @@ class ChildDiedError(OfflineDataError):
 
 
 def how_ended(status: int) -> str:
-    """Say how a process ended, from the status that `subprocess` gives.
-
-    Example:
-        >>> how_ended(-9), how_ended(3)
-        ('was ended by SIGKILL', 'ended with status 3')
-    """
+    """Say how a process ended, from the status that `subprocess` gives: -9 is SIGKILL."""
     if status >= 0:
         return f"ended with status {status}"
     try:
         return f"was ended by {signal.Signals(-status).name}"
     except ValueError:
         return f"was ended by signal {-status}"
-
-
-def _widen(pipe: IO[bytes]) -> None:
-    """Let a pipe hold more than its 64 KiB: both processes are woken less often."""
-    with suppress(
-        ImportError, AttributeError, OSError
-    ):  # elsewhere, or this user's pipes hold much
-        import fcntl
-
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 class Child:
@@ -108,7 +111,7 @@ class Child:
         self._function = function if isinstance(function, bytes) else pack_function(function)
         self._threads = threads
         self._quiet = quiet
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -122,33 +125,41 @@ class Child:
         Raises:
             OfflineDataError: The system starts no further process.
         """
-        command = [sys.executable, "-c", _PROGRAM, *sys.path]
-        names = _THREADS if self._threads is not None else ()
-        environ = child_environ(**dict.fromkeys(names, str(self._threads)))
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL if self._quiet else None,
-                env=environ,
-            )
+            if self._threads is None and can_fork():
+                self._process = ForkedProcess(main, quiet=self._quiet)
+            else:
+                self._process = self._spawned()
         except OSError as error:
             raise OfflineDataError(
                 f"A process could not be started: {error}", hint="try again with fewer workers"
             ) from error
-        _widen(cast("IO[bytes]", self._process.stdout))
+        # Both processes are woken less often; not everywhere, nor where this user's pipes hold much.
+        with suppress(ImportError, AttributeError, OSError):
+            import fcntl
+
+            fcntl.fcntl(cast("IO[bytes]", self._process.stdout), fcntl.F_SETPIPE_SZ, _PIPE)
         self.send(self._function)
         return self
+
+    def _spawned(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _PROGRAM, *sys.path]
+        names = _THREADS if self._threads is not None else ()
+        return subprocess.Popen(  # noqa: S603 - our own module, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if self._quiet else None,
+            env=child_environ(**dict.fromkeys(names, str(self._threads))),
+        )
 
     def send(self, request: object) -> None:
         """Queue a request; does not wait for it to be computed.
 
         Where the process has ended, `receive` will say so.
         """
-        packed = pack(request)
         with suppress(BrokenPipeError):
-            write(cast("IO[bytes]", self._started.stdin), packed)
+            write(cast("IO[bytes]", self._started.stdin), pack(request))
 
     def receive(self) -> Any:
         """Wait for the answer to the oldest request that has none.
@@ -166,7 +177,7 @@ class Child:
                 process.wait(_GRACE)
             self.kill()
             raise ChildDiedError(f"A process {self.ending}") from None
-        return unpack(packed).result()
+        return result_of(unpack(packed))
 
     def ask(self, request: object) -> Any:
         """Send a request and wait for its answer; raises what `receive` raises."""
@@ -199,7 +210,63 @@ class Child:
         return how_ended(self._started.wait())
 
     @property
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes] | ForkedProcess:
         if self._process is None:
             raise OfflineDataError("The process was not started, or was closed")
         return self._process
+
+
+def main() -> None:
+    """Serve the function and then the requests that come over stdin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, and says why
+    requests, answers = _own_pipes()
+    sent: Future[None] | None = None
+    try:
+        function = unpack(read(requests))
+        waiting = _listen(requests)
+        with ThreadPoolExecutor(1) as sender:
+            while True:  # each answer is sent while the next one is computed
+                packed = answer(function, waiting.get())
+                if sent is not None:
+                    sent.result()
+                sent = sender.submit(write, answers, packed)
+    except (EOFError, BrokenPipeError):
+        os._exit(0)
+
+
+def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Take stdin and stdout away from the function and whatever it starts.
+
+    What a function prints goes to stderr, and must not land between answers. A process that the
+    function forks must not keep the pipes open when this one has ended.
+    """
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    _redirect(0)
+    os.dup2(2, 1)
+    # This process ends by being killed: what is printed must not wait in a buffer.
+    if isinstance(sys.stdout, TextIOWrapper):  # a forked process may have none
+        sys.stdout.reconfigure(line_buffering=True)
+    for pipe in (requests, answers):
+        os.register_at_fork(after_in_child=partial(_redirect, pipe.fileno()))
+    return requests, answers
+
+
+def _redirect(descriptor: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def _listen(requests: IO[bytes]) -> SimpleQueue[Packed]:
+    """Read requests as they come, so that the parent never waits to send one."""
+    waiting: SimpleQueue[Packed] = SimpleQueue()
+
+    def listen() -> None:
+        try:
+            while True:
+                waiting.put(read(requests))
+        except EOFError:
+            os._exit(0)  # the parent has ended
+
+    Thread(target=listen, daemon=True).start()
+    return waiting

@@ -24,10 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from offline_data.disk import disk_errors, human_bytes, require_bytes, sync_folder
 from offline_data.errors import AccessError, FormatError, OfflineDataError, UsageError
-from offline_data.heads import describe_head, read_head
-from offline_data.paths import check_relative
+from offline_data.files import (
+    check_relative,
+    describe_head,
+    disk_errors,
+    human_bytes,
+    read_head,
+    require_bytes,
+    sync_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,26 +43,19 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18
 """Bytes copied at once."""
 
-_NAMES = 1 << 27
-"""Bytes of memory that the names of one archive may take: some 700,000 members."""
-
-_LONGEST_NAME = 255
-"""Bytes of one part of a path that the usual file systems can hold."""
-
+_NAMES = 1 << 27  # bytes of memory for the names of one archive: some 700,000 members
 _EXTENDED_HEADER = 1 << 14
 """Bytes of one extended tar header: `tarfile` reads each as a whole, and before Python 3.11.10 takes
 time with the square of its length (CVE-2024-6232)."""
-
-_TRAILER = 1 << 24
-"""Bytes that may follow the end mark of a tar: zeros that fill up a block of a tape."""
+_TRAILER = 1 << 24  # bytes after the end mark of a tar: zeros that fill up a block of a tape
 
 _DAMAGE = (
     zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError,
     RuntimeError, ValueError, ArithmeticError, LookupError, TypeError, SyntaxError, MemoryError,
     struct.error,
 )  # fmt: skip
-"""What the standard library and numpy raise where a file is damaged, encrypted or of a kind they do
-not read; and `OSError` without a number, or for a place before the file's first byte."""
+"""Exceptions of the standard library and numpy for files that are damaged, encrypted or of a kind they
+do not read; and `OSError` without a number, or for a place before the file's first byte."""
 
 _STREAMS: tuple[tuple[bytes, Any], ...] = (
     (b"\x1f\x8b", gzip.open),
@@ -84,18 +83,15 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
 
     The kind is found by first bytes: zip, tar (ustar, v7, GNU, pax), either of them or one file
     compressed by gzip, xz or bzip2. The one member of a lone compressed file is named after it,
-    without its suffix. Whoever comes to the end has had every member, and every checksum of
-    compressed streams has been compared. A plain tar has checksums of its headers only.
-
-    Memory is some blocks, and the names. A zip's directory is read whole.
+    without its suffix. At the end, every checksum of compressed streams has been compared; a plain
+    tar has checksums of its headers only. Memory is some blocks, and the names.
 
     Args:
         path: The archive.
         budget: Bytes that its members together may have, also those that are not read.
 
     Raises:
-        NotFoundError: No such file.
-        AccessError: It may not be read by this user.
+        NotFoundError, AccessError: There is no such file, or it may not be read.
         IntegrityError: A member whose name would leave the folder it is extracted to.
         FormatError: It is none of these, is damaged or cut short; or has a member that is a link, a
             device, sparse or encrypted, that is there twice, or goes beyond `budget`. Nothing
@@ -117,8 +113,8 @@ def extract(
 ) -> tuple[Path, ...]:
     """Write the files of an archive into a new folder, all of them or nothing.
 
-    They are written into a hidden folder beside it and get their place by one rename. Files are
-    `rw-r--r--`. A process that is killed leaves the hidden folder, `.<name>.<random>`.
+    They are written into a hidden folder beside it, `.<name>.<random>`, and get their place by one
+    rename. Files are `rw-r--r--`.
 
     Args:
         path: The archive.
@@ -131,8 +127,7 @@ def extract(
 
     Raises:
         UsageError: `folder` exists.
-        NoSpaceError: The disk is too small for the next member, or became full.
-        AccessError: A folder may not be written by this user.
+        NoSpaceError, AccessError: The disk is too small, or a folder may not be written.
         OfflineDataError: What `open_members` raises.
 
     Example:
@@ -149,14 +144,14 @@ def extract(
         raise UsageError(f"{folder} exists; expected a new folder for the files of {path}")
     members = open_members(path, budget=budget)
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    names = []
     with disk_errors(folder):
         staging.mkdir(parents=True)
         try:
-            names = [
-                _write(path, member, staging)
-                for member in members
-                if wanted is None or wanted(member.name)
-            ]
+            for member in members:
+                if wanted is None or wanted(member.name):
+                    _write(path, member, staging)
+                    names.append(member.name)
             for made, _, _ in os.walk(staging):
                 sync_folder(Path(made))
             staging.rename(folder)
@@ -166,51 +161,40 @@ def extract(
     return tuple(folder / name for name in names)
 
 
-def _write(path: Path, member: Member, staging: Path) -> str:
+def _write(path: Path, member: Member, staging: Path) -> None:
     require_bytes(staging, max(member.size, 0), f"{member.name!r} of {path}")
     target = staging / member.name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         file = target.open("xb")
     except (FileExistsError, NotADirectoryError) as error:
-        found = "has the name of another on this file system"
-        raise _bad_member(path, member.name, found) from error
+        raise _bad_member(
+            path, member.name, "has the name of another on this file system"
+        ) from error
     with file:
         shutil.copyfileobj(member.stream, file, BLOCK)
         file.flush()
         os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
-    return member.name
 
 
-class SafeMembers:
-    """What an archive has announced so far; refuses what must not become files.
-
-    Args:
-        path: The archive, for messages.
-        budget: Bytes that all its members together may have.
-    """
+class _SafeMembers:
+    """The names and bytes that an archive has announced; refuses what must not become files."""
 
     def __init__(self, path: Path, budget: int) -> None:
         self._path, self._budget, self._left = path, budget, budget
         self._memory = 0
         self._folders: dict[str, bool] = {}
 
-    def folder(self, name: str) -> None:
+    def add_folder(self, name: str) -> None:
         """Check the name of a folder, which may be announced any number of times."""
         name = _without_dot(name).rstrip("/") or name
         if name not in {".", "./"}:
-            self._add(self._checked(name), is_folder=True)
+            self._add(name, is_folder=True)
 
-    def file(self, name: str, size: int) -> str:
-        """Check a file's name and size, and return the name without leading `./`.
-
-        Raises:
-            IntegrityError: The name would leave the folder the archive is extracted to.
-            FormatError: It was there before, it or a folder above it is both a file and a folder,
-                it cannot be a file's name, or the archive is larger than its budget with it.
-        """
-        name = self._checked(_without_dot(name))
+    def add_file(self, name: str, size: int) -> str:
+        """Check a file's name and size, and return the name without leading `./`."""
+        name = _without_dot(name)
         self._add(name, is_folder=False)
         self._left -= size
         if size < 0 or self._left < 0:
@@ -221,24 +205,14 @@ class SafeMembers:
             raise _bad_member(self._path, name, found)
         return name
 
-    def _checked(self, name: str) -> str:
-        check_relative(name, f"A member of {self._path}")
-        try:
-            longest = max(len(part) for part in name.encode().split(b"/"))
-        except UnicodeEncodeError as error:
-            raise _bad_member(self._path, name, "has a name that is not UTF-8") from error
-        if longest > _LONGEST_NAME:
-            raise _bad_member(self._path, name[:40] + "…", f"has a name of {longest} bytes")
-        return name
-
     def _add(self, name: str, *, is_folder: bool) -> None:
+        check_relative(name, f"A member of {self._path}")
         parts = name.split("/")
         above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
         known = self._folders.get(name)
         clash = known is not None and not (is_folder and known)
         if clash or any(self._folders.get(folder) is False for folder in above):
-            found = "is there twice, or is both a file and a folder"
-            raise _bad_member(self._path, name, found)
+            raise _bad_member(self._path, name, "is there twice, or is both a file and a folder")
         new = [(folder, True) for folder in above] + [(name, is_folder)]
         self._memory += sum(len(key) + 128 for key, _ in new if key not in self._folders)
         self._folders.update(new)
@@ -262,26 +236,22 @@ def _zip_members(path: Path, budget: int) -> Iterator[Member]:
             if not info.filename.endswith("/"):
                 with damage_named(path), archive.open(info) as stream:
                     name = _without_dot(info.filename)
-                    yield Member(name, info.file_size, _checked(stream, path))
+                    yield Member(name, info.file_size, _Checked.buffered(stream, path))
 
 
 @contextmanager
 def open_zip(path: Path, *, budget: int) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive every member of which was checked as for `open_members`.
-
-    Raises:
-        OfflineDataError: What `open_members` raises.
-    """
+    """Open a zip archive, every member of which was checked as for `open_members`."""
     read_head(path)  # a missing file, or one that may not be read, in our words
     with damage_named(path):
         archive = zipfile.ZipFile(path)
     with archive:
-        safe = SafeMembers(path, budget)
+        safe = _SafeMembers(path, budget)
         for info in archive.infolist():
             if info.filename.endswith("/"):
-                safe.folder(info.filename)
+                safe.add_folder(info.filename)
                 continue
-            name = safe.file(info.filename, info.file_size)
+            name = safe.add_file(info.filename, info.file_size)
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in {0, stat.S_IFREG} or info.flag_bits & 1:
                 raise _bad_member(path, name, "is encrypted, a link or a device; expected a file")
@@ -328,33 +298,29 @@ def _stream_members(path: Path, head: bytes, budget: int) -> Iterator[Member]:
     opener: Any = next((open_it for magic, open_it in _STREAMS if head.startswith(magic)), open)
     with damage_named(path), opener(path, "rb") as stream:
         first = stream.read(tarfile.BLOCKSIZE)
-        rest = io.BufferedReader(_Prefixed(first, stream), BLOCK)
         if opener is open or (len(first) == tarfile.BLOCKSIZE and _is_tar(first)):
-            yield from _tar_members(path, rest, budget)
+            yield from _tar_members(path, _Checked.buffered(stream, path, first), budget)
             return
         name = path.name.removesuffix(path.suffix) if path.suffix in {".gz", ".xz", ".bz2"} else ""
-        yield Member(
-            check_relative(name or path.name, f"The content of {path}"),
-            -1,
-            _checked(rest, path, budget),
-        )
+        name = check_relative(name or path.name, f"The content of {path}")
+        yield Member(name, -1, _Checked.buffered(stream, path, first, budget))
 
 
 def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]:
-    safe = SafeMembers(path, budget)
+    safe = _SafeMembers(path, budget)
     with tarfile.open(
         fileobj=stream, mode="r|", tarinfo=_Header, bufsize=BLOCK, encoding="utf-8"
     ) as archive:
         while (header := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined] # of which it keeps every one
             if header.isdir():
-                safe.folder(header.name)
+                safe.add_folder(header.name)
                 continue
-            name = safe.file(header.name, header.size)
+            name = safe.add_file(header.name, header.size)
             content = archive.extractfile(header) if header.isreg() else None
             if content is None or header.issparse():
                 raise _bad_member(path, name, "is a link, a device or sparse; expected a file")
-            yield Member(name, header.size, _checked(content, path))
+            yield Member(name, header.size, _Checked.buffered(content, path))
     trailer = 0
     while block := stream.read(BLOCK):  # to the checksum of a compressed stream
         trailer += len(block)
@@ -362,40 +328,32 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
             raise tarfile.ReadError(f"more than {_TRAILER} bytes follow its end mark")
 
 
-class _Prefixed(io.RawIOBase):
-    """A stream of which some bytes were read already."""
-
-    def __init__(self, first: bytes, stream: IO[bytes]) -> None:
-        self._first, self._stream = first, stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._first[: len(view)] or self._stream.read(len(view))
-        self._first = self._first[len(data) :]
-        view[: len(data)] = data
-        return len(data)
-
-
-def _checked(stream: IO[bytes], path: Path, budget: int | None = None) -> io.BufferedReader:
-    return io.BufferedReader(_Checked(stream, path, budget), BLOCK)
-
-
 class _Checked(io.RawIOBase):
-    """The bytes of a member, whose damage is a `FormatError`; `budget` where none is announced."""
+    """A stream whose damage is a `FormatError`; `first` was read of it before.
 
-    def __init__(self, stream: IO[bytes], path: Path, budget: int | None) -> None:
-        self._stream, self._path, self._left = stream, path, budget
+    `budget` is the bytes it may have, where none are announced.
+    """
+
+    def __init__(self, stream: IO[bytes], path: Path, first: bytes, budget: int | None) -> None:
+        self._stream, self._path, self._first, self._left = stream, path, first, budget
+
+    @classmethod
+    def buffered(
+        cls, stream: IO[bytes], path: Path, first: bytes = b"", budget: int | None = None
+    ) -> io.BufferedReader:
+        """Return a stream that reads blocks."""
+        return io.BufferedReader(cls(stream, path, first, budget), BLOCK)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        with damage_named(self._path):
-            data = self._stream.read(min(len(view), BLOCK))
+        data = self._first[: len(view)]
+        self._first = self._first[len(data) :]
+        if not data:
+            with damage_named(self._path):
+                data = self._stream.read(min(len(view), BLOCK))
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -406,11 +364,7 @@ class _Checked(io.RawIOBase):
 
 @contextmanager
 def damage_named(where: object) -> Iterator[None]:
-    """Turn what is raised where a file is damaged into a `FormatError` that names it.
-
-    Args:
-        where: The file, and the member of an archive.
-    """
+    """Turn what is raised where a file is damaged into a `FormatError` that names it."""
     try:
         yield
     except OfflineDataError:

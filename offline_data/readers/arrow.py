@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, MissingDependencyError
-from offline_data.heads import describe_head, read_head
+from offline_data.files import describe_head, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,13 +37,7 @@ class ArrowLeaf:
 
 
 def read_table(paths: Sequence[Path]) -> Any:
-    """Read the files of one table one after the other.
-
-    Args:
-        paths: Arrow (`.arrow`) or Parquet (`.parquet`) files with the same columns.
-
-    Returns:
-        A `pyarrow.Table`, validated.
+    """Read Arrow (`.arrow`) or Parquet (`.parquet`) files of the same columns as one `pyarrow.Table`.
 
     Raises:
         FormatError: A file is not what its name says, is damaged, or holds a thousand times more

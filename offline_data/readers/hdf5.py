@@ -1,20 +1,51 @@
-"""HDF5 files: opened for one block of code, and h5py's errors turned into ours."""
+"""HDF5 files: opened for one block of code, and where values lie checked before any is read.
+
+A file from a stranger may declare more rows than memory holds, name other files of this machine, or
+compress a chunk to less than a chunk. The rules, for every dataset of which values are read:
+
+- Its values lie in the file itself: no external storage, no virtual dataset over another file.
+- A chunk has at most `LARGEST_CHUNK` bytes, and one compressor of those in `readers.inflate`.
+- A dataset of more than `UNWRITTEN` bytes has storage: at most `LARGEST_RATIO` times the bytes that
+  the file has for it. Values that were declared and never written are the fill value, up to that size.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
+import os
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
-from offline_data.heads import check_magic
+from offline_data.files import check_magic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file without a user block."""
+
+
+LARGEST_CHUNK = 256 << 20
+"""Bytes of a chunk: each thread that reads holds one."""
+
+UNWRITTEN = 64 << 20
+"""Bytes that a dataset may declare without having them in the file."""
+
+LARGEST_RATIO = 1100
+"""Bytes of values per byte of storage; deflate reaches 1,032."""
+
+FEW = 1 << 18
+"""Values that are too few, whatever their type, to be worth a look at their size."""
+
+ELSEWHERE = 1 << 0x07 | 1 << 0x0B
+"""Bits of the header of an object that has external files, or filters."""
+
+_DEPTH = 8
+"""Virtual datasets that may stand one upon the other."""
 
 
 @contextmanager
@@ -22,15 +53,12 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     """Open an HDF5 file read-only as an `h5py.File`.
 
     Raises:
-        NotFoundError: No such file.
-        AccessError: It may not be read by this user, or too many files are open.
+        NotFoundError, AccessError: There is no such file; it may not be read, or too many are open.
         FormatError: It is not HDF5, or is damaged; also where reading inside the block fails.
     """
     check_magic(path, MAGIC, "an HDF5 file")
-    import h5py
-
     try:
-        with h5py.File(path, "r") as file:
+        with h5().File(path, "r") as file:
             _forget_metadata(file)
             yield file
     except OfflineDataError:
@@ -50,8 +78,8 @@ def open_hdf5(path: Path) -> Iterator[Any]:
 def _forget_metadata(file: Any) -> None:
     """Keep HDF5's cache of object headers at 2 MiB instead of up to 32.
 
-    Files with many small objects (an episode is ten) are read once, from first to last: with the
-    default, 20,000 episodes cost 0.4 GB of memory, and a seventh more time.
+    Files of many small objects are read once, from first to last: with the default, 20,000 episodes
+    cost 0.4 GB of memory, and a seventh more time.
     """
     config = file.id.get_mdc_config()
     config.set_initial_size = True
@@ -61,3 +89,132 @@ def _forget_metadata(file: Any) -> None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+@cache
+def h5() -> Any:
+    """Return h5py, imported once: an import statement in a hot function is not free."""
+    import h5py
+
+    return h5py
+
+
+@cache
+def guarded() -> Any:
+    """Return access properties for opening objects without following an external link.
+
+    HDF5 has no switch for it. But it can be told how to open the file that a link leads to: here
+    out of an empty buffer, whatever its name, which fails without looking at the file system.
+    `h5d.open` takes them too, among others, and is a fifth slower for it than `h5o.open`.
+    """
+    import io
+
+    h5fd, h5p = h5().h5fd, h5().h5p
+    nothing = h5p.create(h5p.FILE_ACCESS)
+    nothing.set_fileobj_driver(h5fd.fileobj_driver, io.BytesIO())
+    links = h5p.create(h5p.LINK_ACCESS)
+    links.set_elink_fapl(nothing)
+    return links
+
+
+def check_storage(dataset: Any) -> None:
+    """Raise `FormatError` unless the values of an open low-level dataset lie by this module's rules."""
+    if dataset.get_offset() is None:
+        _check(dataset, dataset.get_create_plist(), _DEPTH)
+
+
+def check_size(dataset: Any) -> tuple[int, ...]:
+    """Return the shape of a low-level dataset of which all values may be read into memory.
+
+    Raises `FormatError` where it declares more bytes than the file can have for it.
+    """
+    shape: tuple[int, ...] = dataset.shape or ()
+    if math.prod(shape) <= FEW and dataset.get_type().get_size() <= UNWRITTEN // FEW:
+        return shape
+    nbytes = math.prod(shape) * dataset.get_type().get_size()
+    if nbytes <= UNWRITTEN:
+        return shape
+    stored = min(_stored(dataset, _DEPTH), h5().h5i.get_file_id(dataset).get_filesize())
+    if nbytes > UNWRITTEN + LARGEST_RATIO * stored:
+        raise _refused(
+            dataset,
+            f"declares {nbytes:,} bytes (shape {list(shape)}), for which the file has {stored:,}",
+        )
+    return shape
+
+
+def _check(dataset: Any, plan: Any, depth: int) -> None:
+    layout = plan.get_layout()
+    if layout == h5().h5d.CHUNKED:
+        _check_chunks(dataset, plan)
+    elif layout == h5().h5d.VIRTUAL:
+        _check_sources(dataset, plan, depth)
+    elif plan.get_external_count():
+        name = os.fsdecode(plan.get_external(0)[0])
+        raise _refused(dataset, f"has its values in another file, {name!r}")
+
+
+def _check_chunks(dataset: Any, plan: Any) -> None:
+    values = math.prod(plan.get_chunk())
+    if values > FEW and (nbytes := values * dataset.get_type().get_size()) > LARGEST_CHUNK:
+        raise _refused(
+            dataset,
+            f"has chunks of {nbytes:,} bytes; at most {LARGEST_CHUNK:,} are read",
+            hint="`h5repack -l CHUNK=…` writes it in smaller ones",
+        )
+
+
+def _check_sources(dataset: Any, plan: Any, depth: int) -> None:
+    """Check that a virtual dataset is made of sound datasets of its own file.
+
+    HDF5 ends the process where a virtual dataset is a single value or of variable length.
+    """
+    sources, h5t, kind = _sources(dataset, plan, depth), h5().h5t, dataset.get_type()
+    text = kind.get_class() == h5t.STRING and kind.is_variable_str()
+    if not dataset.shape or kind.detect_class(h5t.VLEN) or text:
+        raise _refused(dataset, "is a virtual dataset that is not an array of numbers")
+    for source in sources:
+        if source.get_type().get_class() != kind.get_class():
+            raise _refused(dataset, "is a virtual dataset over values of another type")
+        if source.get_offset() is None:
+            _check(source, source.get_create_plist(), depth - 1)
+
+
+def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:
+    """Open the datasets that a virtual dataset is made of."""
+    if depth == 0:
+        raise _refused(dataset, f"is a virtual dataset over more than {_DEPTH} others")
+    names: dict[str, None] = {}
+    for number in range(plan.get_virtual_count()):
+        target, name = plan.get_virtual_filename(number), plan.get_virtual_dsetname(number)
+        if target != "." or "%" in name:
+            raise _refused(dataset, f"is a virtual dataset with values in another file, {target!r}")
+        names[name] = None
+    file = h5().h5i.get_file_id(dataset)
+    try:
+        found = [h5().h5o.open(file, name.encode(), guarded()) for name in names]
+    except (KeyError, ValueError, OSError) as error:
+        raise _refused(
+            dataset, f"is a virtual dataset over one that cannot be opened: {error}"
+        ) from error
+    if not all(isinstance(source, h5().h5d.DatasetID) for source in found):
+        raise _refused(dataset, "is a virtual dataset over what is no dataset")
+    return found
+
+
+def _stored(dataset: Any, depth: int) -> int:
+    plan = dataset.get_create_plist()
+    if plan.get_layout() == h5().h5d.VIRTUAL:
+        return sum(_stored(source, depth - 1) for source in _sources(dataset, plan, depth))
+    stored: int = dataset.get_storage_size()
+    return stored
+
+
+def _refused(dataset: Any, why: str, hint: str | None = None) -> FormatError:
+    return FormatError(f"{place_of(dataset)} {why}", hint=hint)
+
+
+def place_of(dataset: Any) -> str:
+    """Name file and dataset of an open low-level object, for messages."""
+    name = (h5().h5i.get_name(dataset) or b"?").decode("utf-8", "backslashreplace")
+    return f"{h5().h5f.get_name(dataset).decode('utf-8', 'surrogateescape')}: {name!r}"

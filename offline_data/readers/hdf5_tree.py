@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.errors import FormatError
-from offline_data.readers.hdf5_storage import check_size, check_storage, guarded, is_plain, place_of
+from offline_data.readers.hdf5 import ELSEWHERE, check_size, check_storage, guarded, h5, place_of
 from offline_data.readers.images import is_jpeg
 from offline_data.readers.inflate import check_chunks, read_rows
 
@@ -36,10 +36,8 @@ _LARGEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class TreeLeaf:
-    """One dataset below a group, looked at but not read."""
+    """One dataset, described but not read."""
 
-    path: tuple[str, ...]
-    """Names of the links from the group to the dataset."""
     rows: int | None
     """Length of the first axis; None where the dataset is one value."""
     dtype: np.dtype[Any]
@@ -50,23 +48,21 @@ class TreeLeaf:
     """`array`, `text`, `bytes` (rows of uint8 of any length), or `other`: cannot be read."""
 
 
-def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[TreeLeaf]:
-    """Yield the leaves below an `h5py` group or dataset, in the order of their names.
+def walk(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield names and low-level dataset of every leaf below a low-level group, in order of names.
 
-    Raises:
-        FormatError: A link is not a plain (hard) one, a name is not UTF-8, or there are more than
-            `MOST_NODES` groups and leaves or `DEEPEST` levels, as where links make a ring.
-        OSError: Something is there, but damaged.
+    Raises `FormatError` for a link that is not a plain (hard) one, a name that is not UTF-8, and more
+    than `MOST_NODES` groups and leaves or `DEEPEST` levels; `OSError` where something is damaged.
     """
-    waiting = [(path, group.id)]
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), group)]
     for _ in range(MOST_NODES):
         if not waiting:
             return
         place, node = waiting.pop()
-        if isinstance(node, _low().h5d.DatasetID):
-            yield look(node, place)
+        if isinstance(node, h5().h5d.DatasetID):
+            yield place, node
             continue
-        if not isinstance(node, _low().h5g.GroupID):
+        if not isinstance(node, h5().h5g.GroupID):
             raise FormatError(f"{place_of(node)} is a named type; expected a group or dataset")
         if len(place) > DEEPEST:
             raise FormatError(f"{place_of(node)} lies more than {DEEPEST} groups deep")
@@ -74,15 +70,67 @@ def walk(group: Any, path: tuple[str, ...] = ()) -> Iterator[TreeLeaf]:
         for name, target in links[: MOST_NODES + 1]:
             if target is not None:
                 raise _not_followed(node, name, target)
-        waiting += [((*place, n), _child(node, n)) for n, _ in reversed(links[:MOST_NODES])]
-    raise FormatError(f"{place_of(group.id)} has more than {MOST_NODES:,} groups and leaves")
+        waiting += [((*place, n), _child(node, n, n)) for n, _ in reversed(links[:MOST_NODES])]
+    raise FormatError(f"{place_of(group)} has more than {MOST_NODES:,} groups and leaves")
 
 
-def _child(group: Any, name: str) -> Any:
+def datasets_in(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Find every dataset of an open `h5py.File` by name, in the order of names, and every other link.
+
+    No link but a plain (hard) one is followed; groups are entered once, under the first of their
+    names. Raises as `walk` does.
+    """
+    h5d, h5g = h5().h5d, h5().h5g
+    found: dict[str, Any] = {}
+    links: dict[str, str] = {}
+    root = file["/"].id
+    seen, waiting = {root}, [("", root)]
+    while waiting:
+        prefix, node = waiting.pop()
+        if isinstance(node, h5d.DatasetID):
+            found[prefix] = h5().Dataset(node)
+            continue
+        if prefix.count("/") >= DEEPEST:
+            raise FormatError(f"{place_of(node)} lies more than {DEEPEST} groups deep")
+        below = []
+        for name, target in members(node):
+            path = f"{prefix}/{name}" if prefix else name
+            if target is not None:
+                links[path] = target
+                continue
+            child = _child(node, name, path)
+            if isinstance(child, h5d.DatasetID):
+                below.append((path, child))
+            elif isinstance(child, h5g.GroupID) and child not in seen:
+                seen.add(child)
+                below.append((path, child))
+            if len(found) + len(links) + len(waiting) + len(below) > MOST_NODES:
+                raise FormatError(f"{place_of(root)} has more than {MOST_NODES:,} datasets")
+        waiting += reversed(below)
+    return found, links
+
+
+def lies_elsewhere(dataset: Any) -> bool:
+    """Return True if reading a dataset would open files that the file names."""
+    if dataset.is_virtual:
+        return any(source.file_name != "." for source in dataset.virtual_sources())
+    return dataset.external is not None
+
+
+def dtype_of(dataset: Any) -> np.dtype[Any] | None:
+    """Return the item type of a dataset, or None where numpy does not have it."""
     try:
-        return _low().h5o.open(group, name.encode(), guarded())
+        found: np.dtype[Any] = dataset.dtype
+    except TypeError:  # h5py's answer to types that it cannot map
+        return None
+    return found
+
+
+def _child(group: Any, name: str, shown: str) -> Any:
+    try:
+        return h5().h5o.open(group, name.encode(), guarded())
     except (KeyError, ValueError) as error:  # how h5py reports damage: the name is there
-        raise OSError(f"{name!r} exists but cannot be opened: {error}") from error
+        raise OSError(f"{shown!r} exists but cannot be opened: {error}") from error
 
 
 def _not_followed(group: Any, name: str, target: str) -> FormatError:
@@ -92,54 +140,55 @@ def _not_followed(group: Any, name: str, target: str) -> FormatError:
     )
 
 
-def look(dataset: Any, path: tuple[str, ...]) -> TreeLeaf:
-    """Say what an open low-level dataset holds, without reading it."""
+def describe(dataset: Any) -> TreeLeaf:
+    """Describe an open low-level dataset, without reading it."""
     shape = dataset.shape
     dtype = dataset.dtype
     form = _form(dtype)
     kept = dtype.newbyteorder("=") if form == "array" else np.dtype(object)
-    return TreeLeaf(path, shape[0] if shape else None, kept, tuple(shape[1:] or ()), form)
+    return TreeLeaf(shape[0] if shape else None, kept, tuple(shape[1:] or ()), form)
 
 
 def _form(dtype: np.dtype[Any]) -> str:
-    import h5py
-
     if dtype.kind in "biufc":
         return "array"
-    if dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None:
+    if dtype.kind == "S" or h5().check_string_dtype(dtype) is not None:
         return "text"
-    inner = h5py.check_vlen_dtype(dtype)
+    inner = h5().check_vlen_dtype(dtype)
     return "bytes" if inner is not None and np.dtype(inner) == np.uint8 else "other"
-
-
-@cache
-def _low() -> Any:
-    """Return h5py, imported once: an import statement in a hot function is not free."""
-    import h5py
-
-    return h5py
 
 
 def open_group(parent: Any, path: tuple[str, ...], *, beside: bool = False) -> Any:
     """Open a group below a low-level group or file, or return None where there is none.
 
-    Args:
-        parent: The group or file.
-        path: Names from there.
-        beside: Whether the last name may be a link to a file in the same folder, by its plain name.
-
-    Raises:
-        FormatError: A link out of the file is on the way.
-        OSError: It is there, but damaged, or no group.
+    With `beside`, the last name may be a link to a file in the same folder, by its plain name. Raises
+    `FormatError` for other links out of the file, and `OSError` where it is damaged, or no group.
     """
+    low, name = h5(), _joined(path)
     try:
-        found = _low().h5o.open(parent, _joined(path), guarded())
-    except (KeyError, ValueError, TypeError) as error:
+        if len(path) == 1 and parent.links.get_info(name).type == low.h5l.TYPE_HARD:
+            return low.h5g.open(parent, name)  # faster than where a link may lead anywhere
+        found = low.h5o.open(parent, name, guarded())
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
         found = _open_beside(parent, path) if beside else None
         if found is None:
-            return _absent(parent, path, error)
-    if not isinstance(found, _low().h5g.GroupID):
+            return _check_absent(parent, path, error)
+    if not isinstance(found, h5().h5g.GroupID):
         raise OSError(f"{'/'.join(path)!r} exists but is not a group")
+    return found
+
+
+def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
+    """Open a dataset as `open_group` opens a group."""
+    low, name = h5(), _joined(path)
+    try:
+        if len(path) == 1 and parent.links.get_info(name).type == low.h5l.TYPE_HARD:
+            return low.h5d.open(parent, name)  # a third faster than where a link may lead anywhere
+        found = low.h5o.open(parent, name, guarded())
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        return _check_absent(parent, path, error)
+    if not isinstance(found, low.h5d.DatasetID):
+        raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: it is no dataset")
     return found
 
 
@@ -147,38 +196,19 @@ def _open_beside(parent: Any, path: tuple[str, ...]) -> Any:
     """Open what an external link leads to, or return None if that is not a file of this folder."""
     whole = _joined(path)
     if not parent.links.exists(whole) or (
-        parent.links.get_info(whole).type != _low().h5l.TYPE_EXTERNAL
+        parent.links.get_info(whole).type != h5().h5l.TYPE_EXTERNAL
     ):
         return None
     name, place = parent.links.get_val(whole)
-    file = Path(os.fsdecode(_low().h5f.get_name(parent))).parent / os.fsdecode(name)
+    file = Path(os.fsdecode(h5().h5f.get_name(parent))).parent / os.fsdecode(name)
     if file.name != os.fsdecode(name) or file.is_symlink() or not file.is_file():
         return None
-    opened = _low().h5f.open(os.fsencode(file), _low().h5f.ACC_RDONLY)
-    return _low().h5o.open(opened, place, guarded())
+    opened = h5().h5f.open(os.fsencode(file), h5().h5f.ACC_RDONLY)
+    return h5().h5o.open(opened, place, guarded())
 
 
-def open_dataset(parent: Any, path: tuple[str, ...]) -> Any:
-    """Open a dataset below a low-level group or file, or return None where there is none.
-
-    Raises:
-        FormatError: A link out of the file is on the way.
-        OSError: It is there, but damaged.
-    """
-    try:
-        found = _low().h5o.open(parent, _joined(path), guarded())
-    except (KeyError, ValueError, TypeError) as error:
-        return _absent(parent, path, error)
-    if not isinstance(found, _low().h5d.DatasetID):
-        raise OSError(f"{'/'.join(path)!r} exists but cannot be opened: it is no dataset")
-    return found
-
-
-def _absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:
-    """Return if nothing is at `path`; raise if something is, but damaged or in another file.
-
-    h5py reports all of these in the same way.
-    """
+def _check_absent(parent: Any, path: tuple[str, ...], error: Exception) -> None:
+    """Return if nothing is at `path`, else raise: h5py reports absence, damage and links alike."""
     for end in range(1, len(path) + 1):
         name = _joined(path[:end])
         if not parent.links.exists(name):
@@ -194,16 +224,12 @@ def _joined(path: tuple[str, ...]) -> bytes:
 
 
 def members(group: Any) -> list[tuple[str, str | None]]:
-    """List the links of a low-level group or file by name.
+    """List the links of a low-level group or file: their names, and where those that are not plain lead.
 
-    Returns:
-        The name of each, and where it leads if it is not a plain (hard) link.
-
-    Raises:
-        FormatError: A name is not UTF-8.
+    Raises `FormatError` where a name is not UTF-8.
     """
     names: list[tuple[bytes, bool]] = []
-    hard = _low().h5l.TYPE_HARD
+    hard = h5().h5l.TYPE_HARD
     group.links.iterate(lambda name, info: names.append((name, info.type == hard)), info=True)
     try:
         return [(name.decode(), None if plain else _target(group, name)) for name, plain in names]
@@ -214,9 +240,9 @@ def members(group: Any) -> list[tuple[str, str | None]]:
 def _target(group: Any, name: bytes) -> str | None:
     """Say where a link leads if it is not a plain (hard) one: a file, a path, or unknown."""
     kind = group.links.get_info(name).type
-    if kind == _low().h5l.TYPE_HARD:
+    if kind == h5().h5l.TYPE_HARD:
         return None
-    if kind not in {_low().h5l.TYPE_EXTERNAL, _low().h5l.TYPE_SOFT}:
+    if kind not in {h5().h5l.TYPE_EXTERNAL, h5().h5l.TYPE_SOFT}:
         return "a place that only its writer knows"
     value = group.links.get_val(name)
     target = value[0] if isinstance(value, tuple) else value
@@ -226,125 +252,81 @@ def _target(group: Any, name: bytes) -> str | None:
 def attribute_names(group: Any) -> list[bytes]:
     """List the attributes of a low-level group."""
     names: list[bytes] = []
-    _low().h5a.iterate(group, names.append)
+    h5().h5a.iterate(group, names.append)
     return names
 
 
-def integer_attribute(group: Any, name: str) -> int:
-    """Read an integer attribute of a low-level group, whatever its width.
+def number_attribute(group: Any, name: str) -> int | float:
+    """Read an attribute of a low-level group that is one number; integers of any width are exact.
 
-    Raises:
-        TypeError: It is not a single number.
-        ValueError: It is a number, but no integer.
+    Raises `TypeError` where it is not a single number.
     """
-    h5t, attribute = _low().h5t, _low().h5a.open(group, name.encode())
+    h5t, attribute = h5().h5t, h5().h5a.open(group, name.encode())
     kind = attribute.get_type()
     # HDF5 writes as many values as the attribute has, wherever they go.
     one = attribute.get_storage_size() == kind.get_size()
     if not one or kind.get_class() not in {h5t.INTEGER, h5t.FLOAT}:
         raise TypeError(f"{name!r} is {attribute.dtype} of shape {attribute.shape}")
-    if kind.get_class() == h5t.FLOAT:
-        return _whole(attribute)
-    value = np.empty((), np.int64)
+    value = np.empty((), np.float64 if kind.get_class() == h5t.FLOAT else np.int64)
     attribute.read(value, mtype=_memory_type(value.dtype))
-    if value == _LARGEST:  # HDF5 clips a larger uint64 to this
+    if value.dtype == np.int64 and value == _LARGEST:  # HDF5 clips a larger uint64 to this
         value = np.empty((), np.uint64)
         attribute.read(value)
-    return int(value)
+    number: int | float = value.item()
+    return number
 
 
 def read_scalar(dataset: Any) -> Any:
-    """Read a low-level dataset of one value, as h5py gives it.
-
-    Raises:
-        FormatError: A rule of `hdf5_storage` is broken.
-    """
+    """Read a low-level dataset of one value, as h5py gives it."""
     return _high(dataset)[()]
 
 
-def _whole(attribute: Any) -> int:
-    value = np.empty((), np.float64)
-    attribute.read(value)
-    number = float(value)
-    if not number.is_integer():
-        raise ValueError(f"{number!r} is not an integer")
-    return int(number)
-
-
-def read_into(dataset: Any, out: NDArray[Any]) -> None:
-    """Read a whole low-level dataset of numbers into `out`, C-contiguous and of its shape.
-
-    Values are converted to the dtype of `out`; the caller has made sure that this loses nothing.
-    Rows that were never written and have no fill value stay as they are.
-
-    Raises:
-        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
-    """
-    if is_plain(dataset):
-        every = _low().h5s.ALL
-        dataset.read(every, every, out, mtype=_memory_type(out.dtype))
-    else:
-        out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
-
-
 def read_numbers(dataset: Any) -> NDArray[Any]:
-    """Read a whole low-level dataset of numbers, in this machine's byte order.
-
-    Raises:
-        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
-    """
-    values = np.zeros(check_size(dataset), dataset.dtype.newbyteorder("="))
-    read_into(dataset, values)
-    return values
+    """Read a whole low-level dataset of numbers, in this machine's byte order."""
+    shape = check_size(dataset)
+    values = read_rows(h5().Dataset(dataset), 0, shape[0])
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def read_if_fits(dataset: Any, out: NDArray[Any]) -> bool:
-    """Read a whole low-level dataset into `out` if it has its dtype and number of values.
+def read_if_fits(group: Any, name: str, out: NDArray[Any]) -> bool:
+    """Read the dataset `name` of a low-level group into `out`, C-contiguous, if it is just like that.
 
-    HDF5 itself compares the numbers while reading. To ask for the shape first would take a
-    quarter as long as reading does, which counts where episodes are short.
+    For leaves of short episodes, where every question to HDF5 takes as long as reading.
 
     Returns:
-        Whether it was read; if not, `out` is as it was.
-
-    Raises:
-        FormatError: A chunk is damaged, or a rule of `hdf5_storage` is broken.
+        Whether it was read: False also where it is absent, stored in another way than plainly in this
+        file, or damaged; `out` then may hold anything, and opening the dataset tells why.
     """
-    memory_type = _memory_type(out.dtype)
-    if not dataset.get_type().equal(memory_type):
-        return False
-    if not is_plain(dataset):
-        if dataset.shape != out.shape:
-            return False
-        out[...] = read_rows(_low().Dataset(dataset), 0, len(out))
-        return True
+    low, encoded = h5(), name.encode()
     try:
-        dataset.read(_memory_space(out.shape), _low().h5s.ALL, out, mtype=memory_type)
-    except (ValueError, OSError):
-        if dataset.shape != out.shape:
+        info = low.h5o.get_info(group, encoded, lapl=guarded())
+        if info.type != low.h5o.TYPE_DATASET or info.hdr.mesg.present & ELSEWHERE:
             return False
-        raise
+        dataset = low.h5d.open(group, encoded)
+        memory = _memory_type(out.dtype)
+        # A virtual dataset has no storage of its own.
+        if dataset.get_storage_size() < max(out.nbytes, 1) or dataset.shape != out.shape:
+            return False
+        if not dataset.get_type().equal(memory):
+            return False
+        dataset.read(_memory_space(out.shape), low.h5s.ALL, out, mtype=memory)
+    except (KeyError, ValueError, TypeError, OSError, RuntimeError):
+        return False
     return True
 
 
 @lru_cache(maxsize=4096)
 def _memory_space(shape: tuple[int, ...]) -> Any:
-    return _low().h5s.create_simple(shape)
+    return h5().h5s.create_simple(shape)
 
 
 @lru_cache(maxsize=64)
 def _memory_type(dtype: np.dtype[Any]) -> Any:
-    from h5py import h5t
-
-    return h5t.py_create(dtype)
+    return h5().h5t.py_create(dtype)
 
 
 def read_text(dataset: Any, where: str) -> NDArray[np.object_]:
-    """Read a low-level dataset of strings as `str`, keeping its shape.
-
-    Raises:
-        FormatError: The bytes are not UTF-8, or a rule of `hdf5_storage` is broken.
-    """
+    """Read a low-level dataset of strings as `str`, keeping its shape; they must be UTF-8."""
     raw = np.asarray(_high(dataset)[()])
     out = np.empty(raw.shape, dtype=object)
     try:
@@ -356,11 +338,7 @@ def read_text(dataset: Any, where: str) -> NDArray[np.object_]:
 
 
 def read_frames(dataset: Any) -> list[bytes]:
-    """Read a low-level dataset of uint8 pieces, one a row: of any lengths, or `[rows, length]`.
-
-    Raises:
-        FormatError: A rule of `hdf5_storage` is broken.
-    """
+    """Read a low-level dataset of uint8 pieces, one a row: of any lengths, or `[rows, length]`."""
     return [np.asarray(row, dtype=np.uint8).tobytes() for row in _high(dataset)[()]]
 
 
@@ -368,7 +346,7 @@ def _high(dataset: Any) -> Any:
     """Return a low-level dataset as an `h5py.Dataset`, all of which may be read."""
     check_size(dataset)
     check_storage(dataset)
-    whole = _low().Dataset(dataset)
+    whole = h5().Dataset(dataset)
     if whole.shape:
         check_chunks(whole, 0, len(whole))
     return whole

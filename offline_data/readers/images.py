@@ -1,8 +1,12 @@
-"""JPEG frames to arrays, with the pixels that Pillow gives; the only file that imports PIL."""
+"""JPEG and PNG images to arrays, with the pixels that Pillow gives; the only file that imports PIL."""
 
 from __future__ import annotations
 
 import io
+import struct
+import zlib
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +14,24 @@ import numpy as np
 from offline_data.errors import FormatError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
 _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"
 _MOST_PIXELS = 1 << 26  # 200 MB of one frame
+
+_UNREADABLE = (
+    OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError, EOFError,
+    struct.error, zlib.error,
+)  # fmt: skip
+"""What Pillow raises for damaged images."""
+
+_MOST_SEGMENTS = 512
+"""Segments before the frame header of a JPEG image: more than profiles and comments take."""
+
+_PNG_BEGIN = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", np.uint8)
 
 
 def is_jpeg(data: bytes, *, whole: bool = False) -> bool:
@@ -30,14 +45,7 @@ def is_jpeg(data: bytes, *, whole: bool = False) -> bool:
 
 
 def decode_jpeg(data: bytes, where: str) -> NDArray[np.uint8]:
-    """Decode one JPEG image.
-
-    Args:
-        data: The bytes of the file.
-        where: What the image is, for the message of an error.
-
-    Returns:
-        uint8 `[height, width, 3]`, or `[height, width]` for a greyscale image.
+    """Decode one JPEG image to uint8 `[height, width, 3]`, or `[height, width]` where it is grey.
 
     Raises:
         FormatError: It is not a JPEG image, is cut short, or has more than 2**26 pixels.
@@ -50,16 +58,12 @@ def decode_jpeg(data: bytes, where: str) -> NDArray[np.uint8]:
             if image.width * image.height > _MOST_PIXELS:
                 raise FormatError(f"{where} is an image of {image.width} x {image.height} pixels")
             return np.array(image, dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError) as error:
+    except _UNREADABLE as error:
         raise FormatError(f"{where} is not a JPEG image that can be decoded: {error}") from error
 
 
 def decode_jpegs(frames: Sequence[bytes], out: NDArray[np.generic], where: str) -> None:
-    """Decode frames into `out`, uint8 `[len(frames), *image]`.
-
-    Raises:
-        FormatError: A frame cannot be decoded, or is not of the size of `out`.
-    """
+    """Decode frames into `out`, uint8 `[len(frames), *image]`; all must have its size."""
     for row, frame in enumerate(frames):
         image = decode_jpeg(frame, f"{where}, row {row},")
         if image.shape != out.shape[1:]:
@@ -70,11 +74,147 @@ def decode_jpegs(frames: Sequence[bytes], out: NDArray[np.generic], where: str) 
         out[row] = image
 
 
-def _pillow() -> Any:
+def header_shapes(
+    data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], encoding: str
+) -> NDArray[np.int64]:
+    """Read the headers of images that lie at `begins` to `ends` of bytes, without decoding any.
+
+    Returns:
+        `[n, 4]`: height, width, channels and bits of a channel; all 0 where there is no header of
+        a kind that is read: JPEG baseline, extended or progressive, PNG grey, RGB or RGBA.
+    """
+    found = np.zeros((len(begins), 4), np.int64)
+    if encoding == "jpeg":
+        _read_jpeg_headers(data, begins, ends, found)
+        return found
+    rows = np.flatnonzero(ends - begins >= 33)  # IHDR is first: w3.org/TR/png-3/#11IHDR
+    head = data[begins[rows, None] + np.arange(26)]
+    kinds = np.zeros(256, np.int64)
+    kinds[[0, 2, 6]] = 1, 3, 4
+    good = (head[:, :16] == _PNG_BEGIN).all(axis=1) & (kinds[head[:, 25]] > 0)
+    width, height = np.ascontiguousarray(head[:, 16:24]).view(">u4").astype(np.int64).T
+    columns = (height, width, kinds[head[:, 25]], head[:, 24].astype(np.int64))
+    found[rows[good]] = np.stack(columns, axis=1)[good]
+    return found
+
+
+def _read_jpeg_headers(
+    data: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    found: NDArray[np.int64],
+) -> None:
+    """Go from segment to segment, all images at once, up to the frame header (ITU-T T.81, B.2)."""
+    passed = np.zeros(256, bool)  # markers of segments that may come before it
+    passed[[0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)]] = True
+    rows = np.flatnonzero(ends - begins >= 12)
+    rows = rows[(data[begins[rows]] == 0xFF) & (data[begins[rows] + 1] == 0xD8)]
+    at = begins[rows] + 2
+    for _ in range(_MOST_SEGMENTS):
+        inside = at + 10 <= ends[rows]
+        rows, at = rows[inside], at[inside]
+        head = data[at[:, None] + np.arange(10)].astype(np.int64)
+        marked, code = head[:, 0] == 0xFF, head[:, 1]
+        frame = marked & (code >= 0xC0) & (code <= 0xC2)
+        height, width, length = (head[:, i] * 256 + head[:, i + 1] for i in (5, 7, 2))
+        found[rows[frame]] = np.stack([height, width, head[:, 9], head[:, 4]], axis=1)[frame]
+        fill = marked & (code == 0xFF)
+        on = fill | (marked & passed[code])
+        rows, at = rows[on], (at + np.where(fill, 1, length + 2))[on]
+        if not len(rows):
+            break
+
+
+def decode_into(data: bytes, encoding: str, out: NDArray[Any], where: str) -> None:
+    """Decode a `jpeg` or `png` file into an array, with the pixels that Pillow gives.
+
+    `out` is `[H, W]` or `[H, W, C]`, uint8, or uint16 for a grey PNG; C-contiguous.
+
+    Raises:
+        FormatError: It is damaged, or not an image like `out`, found before pixels take memory.
+        MissingDependencyError: Pillow is not installed.
+    """
+    if encoding == "jpeg" and (fast := _fast_jpeg()) and fast(data, out):
+        return
+    plugin = _pillow(encoding)
+    open_image = plugin.JpegImageFile if encoding == "jpeg" else plugin.PngImageFile
+    modes = ("I;16", "I") if out.dtype == np.uint16 else (_mode(out),)
     try:
-        from PIL import JpegImagePlugin
+        with open_image(io.BytesIO(data)) as image:
+            if (image.height, image.width) != out.shape[:2] or image.mode not in modes:
+                raise FormatError(
+                    f"{where} is an image of {image.width} x {image.height} pixels of mode "
+                    f"{image.mode}; expected {out.shape[1]} x {out.shape[0]} of mode {modes[0]}"
+                )
+            if out.dtype == np.uint16:
+                np.copyto(out, np.asarray(image).reshape(out.shape), casting="unsafe")
+            else:
+                np.copyto(out, np.frombuffer(image.tobytes(), np.uint8).reshape(out.shape))
+    except _UNREADABLE as error:
+        raise FormatError(
+            f"{where} is not a {encoding} image that can be decoded: {error}",
+            hint="offline-data verify tells a file that was damaged since it was written",
+        ) from error
+
+
+def encode_image(image: NDArray[Any], encoding: str, quality: int = 95, **options: Any) -> bytes:
+    """Return an image, of a shape and dtype as `decode_into` takes, as a `png` or `jpeg` file.
+
+    `quality` (1 to 100) is of JPEG; other options are those of Pillow's writer. Raises
+    `MissingDependencyError`.
+    """
+    _pillow(encoding)
+    from PIL import Image
+
+    file = io.BytesIO()
+    flat = image[..., 0] if image.shape[2:] == (1,) else image
+    if encoding == "jpeg":
+        options = {"quality": quality, **options}
+    Image.fromarray(np.ascontiguousarray(flat)).save(file, encoding.upper(), **options)
+    return file.getvalue()
+
+
+def _mode(image: NDArray[Any]) -> str:
+    return {1: "L", 3: "RGB", 4: "RGBA"}[(*image.shape, 1)[2]]
+
+
+@cache
+def _fast_jpeg() -> Callable[[bytes, NDArray[Any]], bool] | None:
+    """Return simplejpeg's decoder if it is installed and gives the pixels that Pillow gives.
+
+    It decodes into an array, and returns False where Pillow is to decide.
+    """
+    try:
+        fast = import_module("simplejpeg")
+    except ImportError:
+        return None
+
+    def decode(data: bytes, out: NDArray[Any]) -> bool:
+        pixels = out.reshape(*out.shape[:2], -1)
+        wanted = ("Gray", "GRAY") if pixels.shape[2] == 1 else ("YCbCr", "RGB")
+        try:
+            height, width, space, _ = fast.decode_jpeg_header(data)
+            fits = (height, width) == out.shape[:2] and space == wanted[0]
+            return fits and np.shares_memory(fast.decode_jpeg(data, wanted[1], buffer=pixels), out)
+        except Exception:  # noqa: BLE001 - whatever it is, Pillow says it
+            return False
+
+    def same(*shape: int, **options: Any) -> bool:
+        image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        image[: shape[0] // 2] //= 8
+        data, found = encode_image(image, "jpeg", 90, **options), np.empty_like(image)
+        with _pillow().JpegImageFile(io.BytesIO(data)) as theirs:
+            return decode(data, found) and np.array_equal(found, np.array(theirs))
+
+    colour = [same(37, 53, 3, subsampling=n, progressive=p) for n in (0, 1, 2) for p in (0, 1)]
+    return decode if all(colour) and same(37, 53) else None
+
+
+def _pillow(encoding: str = "jpeg") -> Any:
+    try:
+        from PIL import JpegImagePlugin, PngImagePlugin
     except ImportError as error:
         raise MissingDependencyError(
-            "JPEG images need Pillow", hint="pip install 'offline-data[images]'"
+            f"{encoding.upper()} images need Pillow", hint="pip install 'offline-data[images]'"
         ) from error
-    return JpegImagePlugin
+    return JpegImagePlugin if encoding == "jpeg" else PngImagePlugin

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from offline_data.errors import FormatError
-from offline_data.readers.hdf5_storage import check_size, check_storage, place_of
+from offline_data.readers.hdf5 import check_size, check_storage, h5, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,37 +39,34 @@ _NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32015: "zstd",
 
 
 def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
-    """Read `dataset[start:stop]`, the same values and dtype as h5py gives for a sound file.
+    """Read `dataset[start:stop]` of an open `h5py.Dataset`, the values and dtype h5py gives if it is sound.
 
     Besides the result, memory is bounded by one chunk a thread, compressed and inflated. Chunks
-    that were never written hold the fill value.
-
-    Args:
-        dataset: An open `h5py.Dataset` of at least one dimension.
-        start: First row, at least 0.
-        stop: One past the last row, at most `len(dataset)`.
+    that were never written hold the fill value, or zeros where there is none.
 
     Raises:
         FormatError: A damaged chunk, the message names file, dataset and rows; or a dataset that
-            breaks a rule of `hdf5_storage`.
+            breaks a rule of `readers.hdf5`.
         OSError: What h5py raises where a dataset without compression is damaged.
     """
     check_size(dataset.id)
     check_storage(dataset.id)
     if stop <= start or not _has_filters(dataset) or not _lies_as_in_memory(dataset):
         check_chunks(dataset, start, stop)
-        return np.asarray(dataset[start:stop])
+        _check_index(dataset)
+        if dataset.dtype.kind not in "biufc":
+            return np.asarray(dataset[start:stop])
+        rows = np.zeros((max(0, stop - start), *dataset.shape[1:]), dataset.dtype)
+        if rows.size:  # what has no fill value and was never written is whatever was in memory
+            dataset.read_direct(rows, np.s_[start:stop])
+        return rows
     out = np.empty((stop - start, *dataset.shape[1:]), dataset.dtype)
     _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline_of(dataset.id), out))
     return out
 
 
 def check_chunks(dataset: Any, start: int, stop: int) -> None:
-    """Undo the filters of the chunks under some rows, so that HDF5 can do so after us.
-
-    Raises:
-        FormatError: See `read_rows`.
-    """
+    """Undo the filters of the chunks under some rows, so that HDF5 can do so after us."""
     if dataset.is_virtual:
         names = dict.fromkeys(source.dset_name for source in dataset.virtual_sources())
         for source in map(dataset.file.__getitem__, names):
@@ -80,13 +77,30 @@ def check_chunks(dataset: Any, start: int, stop: int) -> None:
         _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline, None))
 
 
+def _check_index(dataset: Any) -> None:
+    """Raise where the list of chunks without filters is damaged: HDF5 would read what it does not have.
+
+    Each of them takes the bytes of a whole chunk, also at the edges.
+    """
+    if dataset.chunks is None or dataset.is_virtual or _has_filters(dataset):
+        return
+    low, nbytes = dataset.id, math.prod(dataset.chunks) * dataset.id.get_type().get_size()
+    stored, expected = low.get_storage_size(), low.get_num_chunks() * nbytes
+    if stored != expected:
+        raise FormatError(
+            f"{place_of(low)} is damaged: its chunks have {stored:,} bytes, expected {expected:,}",
+            hint="download or copy the file again",
+        )
+
+
 def _has_filters(dataset: Any) -> bool:
     return dataset.chunks is not None and dataset.id.get_create_plist().get_nfilters() > 0
 
 
 def _each_chunk(tiles: _Tiles) -> None:
     """Read every chunk of some rows: in threads, unless it is little."""
-    if tiles.dataset.id.get_storage_size() == 0:
+    low = tiles.dataset.id
+    if low.get_storage_size() == 0 and low.get_num_chunks() == 0:  # chunks of no bytes are damaged
         tiles.fill_unwritten()
         return
     offsets = list(tiles.offsets())
@@ -104,11 +118,9 @@ def _each_chunk(tiles: _Tiles) -> None:
 
 def _lies_as_in_memory(dataset: Any) -> bool:
     """Return True if chunks, once inflated, hold the numbers as numpy has them."""
-    from h5py import h5t
-
     if dataset.chunks is None or dataset.dtype.kind not in "biufc":
         return False
-    same: bool = h5t.py_create(dataset.dtype) == dataset.id.get_type()
+    same: bool = h5().h5t.py_create(dataset.dtype) == dataset.id.get_type()
     return same
 
 
@@ -120,10 +132,7 @@ class _Zlib:
     error: type[Exception]
 
     def inflate(self, raw: bytes, nbytes: int) -> bytes | None:
-        """Return the `nbytes` that `raw` is a whole stream of, or None where it is not.
-
-        A stream that claims more is not followed further than one byte.
-        """
+        """Return the `nbytes` that `raw` is a whole stream of, or None; never inflates more than a byte more."""
         stream = self.decompressor()
         try:
             data: bytes = stream.decompress(raw, nbytes + 1)
@@ -154,11 +163,9 @@ class Pipeline:
     zlib: _Zlib
 
     def undo(self, raw: bytes, skipped: int) -> bytes | None:
-        """Return the `nbytes` of a chunk, or None where it is damaged.
+        """Return the `nbytes` of a chunk as it lies in the file, or None where it is damaged.
 
-        Args:
-            raw: The chunk as it lies in the file.
-            skipped: Bit `i` is set where this chunk did not go through filter `i`.
+        Bit `i` of `skipped` is set where this chunk did not go through filter `i`.
         """
         used = [one for number, one in enumerate(self.filters) if not skipped >> number & 1]
         codes = [code for code, _ in used]
@@ -181,11 +188,7 @@ class Pipeline:
 
 
 def pipeline_of(dataset: Any) -> Pipeline:
-    """Return the filters of an open low-level dataset with chunks.
-
-    Raises:
-        FormatError: There is one that is not undone here, or two that compress.
-    """
+    """Return the filters of an open low-level dataset with chunks; all must be undone here."""
     plan = dataset.get_create_plist()
     found = [plan.get_filter(number) for number in range(plan.get_nfilters())]
     for code, _, _, name in found:
@@ -276,7 +279,7 @@ class _Tiles:
     """One past the last row."""
     pipeline: Pipeline
     out: NDArray[Any] | None
-    """Where they go; None where they are only checked."""
+    """Target array; None if they are only checked."""
 
     def offsets(self) -> Iterator[tuple[int, ...]]:
         """Yield the first element of every chunk that holds some of the rows."""
@@ -331,10 +334,7 @@ class _Tiles:
         return data
 
     def _is_unfiltered_edge(self, offset: tuple[int, ...], raw: bytes) -> bool:
-        """Return True for a chunk at the edge of a dataset that leaves those uncompressed.
-
-        See `H5Pset_chunk_opts`; h5py does not tell whether it was set.
-        """
+        """Return True for a chunk at an edge that was left uncompressed (`H5Pset_chunk_opts`)."""
         ends = map(sum, zip(offset, self.shape, strict=True))
         at_edge = any(end > size for end, size in zip(ends, self.dataset.shape, strict=True))
         return at_edge and len(raw) == self.pipeline.nbytes

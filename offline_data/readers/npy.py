@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.heads import check_magic
+from offline_data.files import check_magic
 from offline_data.readers.archive import damage_named, open_zip
 from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 
@@ -33,20 +33,15 @@ _SUFFIX = ".npy"
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What stands before the values of a `.npy` file."""
+    """Header of a `.npy` file."""
 
     shape: tuple[int, ...]
-    fortran: bool
-    """Whether the first axis changes fastest."""
+    order: Literal["C", "F"]
+    """`F` where the first axis changes fastest."""
     dtype: np.dtype[Any]
     """Of one item; object where the values are a pickle."""
     size: int
     """Bytes before the values."""
-
-    @property
-    def order(self) -> Literal["C", "F"]:
-        """The order of the values, in numpy's words."""
-        return "F" if self.fortran else "C"
 
     @property
     def nbytes(self) -> int:
@@ -55,19 +50,15 @@ class NpyHeader:
 
 
 def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False) -> NDArray[Any]:
-    """Read the array of a `.npy` file.
+    """Read the array of a `.npy` file, in its own memory, of the file's byte order and axis order.
 
     Args:
         stream: The file from its first byte to its last.
         size: Bytes it has at most; an array that would have more is refused before memory is
             taken for it.
         where: What it is, for messages: the file, and the member of an archive.
-        objects: Whether an array of objects is read, as `restricted_pickle.loads` does.
-
-    Returns:
-        The array, in its own memory, of the byte order and axis order of the file. What
-        `numpy.save` was given may be in one of objects: a dict is `.item()` of an array of no
-        dimensions.
+        objects: Whether an array of objects is read, as `restricted_pickle.loads` does; a dict that
+            `numpy.save` was given is `.item()` of one of no dimensions.
 
     Raises:
         FormatError: It is no `.npy` file, is cut short, has bytes after its array, or has objects
@@ -77,10 +68,8 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
         >>> import io
         >>> file = io.BytesIO()
         >>> np.save(file, np.array([[1001, 1002], [1003, 1004]], dtype="<i4"))
-        >>> data = file.getvalue()
-        >>> read_npy(io.BytesIO(data), size=len(data), where="action.npy")
-        array([[1001, 1002],
-               [1003, 1004]], dtype=int32)
+        >>> read_npy(io.BytesIO(file.getvalue()), size=1000, where="action.npy").tolist()
+        [[1001, 1002], [1003, 1004]]
     """
     header = read_header(stream, where=where)
     if header.dtype.hasobject and objects:
@@ -101,8 +90,7 @@ def open_npy(path: Path) -> np.memmap[Any, Any]:
     """Map the array of a `.npy` file, read-only; no value is read before it is used.
 
     Raises:
-        NotFoundError: No such file.
-        AccessError: It may not be read by this user.
+        NotFoundError, AccessError: There is no such file, or it may not be read.
         FormatError: It is no `.npy` file, has objects, or fewer or more bytes than its array.
     """
     check_magic(path, npy_format.MAGIC_PREFIX, "a .npy file")
@@ -123,18 +111,20 @@ def open_npy(path: Path) -> np.memmap[Any, Any]:
 def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
     """Read the header of a `.npy` file and leave the stream at the first value.
 
-    Raises:
-        FormatError: It is damaged, or names an item type that is not plain.
+    Raises `FormatError` where it is damaged, or names an item type that is not plain.
     """
     with damage_named(where):
         major, _minor = version = npy_format.read_magic(stream)
         if version not in {(1, 0), (2, 0), (3, 0)}:
             raise ValueError(f"it has format version {version}")
         width = 2 if major == 1 else 4
-        length = int.from_bytes(_exactly(stream, width), "little")
+        length = int.from_bytes(stream.read(width), "little")
         if length > _LONGEST_HEADER:
             raise ValueError(f"its header has {length} bytes")
-        text = _exactly(stream, length).decode("latin-1" if major < 3 else "utf-8")
+        raw = stream.read(length)
+        if len(raw) < length:
+            raise ValueError("it is cut short")
+        text = raw.decode("latin-1" if major < 3 else "utf-8")
         fields = ast.literal_eval(text.replace("L,", ",").replace("L)", ")"))  # of Python 2
         if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
             raise ValueError("its header is not that of an array")
@@ -143,23 +133,19 @@ def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
         if not lengths or len(shape) > 32 or math.prod(shape) >= 1 << 62:
             raise ValueError(f"its shape is {shape!r:.80}")
         dtype = plain_dtype(fields["descr"])
-        return NpyHeader(shape, bool(fields["fortran_order"]), dtype, 8 + width + length)
+        order: Literal["C", "F"] = "F" if fields["fortran_order"] else "C"
+        return NpyHeader(shape, order, dtype, 8 + width + length)
 
 
 @contextmanager
 def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
-    """Open a `.npz` file for as long as the block runs.
-
-    Args:
-        path: The file, also where its name ends otherwise.
-        budget: Bytes that its arrays together may have.
+    """Open a `.npz` file, whatever its name, whose arrays together have at most `budget` bytes.
 
     Raises:
         OfflineDataError: What `archive.open_zip` raises.
 
     Example:
         >>> import pathlib, tempfile
-        >>> import numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "episode.npz")
         ...     np.savez_compressed(path, reward=np.array([1001, 1002], np.float32))
@@ -174,10 +160,7 @@ def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
 class NpzArrays(Mapping[str, "NDArray[Any]"]):
     """The arrays of an open `.npz` file by name, in the order of its directory.
 
-    Every access reads the array anew, into its own memory. One thread at a time.
-
-    Attributes:
-        others: Names of members that are no arrays; they are left alone.
+    Every access reads the array anew; one thread at a time. `others` names members that are no arrays.
     """
 
     def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
@@ -231,15 +214,6 @@ def _check_size(header: NpyHeader, size: int, where: str) -> None:
             f"{where} is damaged: its array {list(header.shape)} of {header.dtype} takes "
             f"{header.nbytes} bytes; at most {size - header.size} follow its header"
         )
-
-
-def _exactly(stream: IO[bytes], count: int) -> bytes:
-    data = b""
-    while len(data) < count and (block := stream.read(count - len(data))):
-        data += block
-    if len(data) < count:
-        raise ValueError("it is cut short")
-    return data
 
 
 def _fill(stream: IO[bytes], view: memoryview, where: str) -> None:

@@ -41,8 +41,7 @@ def loads(data: bytes, *, where: str) -> Any:
     Returns:
         The value, of numbers, `str`, `bytes`, `bytearray`, None, `list`, `tuple`, `dict` (also for
         `OrderedDict`), `set`, `frozenset`, numpy scalars and `numpy.ndarray`, never of subclasses.
-        Arrays of plain items only: structured ones are refused. Strings of Python 2 are `str`, each
-        byte a character of Latin-1. Containers may be nested as deep as the file says.
+        Arrays of plain items only. Strings of Python 2 are `str`, each byte a character of Latin-1.
 
     Raises:
         FormatError: It asks for anything else, or is damaged.
@@ -50,11 +49,9 @@ def loads(data: bytes, *, where: str) -> Any:
     Example:
         >>> loads(pickle.dumps({"action": np.array([1.5, -2.0])}), where="steps.pickle")
         {'action': array([ 1.5, -2. ])}
-        >>> try:
-        ...     loads(b"cos\nsystem\n(S'true'\ntR.", where="steps.pickle")
-        ... except FormatError as error:
-        ...     print(error.message)
-        steps.pickle cannot be read: it asks for os.system; only plain values are read
+        >>> loads(b"cos\nsystem\n(S'true'\ntR.", where="steps.pickle")
+        Traceback (most recent call last):
+        offline_data.errors.FormatError: steps.pickle cannot be read: it asks for os.system; only ...
     """
     stream = io.BytesIO(data)
     try:
@@ -76,11 +73,7 @@ def loads(data: bytes, *, where: str) -> Any:
 
 
 def load(stream: IO[bytes], *, size: int, where: str) -> Any:
-    """Read one pickle from a stream to its end, or to `size` bytes, whichever is first.
-
-    Raises:
-        FormatError: As for `loads`, which also says what is returned.
-    """
+    """Read one pickle from a stream to its end, or to `size` bytes, whichever is first; see `loads`."""
     blocks: list[bytes] = []
     while size > 0 and (block := stream.read(min(size, _BLOCK))):
         blocks.append(block)
@@ -91,19 +84,14 @@ def load(stream: IO[bytes], *, size: int, where: str) -> Any:
 def plain_dtype(code: object) -> np.dtype[Any]:
     """Return the numpy dtype of one type string, as `.npy` headers and pickles write it.
 
-    Args:
-        code: Kind and size with or without byte order: `<f4`, `b1`, `U12`, `M8[ns]`, `O`.
-
-    Raises:
-        ValueError: Another form, which numpy might read as something else than one type, or a size
-            or unit that the kind does not have.
+    It has kind and size with or without byte order: `<f4`, `b1`, `U12`, `M8[ns]`, `O`. Raises
+    `ValueError` for another form, which numpy might read as something else than one type.
 
     Example:
         >>> plain_dtype(">i2")
         dtype('>i2')
         >>> plain_dtype("f4,(100000,100000)O")
         Traceback (most recent call last):
-        ...
         ValueError: 'f4,(100000,100000)O' is not a plain item type
     """
     if not isinstance(code, str) or not (_OBJECT.fullmatch(code) or _CODE.fullmatch(code)):
@@ -115,10 +103,7 @@ def plain_dtype(code: object) -> np.dtype[Any]:
 
 
 def check_text(array: NDArray[Any]) -> None:
-    """Raise `ValueError` where a text item holds a number that is no character.
-
-    Such items make numpy fail later, wherever they are first looked at.
-    """
+    """Raise `ValueError` where a text item is no character, which makes numpy fail later."""
     if array.dtype.kind == "U" and array.dtype.itemsize and array.size:
         codes = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
         if np.ascontiguousarray(array).view(codes).max() > _LAST_CHARACTER:
@@ -164,10 +149,7 @@ class _Array:
         self.values = values
 
     def fill(self, values: list[Any]) -> None:
-        """Put the objects into an array of them, in C order whatever the array's is.
-
-        One by one: numpy would take lists among them apart.
-        """
+        """Put the objects in, in C order and one by one: numpy would take lists among them apart."""
         flat = np.empty(len(values), object)
         for place, value in enumerate(values):
             flat[place] = value
@@ -268,7 +250,7 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): dict,
     ("_codecs", "encode"): _Callable(_encode),
 }
-"""What a pickle may name. Types among it are Python's own, which nobody can change."""
+"""Names that a pickle may use. Types among them are Python's own, which nobody can change."""
 
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), np.generic)
 
@@ -295,8 +277,8 @@ class _Unpickler(pickle.Unpickler):
 def _plain_values(value: Any) -> Any:
     """Return the value with arrays in the place of `_Array`; refuse all that is not plain.
 
-    A container is visited before its parts, and again after them: with a stack of its own, as
-    containers may lie in each other deeper than Python recurses.
+    A container is visited before and after its parts, with a stack of its own: containers may lie
+    in each other deeper than Python recurses.
     """
     made: dict[int, Any] = {}
     old: list[Any] = []  # keeps the numbers of objects that are replaced from being given again

@@ -11,8 +11,6 @@ from offline_data.sources.registry import get_source, source_names
 from offline_data.store.library import list_datasets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from offline_data.config import Settings
     from offline_data.sources.base import CatalogEntry, Source
 
@@ -76,12 +74,24 @@ def list_remote(source: str | None, settings: Settings) -> CatalogListing:
         NotFoundError: No such source.
         NetworkError: The remote does not answer and the package carries no catalogue of it.
     """
-    names = source_names() if source is None else [source]
-    listings = [_listing(get_source(name), settings) for name in names]
-    return CatalogListing(
-        tuple(dataset for listing in listings for dataset in listing.datasets),
-        tuple(note for listing in listings for note in listing.notes),
-    )
+    here = _ids_here(settings)
+    datasets: list[CatalogDataset] = []
+    notes = []
+    for one in map(get_source, source_names() if source is None else [source]):
+        why = "offline,"
+        if not settings.offline:
+            try:
+                datasets += [_dataset(one, entry, here) for entry in one.remote(settings)]
+            except NetworkError as error:
+                if not one.catalog():
+                    raise
+                why = f"{error};"
+            else:
+                continue
+        if packaged := one.catalog():
+            datasets += [_dataset(one, entry, here) for entry in packaged]
+            notes.append(f"{one.name}: {why} this is the catalogue that comes with the package")
+    return CatalogListing(tuple(datasets), tuple(notes))
 
 
 def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
@@ -95,21 +105,18 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
         NetworkError: The remote had to be asked and does not answer.
     """
     source = get_source(dataset.source)
-    here = _ids_here(settings)
-    at_hand = (*source.catalog(), *source.local(settings))
-    near = nearest(dataset.name, [entry.name for entry in at_hand if entry.name != dataset.name])
-    for entry in at_hand:
-        if entry.name == dataset.name:
-            return _dataset(source, entry, here)
-    if near:
-        names = " or ".join(f"{source.name}:{name}" for name in near)
-        raise NotFoundError(
-            f"There is no {dataset} on this disk or in the catalogue of {source.name}",
-            hint=f"did you mean {names}? `offline-data list {source.name} --remote` asks the remote",
-        )
-    entries = () if settings.offline else source.remote(settings)
-    found = (entry for entry in entries if entry.name == dataset.name)
-    return next((_dataset(source, entry, here) for entry in found), None)
+    known = {entry.name: entry for entry in (*source.local(settings), *source.catalog())}
+    if dataset.name not in known:
+        if near := nearest(dataset.name, known):
+            names = " or ".join(f"{source.name}:{name}" for name in near)
+            raise NotFoundError(
+                f"There is no {dataset} on this disk or in the catalogue of {source.name}",
+                hint=f"did you mean {names}? `offline-data list {source.name} --remote` asks the "
+                "remote",
+            )
+        known = {} if settings.offline else {one.name: one for one in source.remote(settings)}
+    entry = known.get(dataset.name)
+    return None if entry is None else _dataset(source, entry, _ids_here(settings))
 
 
 def search(query: str, settings: Settings) -> Matches:
@@ -118,39 +125,24 @@ def search(query: str, settings: Settings) -> Matches:
     No network is used. Words are separated by blanks, upper and lower case are the same, and all
     must occur in the id or the summary.
     """
-    words = query.casefold().split()
-    known = _known(settings)
-    found = tuple(dataset for dataset in known if _matches(dataset, words))
-    near = () if found else _near(query, [dataset.id for dataset in known])
-    return Matches(found, tuple(near))
-
-
-def _listing(source: Source, settings: Settings) -> CatalogListing:
-    here = _ids_here(settings)
-    if settings.offline:
-        note = f"{source.name}: offline, this is the catalogue that comes with the package"
-        listed = _datasets(source, source.catalog(), here)
-        return CatalogListing(listed, (note,) if listed else ())
-    try:
-        return CatalogListing(_datasets(source, source.remote(settings), here))
-    except NetworkError as error:
-        if not source.catalog():
-            raise
-        note = f"{source.name}: {error}; this is the catalogue that comes with the package"
-        return CatalogListing(_datasets(source, source.catalog(), here), (note,))
-
-
-def _known(settings: Settings) -> tuple[CatalogDataset, ...]:
-    """Every dataset known without a network, once, converted ones included."""
     here = _ids_here(settings)
     known: dict[str, CatalogDataset] = {}
     for source in map(get_source, source_names()):
-        entries = (*source.catalog(), *source.local(settings))
-        for dataset in _datasets(source, entries, here):
+        for entry in (*source.catalog(), *source.local(settings)):
+            dataset = _dataset(source, entry, here)
             known.setdefault(dataset.id, dataset)
-    for text in sorted(here - set(known)):
-        known[text] = _converted(parse_id(text))
-    return tuple(known.values())
+    for one in map(parse_id, sorted(here - set(known))):  # converted, but in no catalogue
+        known[str(one)] = CatalogDataset(
+            str(one), one.source, one.name, True, None, None, None, "", ()
+        )
+    words = query.casefold().split()
+    texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
+    found = tuple(one for text, one in known.items() if all(w in texts[text] for w in words))
+    if found:
+        return Matches(found, ())
+    # people remember names: the query is compared with whole ids, then with these
+    names = {text.partition(":")[2]: text for text in known}
+    return Matches((), tuple(nearest(query, known) or [names[n] for n in nearest(query, names)]))
 
 
 def _ids_here(settings: Settings) -> set[str]:
@@ -158,40 +150,16 @@ def _ids_here(settings: Settings) -> set[str]:
     return {str(DatasetId(entry.id.source, entry.id.name)) for entry in entries}
 
 
-def _datasets(
-    source: Source, entries: Iterable[CatalogEntry], here: set[str]
-) -> tuple[CatalogDataset, ...]:
-    return tuple(_dataset(source, entry, here) for entry in entries)
-
-
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
     return CatalogDataset(
-        id=name,
-        source=source.name,
-        name=entry.name,
-        here=name in here,
-        transitions=entry.transitions,
-        episodes=entry.episodes,
-        bytes=entry.bytes,
-        summary=entry.summary,
-        notes=entry.notes,
+        name,
+        source.name,
+        entry.name,
+        name in here,
+        entry.transitions,
+        entry.episodes,
+        entry.bytes,
+        entry.summary,
+        entry.notes,
     )
-
-
-def _converted(dataset: DatasetId) -> CatalogDataset:
-    """Describe a dataset that is on this disk but in no catalogue."""
-    return CatalogDataset(
-        str(dataset), dataset.source, dataset.name, True, None, None, None, "", ()
-    )
-
-
-def _matches(dataset: CatalogDataset, words: Sequence[str]) -> bool:
-    text = f"{dataset.id} {dataset.summary}".casefold()
-    return all(word in text for word in words)
-
-
-def _near(query: str, ids: Sequence[str]) -> Sequence[str]:
-    """Compare the query with whole ids and with their names, which people remember."""
-    by_name = {text.partition(":")[2]: text for text in ids}
-    return nearest(query, ids) or [by_name[name] for name in nearest(query, by_name)]

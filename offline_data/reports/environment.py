@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offline_data.disk import free_bytes
 from offline_data.errors import MissingDependencyError
+from offline_data.files import free_bytes
 from offline_data.sources.registry import get_source, source_names
 from offline_data.urls import redact
 
@@ -68,6 +68,8 @@ class SourceReport:
 
 def environment(settings: Settings) -> Environment:
     """Collect versions and settings; imports none of the packages it names."""
+    # to import the extension would bring torch
+    extension = f"_gather*{EXTENSION_SUFFIXES[-1]}"
     return Environment(
         version=installed_version(DISTRIBUTION),
         python=f"{platform.python_version()} ({platform.python_implementation()})",
@@ -75,27 +77,12 @@ def environment(settings: Settings) -> Environment:
         packages={name: installed_version(name) for name in _requirements()},
         settings=_shown(settings),
         free_bytes=free_bytes(settings.root),
-        compiled_gather=_gather_is_built(),
+        compiled_gather=any((Path(__file__).parents[1] / "buffers" / "gather").glob(extension)),
     )
 
 
-def _gather_is_built() -> bool:
-    """Look for the extension's file; to import it would bring torch."""
-    return any((Path(__file__).parents[1] / "buffers").glob(f"_gather*{EXTENSION_SUFFIXES[-1]}"))
-
-
-def source_reports() -> tuple[SourceReport, ...]:
-    """Describe every source, in order of name; one that cannot be imported says why."""
-    return tuple(map(_source_report, source_names()))
-
-
 def installed_version(name: str) -> str | None:
-    """Return the version of an installed distribution, None where it is not installed.
-
-    Example:
-        >>> installed_version("no-such-package-anywhere") is None
-        True
-    """
+    """Return the version of an installed distribution, None where it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -103,21 +90,17 @@ def installed_version(name: str) -> str | None:
 
 
 def _requirements() -> list[str]:
+    """List the distributions that this one may use, without those for an older Python."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return []
-    names = {_name(line) for line in lines if not _is_for_older_python(line)}
+    names = set()
+    for line in lines:
+        bound = re.search(r"python_version *< *[\"']3\.(\d+)", line)
+        if bound is None or sys.version_info[1] < int(bound[1]):
+            names.add(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0])
     return sorted(names - {DISTRIBUTION})
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
-
-
-def _is_for_older_python(requirement: str) -> bool:
-    bound = re.search(r"python_version *< *[\"']3\.(\d+)", requirement)
-    return bound is not None and sys.version_info[1] >= int(bound[1])
 
 
 def _shown(settings: Settings) -> dict[str, Any]:
@@ -133,16 +116,18 @@ def _shown(settings: Settings) -> dict[str, Any]:
     }
 
 
+def source_reports() -> tuple[SourceReport, ...]:
+    """Describe every source, in order of name; one that cannot be imported says why."""
+    return tuple(map(_source_report, source_names()))
+
+
 def _source_report(name: str) -> SourceReport:
     try:
         source = get_source(name)
     except MissingDependencyError as error:
         return SourceReport(name, str(error), (), (), error.hint, 0)
-    missing = tuple(
-        need for need in source.needs if need not in sys.modules and not find_spec(need)
-    )
+    needs = tuple(source.needs)
+    missing = tuple(need for need in needs if need not in sys.modules and not find_spec(need))
     extra = f"{DISTRIBUTION}[{source.extra}]" if source.extra else " ".join(missing)
     install = f"pip install '{extra}'" if missing else None
-    return SourceReport(
-        name, source.title, tuple(source.needs), missing, install, len(source.catalog())
-    )
+    return SourceReport(name, source.title, needs, missing, install, len(source.catalog()))

@@ -39,6 +39,24 @@ class LeafInfo:
     text: bool
     """Whether the values are codes into a vocabulary."""
 
+    @property
+    def type(self) -> str:
+        """What people are told of it: `text`, or the item type and how it is encoded."""
+        return "text" if self.text else self.dtype
+
+
+@dataclass(frozen=True)
+class EncodedLeafInfo(LeafInfo):
+    """A leaf of encoded images; `dtype` and `shape` are those of decoded ones."""
+
+    encoding: str
+    """`jpeg` or `png`."""
+
+    @property
+    def type(self) -> str:
+        """The item type and the encoding."""
+        return f"{self.dtype} ({self.encoding})"
+
 
 @dataclass(frozen=True)
 class DatasetInfo:
@@ -76,9 +94,6 @@ class DatasetInfo:
     parents: tuple[str, ...]
 
 
-_OF_ENTRY = {"id", "path", "transitions", "episodes", "bytes", "schema"}
-
-
 def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
     """Describe the dataset that an id or a path means: from this disk, else from a catalogue.
 
@@ -103,47 +118,41 @@ def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
 def entry_info(entry: Entry) -> DatasetInfo:
     """Describe a dataset on this disk from its manifest alone."""
     manifest = entry.manifest
-    plain = {
-        f.name: getattr(manifest, f.name) for f in fields(DatasetInfo) if f.name not in _OF_ENTRY
+    own: dict[str, Any] = {
+        "id": str(entry.id),
+        "path": str(entry.path),
+        "transitions": int(manifest.counts["transitions"]),
+        "episodes": int(manifest.counts["episodes"]),
+        "bytes": entry.bytes,
+        "schema": schema_of(DatasetReader(entry.path, manifest)),
+        # a manifest from elsewhere may have whole URLs
+        "files": tuple({k: _redacted(v) for k, v in file.items()} for file in manifest.files),
     }
-    return DatasetInfo(
-        id=str(entry.id),
-        path=str(entry.path),
-        transitions=int(manifest.counts["transitions"]),
-        episodes=int(manifest.counts["episodes"]),
-        bytes=entry.bytes,
-        schema=schema_of(DatasetReader(entry.path, manifest)),
-        **{**plain, "files": tuple(map(_public, manifest.files))},
-    )
+    names = [field.name for field in fields(DatasetInfo)]
+    return DatasetInfo(**{n: own[n] if n in own else getattr(manifest, n) for n in names})
 
 
-def _public(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Redact what a manifest says of a raw file: one of another origin may have whole URLs."""
-    return {
-        key: redact(value)
-        if isinstance(value, str)
-        else [redact(str(item)) for item in value]
-        if isinstance(value, list)
-        else value
-        for key, value in file.items()
-    }
+def _redacted(value: Any) -> Any:
+    if isinstance(value, list):
+        return [redact(str(item)) for item in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def schema_of(reader: DatasetReader) -> dict[str, LeafInfo]:
     """List the leaves that a source gave, whatever the layout, sorted by key."""
-    steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
+    tables = {"observations": reader.observation_leaves, "steps": reader.step_leaves}
     leaves = {
-        **{
-            join_key(key): _leaf(spec, "observations")
-            for key, spec in reader.observation_leaves.items()
-        },
-        **{join_key(key): _leaf(spec, "steps") for key, spec in steps.items()},
+        join_key(key): _leaf(leaf, rows)
+        for rows, table in tables.items()
+        for key, leaf in table.items()
+        if key != EPISODE
     }
     return dict(sorted(leaves.items()))
 
 
 def _leaf(spec: LeafSpec, rows: str) -> LeafInfo:
-    return LeafInfo(spec.dtype, spec.shape, rows, spec.text)
+    about = spec.dtype, spec.shape, rows, spec.text
+    return EncodedLeafInfo(*about, spec.encoding) if spec.encoding else LeafInfo(*about)
 
 
 @dataclass(frozen=True)
@@ -171,30 +180,22 @@ def first_transitions(
     Raises:
         NotFoundError: No such episode.
     """
-    begin, stop = _range(reader, episode)
+    begin, stop = 0, reader.transitions
+    if episode is not None:
+        if not 0 <= episode < reader.episode_count:
+            raise NotFoundError(
+                f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} "
+                "episodes are numbered from 0"
+            )
+        begin = int(reader.starts[episode])
+        stop = begin + int(reader.lengths[episode])
     rows = np.arange(begin, min(stop, begin + count))
     columns = reader.transitions_at(rows)
     del columns[EPISODE]
     numbers = np.searchsorted(reader.starts, rows, side="right") - 1
+    steps = rows - reader.starts[numbers]
     texts = {join_key(key): reader.as_text(key, values) for key, values in columns.items()}
     return tuple(
-        TransitionRow(
-            int(row),
-            int(number),
-            int(row - reader.starts[number]),
-            {name: texts[name][i] for name in sorted(texts)},
-        )
-        for i, (row, number) in enumerate(zip(rows, numbers, strict=True))
+        TransitionRow(int(row), int(number), int(step), {k: texts[k][i] for k in sorted(texts)})
+        for i, (row, number, step) in enumerate(zip(rows, numbers, steps, strict=True))
     )
-
-
-def _range(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
-    if episode is None:
-        return 0, reader.transitions
-    if not 0 <= episode < reader.episode_count:
-        raise NotFoundError(
-            f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} episodes "
-            "are numbered from 0"
-        )
-    begin = int(reader.starts[episode])
-    return begin, begin + int(reader.lengths[episode])

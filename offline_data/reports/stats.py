@@ -130,71 +130,63 @@ def dataset_stats(
         ManifestError: A file of the dataset is missing or damaged.
     """
     steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
-    specs = {**steps, **reader.observation_leaves}
+    observations = reader.observation_leaves
     totals = {
-        key: WordCounts(join_key(key), reader.words(key) or [])
+        key: _WordCounts(join_key(key), reader.words(key) or [])
         if leaf.text
-        else LeafTotals(key, leaf)
-        for key, leaf in specs.items()
+        else _LeafTotals(join_key(key), leaf)
+        for key, leaf in (steps | observations).items()
     }
     # A few bytes more than are read where final observations are missing.
-    size = sum(leaf.nbytes for leaf in specs.values()) * reader.transitions
-    size += sum(leaf.nbytes for leaf in reader.observation_leaves.values()) * reader.episode_count
+    size = sum(leaf.nbytes for leaf in steps.values()) * reader.transitions
+    rows = reader.transitions + reader.episode_count
+    size += sum(leaf.nbytes for leaf in observations.values()) * rows
     with progress.task("stats", size, "B") as task:
         for walk in (_step_chunks, _observation_chunks):
             for key, values in walk(reader, chunk_items):
-                totals[key].add(values)
+                totals[key].add(np.asarray(values))
                 task.advance(values.nbytes)
     done = [totals[key].stats() for key in sorted(totals)]
+    flags = {n: np.asarray(reader.episodes[(n,)]) for n in ("terminated", "truncated")}
+    shares = {
+        n: float(flag.astype(float).mean()) if len(flag) else None for n, flag in flags.items()
+    }
     return DatasetStats(
         id=reader.manifest.id,
         transitions=reader.transitions,
         episodes=reader.episode_count,
         leaves=tuple(stats for stats in done if isinstance(stats, LeafStats)),
         texts=tuple(stats for stats in done if isinstance(stats, TextStats)),
-        per_episode=episode_stats(reader),
+        per_episode=EpisodeStats(
+            _spread(reader.lengths),
+            _spread(np.asarray(reader.episodes[("return",)])),
+            without_final_observation=len(_without_final(reader)),
+            **shares,
+        ),
     )
 
 
-def episode_stats(reader: DatasetReader) -> EpisodeStats:
-    """Compute the figures that the table of episodes holds; no step is read."""
-    final = np.asarray(reader.episodes[("final_observation",)], dtype=bool)
-    return EpisodeStats(
-        length=spread(reader.lengths),
-        returns=spread(np.asarray(reader.episodes[("return",)])),
-        terminated=_share(np.asarray(reader.episodes[("terminated",)])),
-        truncated=_share(np.asarray(reader.episodes[("truncated",)])),
-        without_final_observation=int((~final).sum()),
-    )
+def _without_final(reader: DatasetReader) -> NDArray[np.int64]:
+    """Return the numbers of the episodes whose last observation the source does not have."""
+    return np.flatnonzero(~np.asarray(reader.episodes[("final_observation",)], dtype=bool))
 
 
-def spread(values: NDArray[np.generic]) -> Spread | None:
-    """Summarise one number per episode; None where none is finite.
-
-    Example:
-        >>> spread(np.array([1, 2, 6]))
-        Spread(min=1.0, median=2.0, mean=3.0, max=6.0)
-    """
+def _spread(values: NDArray[np.generic]) -> Spread | None:
+    """Summarise one number per episode; None where none is finite."""
     numbers = values.astype(np.float64).ravel()
     finite = numbers[np.isfinite(numbers)]
     if len(finite) == 0:
         return None
-    return Spread(
-        float(finite.min()), float(np.median(finite)), float(finite.mean()), float(finite.max())
-    )
+    figures = finite.min(), np.median(finite), finite.mean(), finite.max()
+    return Spread(*map(float, figures))
 
 
-def _share(flags: NDArray[np.generic]) -> float | None:
-    return float(flags.astype(np.float64).mean()) if len(flags) else None
-
-
-class LeafTotals:
+class _LeafTotals:
     """Adds up one numeric leaf."""
 
-    def __init__(self, key: Key, spec: LeafSpec) -> None:
-        self.key, self.spec = key, spec
-        self._rows = 0
-        self._moments = Moments()
+    def __init__(self, key: str, spec: LeafSpec) -> None:
+        self._key, self._spec = key, spec
+        self._rows, self._moments = 0, Moments()
 
     def add(self, values: NDArray[np.generic]) -> None:
         """Add `[n, *shape]` rows."""
@@ -204,34 +196,17 @@ class LeafTotals:
     def stats(self) -> LeafStats:
         """Return the figures of all rows added."""
         seen = self._moments
-        return LeafStats(
-            join_key(self.key),
-            self.spec.dtype,
-            self.spec.shape,
-            self._rows,
-            seen.minimum,
-            seen.maximum,
-            float(seen.mean) if seen.count else None,
-            float(seen.std) if seen.count else None,
-            seen.nan,
-            seen.inf,
-        )
+        mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
+        figures = (seen.minimum, seen.maximum, mean, std, seen.nan, seen.inf)
+        return LeafStats(self._key, self._spec.dtype, self._spec.shape, self._rows, *figures)
 
 
-class WordCounts:
-    """Adds up one text leaf, stored as codes into `words`; -1 is missing.
-
-    Example:
-        >>> counts = WordCounts("info/mission", ["go", "stop"])
-        >>> counts.add(np.array([1, 1, -1], "i4"))
-        >>> counts.stats().most_common
-        (('stop', 2),)
-    """
+class _WordCounts:
+    """Adds up one text leaf, stored as codes into `words`; -1 is missing."""
 
     def __init__(self, key: str, words: Sequence[str]) -> None:
-        self.key, self._words = key, words
-        self._rows = 0
-        self._counts = np.zeros(len(words) + 1, np.int64)
+        self._key, self._words = key, words
+        self._rows, self._counts = 0, np.zeros(len(words) + 1, np.int64)
 
     def add(self, codes: NDArray[np.generic]) -> None:
         """Add `[n, …]` rows of codes; raises `ManifestError` where one names no word."""
@@ -239,22 +214,17 @@ class WordCounts:
         places = codes.astype(np.int64).ravel() + 1
         if places.size and not (places.min() >= 0 and places.max() < len(self._counts)):
             raise ManifestError(
-                f"Text leaf {self.key!r} has codes outside its {len(self._words)} words",
+                f"Text leaf {self._key!r} has codes outside its {len(self._words)} words",
                 hint="offline-data verify names damaged files",
             )
         self._counts += np.bincount(places, minlength=len(self._counts))
 
     def stats(self) -> TextStats:
         """Return the figures of all rows added; words that are as frequent go by code."""
-        counts = self._counts[1:]
+        missing, counts = int(self._counts[0]), self._counts[1:]
         order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
-        return TextStats(
-            self.key,
-            self._rows,
-            int((counts > 0).sum()),
-            int(self._counts[0]),
-            tuple((self._words[i], int(counts[i])) for i in order if counts[i]),
-        )
+        common = tuple((self._words[i], int(counts[i])) for i in order if counts[i])
+        return TextStats(self._key, self._rows, int((counts > 0).sum()), missing, common)
 
 
 def _step_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
@@ -271,17 +241,17 @@ def _observation_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
 
     The repeated row of an episode without a final observation is left out.
     """
-    final = np.asarray(reader.episodes[("final_observation",)], dtype=bool)
+    without = _without_final(reader)
     last = reader.starts + reader.lengths - 1
     if TED in reader.manifest.tables:
-        last = last[final]
+        final = np.delete(last, without)
         for key, leaf in reader.observation_leaves.items():
             for begin, end in _ranges(reader.transitions, [leaf], items):
                 yield key, reader.leaf(TED, key)[begin:end]
-            for begin, end in _ranges(len(last), [leaf], items):
-                yield key, reader.leaf(TED, next_of(key))[last[begin:end]]
+            for begin, end in _ranges(len(final), [leaf], items):
+                yield key, reader.leaf(TED, next_of(key))[final[begin:end]]
         return
-    repeats = last[~final] + np.flatnonzero(~final) + 1
+    repeats = last[without] + without + 1
     for group in _by_file(reader.observation_leaves):
         for begin, end in _ranges(reader.transitions + len(last), group.values(), items):
             first, stop = np.searchsorted(repeats, [begin, end])
@@ -301,5 +271,4 @@ def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
 def _ranges(rows: int, leaves: Iterable[LeafSpec], items: int) -> Iterator[tuple[int, int]]:
     """Cut rows into runs of about `items` items of all these leaves."""
     step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
-    for begin in range(0, rows, step):
-        yield begin, min(begin + step, rows)
+    return ((begin, min(begin + step, rows)) for begin in range(0, rows, step))

@@ -1,1 +1,1 @@
-"""Where data come from: one adapter per file, found by name in `registry`."""
+"""Data sources: one adapter each, found by name in `registry`."""

@@ -6,9 +6,11 @@ hashing, writing, auditing, progress and roots are somebody else's.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
+from offline_data.errors import FormatError, OfflineError
 from offline_data.fetch.files import RemoteFile
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class Release:
     revision: str
     """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` where the source has none."""
     files: tuple[RemoteFile, ...] = ()
-    """What to fetch; empty where `local` is set."""
+    """Files to fetch; empty if `local` is set."""
     local: Path | None = None
     """The raw folder (or file), where it is already on this machine. It is never written to."""
     keep_episodes: bool = False
@@ -66,7 +68,7 @@ class Release:
 
 @dataclass(frozen=True)
 class SourceInfo:
-    """What a source says about a dataset; goes into the manifest as it is."""
+    """Description of a dataset by its source; copied to the manifest."""
 
     transitions: int | None = None
     """Transitions to come, where known before reading; lets the writer check space first."""
@@ -81,7 +83,7 @@ class SourceInfo:
     licence: str | None = None
     """SPDX name, or the source's words."""
     citation: str | None = None
-    """How to cite it."""
+    """Citation."""
     notes: tuple[str, ...] = ()
     """Quirks and rules that apply to the whole dataset, a sentence each."""
     warnings: tuple[str, ...] = ()
@@ -111,7 +113,7 @@ class RawDataset(Protocol):
 
     @property
     def info(self) -> SourceInfo:
-        """What the source says of the dataset."""
+        """Description of the dataset."""
 
     @property
     def threaded(self) -> bool:
@@ -124,28 +126,45 @@ class RawDataset(Protocol):
         """Read one part; raises `FormatError` naming the file and the place."""
 
 
-@runtime_checkable
-class Source(Protocol):
-    """One place that datasets come from. Instances hold nothing but constants."""
+class Source(ABC):
+    """One place that datasets come from. Instances hold nothing but constants.
+
+    A subclass says `name`, `title`, `catalog`, `resolve` and `open`; the rest has defaults for a
+    source whose list does not change, and that reads no files of the user's own.
+    """
 
     name: str
     """The word before the colon of an id."""
     title: str
-    """What it is, in half a line."""
-    needs: tuple[str, ...]
+    """Title of at most half a line."""
+    needs: tuple[str, ...] = ()
     """Import names of optional packages that some of its datasets need."""
-    extra: str | None
+    extra: str | None = None
     """Extra of this package that installs them: `pip install 'offline-data[extra]'`."""
 
+    @abstractmethod
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the datasets known without a network, in the source's order."""
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List the datasets the remote has now; raises `NetworkError` or `OfflineError`."""
+        """List the datasets the remote has now; here the catalogue.
 
-    def local(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List the source's own files already on this machine, not yet converted (may be empty)."""
+        Raises:
+            NetworkError: The remote does not answer as it should.
+            OfflineError: `settings.offline` is set.
+        """
+        if settings.offline:
+            raise OfflineError(
+                f"The host of {self.name} cannot be reached in offline mode",
+                hint=f"without --remote, `offline-data list {self.name}` lists the same datasets",
+            )
+        return self.catalog()
 
+    def local(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
+        """List the source's own files already on this machine, not yet converted; here none."""
+        return ()
+
+    @abstractmethod
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Find a dataset: on this machine if it is there, else at the remote.
 
@@ -154,11 +173,14 @@ class Source(Protocol):
             OfflineError: The remote would have to be asked, and `settings.offline` is set.
         """
 
-    def accepts(self, path: Path) -> bool:
+    def accepts(self, path: Path) -> bool:  # noqa: ARG002
         """Return True if a file or folder of the user's looks like this source's format."""
+        return False
 
-    def release_of(self, path: Path, name: str) -> Release:
+    def release_of(self, path: Path, name: str) -> Release:  # noqa: ARG002
         """Describe a file or folder of the user's (`convert`); raises `FormatError`."""
+        raise FormatError(f"{path} cannot be read: {self.name} only reads what it downloads")
 
+    @abstractmethod
     def open(self, release: Release, raw: Path) -> RawDataset:
         """Open the raw folder (or file); raises `FormatError` where it is not this format."""

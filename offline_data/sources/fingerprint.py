@@ -16,7 +16,7 @@ WHOLE = 64 << 20
 """Bytes, of all files together, up to which every byte counts."""
 SAMPLED = "-sampled"
 """End of the revision of files that are larger."""
-_BUDGET = 16 << 20
+_BUDGET = 4 << 20
 """Bytes that are read of these."""
 _BLOCK = 64 << 10
 _LEAST = 4 << 10
@@ -24,19 +24,14 @@ _LEAST = 4 << 10
 
 
 def fingerprint(base: Path, files: Iterable[Path]) -> str:
-    """Return `local-<12 hex>` for the present state of some files: their names and contents.
+    """Return `local-<12 hex>` for the present state of some regular files: their names and contents.
 
     Of more than `WHOLE` bytes in all, contents are known by size, time of change, first and last
     block of each file and others at even distances; `SAMPLED` then follows. A CRC-32 of each
     block finds files that changed at half the cost of a cryptographic hash; it is no proof
-    against somebody who makes two files alike on purpose.
+    against somebody who makes two files alike on purpose. Names are relative to `base`.
 
-    Args:
-        base: What their names are relative to; a file alone is named by its last part.
-        files: Regular files.
-
-    Raises:
-        AccessError: A file cannot be read.
+    Raises `AccessError` where a file cannot be read.
     """
     digest = hashlib.sha256()
     try:

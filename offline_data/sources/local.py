@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from offline_data.episodes.cut import runs_within
 from offline_data.errors import NotFoundError
-from offline_data.sources.base import CatalogEntry, Part, Release, SourceInfo
+from offline_data.ids import nearest
+from offline_data.sources.base import CatalogEntry, Part, Release, Source, SourceInfo
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import list_datasets
-from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.manifest import read_manifest
 from offline_data.store.reader import DatasetReader, open_reader
 
 if TYPE_CHECKING:
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
 
 
-class Local:
+class Local(Source):
     """Datasets that were converted, preprocessed or merged on this machine."""
 
     name = "local"
     title = "datasets made on this machine"
-    needs: tuple[str, ...] = ()
-    extra: str | None = None
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """Return nothing: there is no published list."""
@@ -38,14 +37,8 @@ class Local:
         """Return nothing: there is no remote."""
         return ()
 
-    def local(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
-        """Return nothing: what is here is converted already."""
-        return ()
-
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
         """Raise: a local dataset that is not on this disk is nowhere."""
-        from offline_data.ids import nearest
-
         names = [e.id.name for e in list_datasets(settings.root) if e.id.source == self.name]
         near = nearest(name, names)
         wanted = f"local:{name}" + (f"@{revision}" if revision else "")
@@ -82,11 +75,22 @@ class StoredEpisodes:
         path: The directory; raises what `open_reader` raises.
     """
 
-    threaded = False
+    threaded = True  # the disk is what it waits for, in any number of processes
 
     def __init__(self, path: Path) -> None:
         self.reader: DatasetReader = open_reader(path)
-        self.info = _info(self.reader.manifest)
+        manifest = self.reader.manifest
+        self.info = SourceInfo(
+            transitions=manifest.counts["transitions"],
+            episodes=manifest.counts["episodes"],
+            spaces=manifest.spaces,
+            environment=manifest.environment,
+            about=manifest.about,
+            licence=manifest.licence,
+            citation=manifest.citation,
+            notes=manifest.notes,
+            dropped=manifest.dropped_leaves,
+        )
 
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into runs of about `budget` bytes."""
@@ -99,17 +103,3 @@ class StoredEpisodes:
     def read(self, part: Part) -> EpisodeBatch:
         """Read one part."""
         return self.reader.episode_batch(part.first, part.stop)
-
-
-def _info(manifest: Manifest) -> SourceInfo:
-    return SourceInfo(
-        transitions=manifest.counts["transitions"],
-        episodes=manifest.counts["episodes"],
-        spaces=manifest.spaces,
-        environment=manifest.environment,
-        about=manifest.about,
-        licence=manifest.licence,
-        citation=manifest.citation,
-        notes=manifest.notes,
-        dropped=manifest.dropped_leaves,
-    )

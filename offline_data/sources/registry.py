@@ -14,7 +14,7 @@ from offline_data.errors import (
     NotFoundError,
     UsageError,
 )
-from offline_data.heads import describe_head, read_head
+from offline_data.files import describe_head, read_head
 from offline_data.ids import nearest
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
 
@@ -61,19 +61,15 @@ def get_source(name: str) -> Source:
         module, _, attribute = _BUILT_IN[name].partition(":")
         return cast("Source", getattr(importlib.import_module(module), attribute)())
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return _load(point.name, point.load)
+        try:
+            return cast("Source", point.load()())
+        except ImportError as error:
+            raise MissingDependencyError(f"Source {name!r} cannot be imported: {error}") from error
     near = nearest(name, source_names())
     raise NotFoundError(
         f"No source is called {name!r}; there are {', '.join(source_names())}",
         hint=f"did you mean {near[0]!r}?" if near else "`offline-data sources` lists them",
     )
-
-
-def _load(name: str, load: object) -> Source:
-    try:
-        return cast("Source", load()())  # type: ignore[operator]
-    except ImportError as error:
-        raise MissingDependencyError(f"Source {name!r} cannot be imported: {error}") from error
 
 
 def iter_sources() -> Iterator[Source]:

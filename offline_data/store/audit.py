@@ -7,13 +7,14 @@ is computed from the batch alone, so a lost write, a shifted row or a wrong `nex
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
-from offline_data.errors import AuditError, UsageError
-from offline_data.store.layout import EPISODE, EPISODES, ROOT_FLAGS
+from offline_data.errors import AuditError
+from offline_data.store.encoded import as_encoded
+from offline_data.store.layout import DEFAULT_AUDIT, EPISODE, EPISODES, ROOT_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,30 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import EpisodeBatch
+    from offline_data.store.layout import AuditMode
     from offline_data.store.reader import DatasetReader
-
-AuditMode: TypeAlias = "float | Literal['all', 'none']"
-"""Fraction of rows in `(0, 1]`, all of them, or none."""
-
-DEFAULT_AUDIT = 0.01
-
-
-def parse_audit(text: str) -> AuditMode:
-    """Read `all`, `none` or a fraction.
-
-    Example:
-        >>> parse_audit("0.05"), parse_audit("all")
-        (0.05, 'all')
-    """
-    if text in {"all", "none"}:
-        return cast("AuditMode", text)
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = -1.0
-    if not 0 < fraction <= 1:
-        raise UsageError(f"Audit is {text!r}; expected all, none or a fraction in (0, 1]")
-    return fraction
 
 
 @dataclass
@@ -66,15 +45,23 @@ class Audit:
     ) -> None:
         """Compare chosen rows of `batch` with `reader`, where it begins at these numbers.
 
+        Encoded images are compared by their bytes, and the fraction of them is decoded.
+
         Raises:
             AuditError: A value differs; names the leaf, the episode and the step.
+            FormatError: An image cannot be decoded; names the leaf and the row.
         """
         if self.mode == "none":
             return
         chosen = self.choose(batch)
         found = reader.transitions_at(chosen + first_row)
+        share = 1.0 if self.mode == "all" else float(self.mode)
         for key, values in expected(batch, chosen, first_episode).items():
-            _compare(key, values, reader.as_text(key, found.pop(key)), batch, chosen)
+            column = reader.as_text(key, found.pop(key))
+            _compare(key, values, column, batch, chosen)
+            images = as_encoded(column)
+            if images is not None:
+                images[:: max(1, int(len(chosen) / (share * batch.transitions)))].check_decoding()
         if found:
             names = ", ".join(sorted(map(join_key, found)))
             raise AuditError(f"The new files have leaves that the source lacks: {names}")
@@ -139,8 +126,8 @@ def _compare(
     raise AuditError(
         f"Audit: {join_key(key)!r} differs from the source in {int((~same).sum())} of {len(rows)} "
         f"rows looked at, first in episode {episode} of the part, step "
-        f"{int(rows[at] - batch.starts[episode])}: expected {_short(wanted[at])}, "
-        f"found {_short(found[at])}",
+        f"{int(rows[at] - batch.starts[episode])}: expected {_short(wanted, at)}, "
+        f"found {_short(found, at)}",
         hint="nothing was published; please report this with `offline-data env`",
     )
 
@@ -151,6 +138,10 @@ def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
     Whole numbers are compared as such with numbers of another type: numpy would make float64 of
     both, in which 2^53 and 2^53 + 1 are the same.
     """
+    one, other = as_encoded(wanted), as_encoded(found)
+    if one is not None and other is not None:
+        return np.array([a == b for a, b in zip(one.images(), other.images(), strict=True)], bool)
+    wanted, found = np.asarray(wanted), np.asarray(found)
     if wanted.dtype != found.dtype and {wanted.dtype.kind, found.dtype.kind} & {"i", "u"}:
         wanted, found = wanted.astype(object), found.astype(object)
     if wanted.dtype == object or wanted.dtype.kind not in "fc":
@@ -160,7 +151,9 @@ def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(same, bool).reshape(len(wanted), -1).all(axis=1))
 
 
-def _short(value: object) -> str:
+def _short(values: NDArray[Any], row: int) -> str:
+    images = as_encoded(values)
+    value = values[row] if images is None else np.frombuffer(images.images()[row], np.uint8)
     return np.array2string(np.asarray(value), threshold=6, edgeitems=2, precision=6)
 
 

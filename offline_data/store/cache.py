@@ -10,13 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from offline_data.disk import disk_errors
 from offline_data.errors import ManifestError, NotFoundError, OfflineDataError
-from offline_data.fetch.cache import list_downloads, remove_partial, unless_locked
+from offline_data.fetch.cache import list_downloads, remove_unused_partial, state_path
 from offline_data.fetch.mirrors import scheme_of
+from offline_data.files import disk_errors, is_locked, unless_locked
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, delete_files, entry_at, remove, survey
-from offline_data.store.locks import is_locked
 
 if TYPE_CHECKING:
     import os
@@ -34,9 +33,6 @@ PARTIAL_DAYS = 7
 
 IN_USE = "a process is working on it"
 """Why something stays that could go otherwise."""
-
-_DAY = 86_400.0
-_TRIES = 3
 
 Fate: TypeAlias = Literal["removed", "in use", "gone"]
 
@@ -84,18 +80,14 @@ def cache_usage(settings: Settings) -> CacheUsage:
     """List everything under the root; touches nothing.
 
     The lengths add up to those of all files under the root, each counted once; folders have none.
-    What other processes delete meanwhile may be listed or not.
-
-    Raises:
-        AccessError: A folder may not be read.
+    What other processes delete meanwhile may be listed or not. Raises `AccessError`.
     """
     seen: set[tuple[int, int]] = set()
 
     def length(paths: Iterable[Path]) -> int:
-        new = {_identity(state): state.st_size for state in _states(paths)}
-        total = sum(size for file, size in new.items() if file not in seen)
+        new = {file: state.st_size for file, state in _states(paths) if file not in seen}
         seen.update(new)
-        return total
+        return sum(new.values())
 
     with disk_errors(settings.root):
         found = (*_datasets(settings), *_raw_files(settings), *_staging(settings))
@@ -106,23 +98,17 @@ def cache_usage(settings: Settings) -> CacheUsage:
 def bytes_freed(items: Iterable[CacheItem]) -> int:
     """Add up what the disk gets back without these items: files with a name elsewhere stay."""
     states = [state for item in items for state in _states(_files_of(item))]
-    names = Counter(map(_identity, states))
-    single = {_identity(state): state for state in states}
-    return sum(s.st_size for file, s in single.items() if names[file] >= s.st_nlink)
+    names = Counter(file for file, _ in states)
+    return sum(s.st_size for file, s in dict(states).items() if names[file] >= s.st_nlink)
 
 
 def _files_of(item: CacheItem) -> list[Path]:
-    """Return the files and folders that make up an item: a part has its note beside it."""
-    note = [item.path.with_suffix(".json")] if item.kind == "partial" else []
-    return [item.path, *note]
+    """Return the files and folders that make up an item: a part has its state beside it."""
+    return [item.path, *([state_path(item.path)] if item.kind == "partial" else [])]
 
 
-def _identity(state: os.stat_result) -> tuple[int, int]:
-    return state.st_dev, state.st_ino
-
-
-def _states(paths: Iterable[Path]) -> Iterator[os.stat_result]:
-    """Look at files, and at all files below folders; links are not followed."""
+def _states(paths: Iterable[Path]) -> Iterator[tuple[tuple[int, int], os.stat_result]]:
+    """Look at files, and at all files below folders, with their identity; follows no links."""
     waiting = list(paths)
     while waiting:
         path = waiting.pop()
@@ -132,17 +118,15 @@ def _states(paths: Iterable[Path]) -> Iterator[os.stat_result]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         if below is None:
-            yield state
+            yield (state.st_dev, state.st_ino), state
         else:
             waiting += below
 
 
 def _datasets(settings: Settings) -> Iterator[CacheItem]:
     entries, unreadable = survey(settings.root)
-    for entry in entries:
-        yield CacheItem(
-            "dataset", entry.path, 0, str(entry.id), refetchable(entry), _age(entry.path)
-        )
+    for one in entries:
+        yield CacheItem("dataset", one.path, 0, str(one.id), refetchable(one), _age(one.path))
     for path, error in unreadable.items():
         if isinstance(error, ManifestError) and not path.is_symlink():
             yield CacheItem("damaged", path, 0, "its manifest cannot be read", False, _age(path))
@@ -155,11 +139,11 @@ def refetchable(entry: Entry) -> bool:
 
 
 def _raw_files(settings: Settings) -> Iterator[CacheItem]:
-    busy = _is_fetching(settings)
-    wanted = asked_to_stay(settings)
+    busy, wanted = _is_fetching(settings), asked_to_stay(settings)
+    locks = settings.downloads / "locks"
     for item in list_downloads(settings):
         kind: Kind = "download" if item.whole else "partial"
-        in_use = busy if item.whole else _held(settings.downloads / "locks", item.path.stem)
+        in_use = busy if item.whole else _held(locks / f"{item.path.stem}.lock")
         detail = ", ".join(item.urls) or "unknown origin"
         why = wanted.get(item.path.name, "")
         yield CacheItem(kind, item.path, 0, detail, item.refetchable, item.age, in_use, why)
@@ -172,19 +156,16 @@ def asked_to_stay(settings: Settings) -> dict[str, str]:
     """Return digests of whole raw files that were asked to stay, each with the option that did.
 
     Those are the files of datasets that were converted with `--keep-raw`, as their manifests say,
-    and those that `--raw-only` has laid out.
-
-    Raises:
-        AccessError: There are raw files, and a folder under the root may not be read.
+    and those that `--raw-only` has laid out. Raises `AccessError`.
     """
     files = {path.name: path for path in (settings.downloads / "sha256").glob("??/*")}
     if not files:
         return {}
-    laid_out = set(map(_identity, _states(_raw_folders(settings))))
+    laid_out = dict(_states(_raw_folders(settings)))
     reasons = {
         name: "--raw-only"
         for name, path in files.items()
-        if not laid_out.isdisjoint(map(_identity, _states([path])))
+        if not laid_out.keys().isdisjoint(dict(_states([path])))
     }
     for entry in survey(settings.root)[0]:
         if entry.manifest.converter.get("options", {}).get("keep_raw"):
@@ -204,39 +185,33 @@ def _staging(settings: Settings) -> Iterator[CacheItem]:
     for path in sorted(settings.staging.glob("*")):
         if not path.is_dir():
             continue
-        in_use = _held(settings.staging, _lock_of(path))
+        in_use = _held(_lock_of(path))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
-        for entry in _whole_datasets(path) if not in_use else ():
-            detail = f"{entry.id}, left there by a conversion that was killed"
-            again = again and refetchable(entry)
+        # datasets that were moved aside to be replaced, or not yet moved to their place
+        whole = [] if in_use else [*path.glob(MANIFEST), *path.glob(f"*/{MANIFEST}")]
+        for manifest in whole:
+            with suppress(OfflineDataError):
+                entry = entry_at(manifest.parent)
+                detail = f"{entry.id}, left there by a conversion that was killed"
+                again = again and refetchable(entry)
         yield CacheItem("staging", path, 0, detail, again, _age(path), in_use)
 
 
-def _whole_datasets(staged: Path) -> Iterator[Entry]:
-    """Datasets that were moved aside to be replaced, or not yet moved to their place."""
-    for manifest in [*staged.glob(MANIFEST), *staged.glob(f"*/{MANIFEST}")]:
-        try:
-            yield entry_at(manifest.parent)
-        except OfflineDataError:
-            continue
-
-
-def _lock_of(staged: Path) -> str:
-    """Return the name of the lock that a process holds while it writes a staging folder."""
-    return staged.name.rpartition(".")[0]
+def _lock_of(staged: Path) -> Path:
+    """Return the lock that a process holds while it writes a staging folder."""
+    return staged.with_name(f"{staged.name.rpartition('.')[0]}.lock")
 
 
 def _is_fetching(settings: Settings) -> bool:
     """Return True if some process fetches or converts: it may be about to read any raw file."""
     folders = (settings.staging, settings.downloads / "locks")
-    locks = [path for folder in folders for path in folder.glob("*.lock")]
-    return any(_held(path.parent, path.stem) for path in locks)
+    return any(_held(path) for folder in folders for path in folder.glob("*.lock"))
 
 
-def _held(folder: Path, lock: str) -> bool:
+def _held(lock: Path) -> bool:
     try:
-        return is_locked(folder, lock)
+        return is_locked(lock)
     except OSError:  # of another user, or on a disk that may only be read: deleting will tell
         return False
 
@@ -277,16 +252,12 @@ class Removal:
 def plan_prune(settings: Settings, older_than_days: int | None = None) -> PrunePlan:
     """Choose what no dataset needs: raw files, parts left for long, abandoned conversions.
 
-    No dataset reads raw files once it is converted. Those stay that were asked to stay
-    (`--keep-raw`, `--raw-only`), those that cannot be fetched again, and whatever a process is
-    working on; `remove_items` deletes the former two where they are named.
+    Raw files that were asked to stay (`--keep-raw`, `--raw-only`), or that cannot be fetched again,
+    stay, and so does whatever a process is working on. Raises `AccessError`.
 
     Args:
         settings: The root.
         older_than_days: Only what is as old; None: parts of `PARTIAL_DAYS`, the rest at any age.
-
-    Raises:
-        AccessError: A folder may not be read.
     """
     judged = [
         (item, _reason_to_keep(item, older_than_days))
@@ -307,17 +278,13 @@ def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
     if item.wanted:
         return f"asked for with {item.wanted}"
     least = days if days is not None else PARTIAL_DAYS if item.kind == "partial" else 0
-    return f"younger than {least} days" if item.age < least * _DAY else None
+    return f"younger than {least} days" if item.age < least * 86_400.0 else None
 
 
 def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
     """Delete items, one after the other; one that cannot be deleted does not keep the others.
 
     What URLs had stays on record, and is compared when they are fetched again.
-
-    Args:
-        items: What `cache_usage` or `plan_prune` returned.
-        settings: The same root.
     """
     fates: dict[Fate, list[CacheItem]] = {"removed": [], "in use": [], "gone": []}
     freed, failures = 0, []
@@ -336,11 +303,7 @@ def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
 
 
 def _remove(item: CacheItem, settings: Settings) -> Fate:
-    """Delete one item.
-
-    Raises:
-        OSError, AccessError: It may not be deleted, or nobody can tell whether it is in use.
-    """
+    """Delete one item; raises `OSError` or `AccessError` where it may not be deleted."""
     if not item.path.exists():
         return "gone"
     if item.kind == "dataset":
@@ -353,33 +316,26 @@ def _remove(item: CacheItem, settings: Settings) -> Fate:
         delete_files(item.path)
         return "removed"
     if item.kind == "download":
-        return _remove_raw(item.path, settings)
+        if _is_fetching(settings):
+            return "in use"
+        if not item.path.is_dir():
+            item.path.unlink(missing_ok=True)
+            return "removed"
+        _remove_tree(item.path)
+        for above in item.path.parents:
+            if above == settings.downloads or any(above.iterdir()):
+                break
+            above.rmdir()
+        return "removed"
     if item.kind == "staging":
-        lock = settings.staging / f"{_lock_of(item.path)}.lock"
-        done = unless_locked(lock, lambda: _remove_tree(item.path))
+        done = unless_locked(_lock_of(item.path), lambda: _remove_tree(item.path))
     else:
-        lock = settings.downloads / "locks" / f"{item.path.stem}.lock"
-        done = unless_locked(lock, lambda: remove_partial(item.path))
+        done = remove_unused_partial(item.path)
     return "removed" if done else "in use"
 
 
-def _remove_raw(path: Path, settings: Settings) -> Fate:
-    """Delete a whole raw file, or a folder of them and the empty folders above it."""
-    if _is_fetching(settings):
-        return "in use"
-    if not path.is_dir():
-        path.unlink(missing_ok=True)
-        return "removed"
-    _remove_tree(path)
-    for above in path.parents:
-        if above == settings.downloads or any(above.iterdir()):
-            break
-        above.rmdir()
-    return "removed"
-
-
 def _remove_tree(path: Path) -> None:
-    for _ in range(_TRIES):
+    for _ in range(3):
         with suppress(FileNotFoundError):  # somebody else deletes in there at the same time
             shutil.rmtree(path)
             break

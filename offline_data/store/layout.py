@@ -1,4 +1,4 @@
-"""Every name and number in a dataset directory: files, tables, and where each leaf lies.
+"""Every name and number in a dataset directory: files, tables, where each leaf lies; how it is written.
 
 `cache_layout.md` documents the same for people; a test holds the two together.
 """
@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offline_data.episodes.fields import Key
 
-FORMAT_VERSION = 1
-"""Version of the directory format that this package writes, and the newest it reads."""
+FORMAT_VERSION = 2
+"""Newest version of the directory format that is read; 2 is written where a leaf is encoded, else 1."""
 
 MANIFEST = "manifest.json"
 TEXT = "text.json"
 META = "meta.json"
 ROWS = "rows"
 SUFFIX = ".memmap"
+BYTES = ".bytes"
+OFFSETS = ".offsets"
 
 STEPS = "steps"
 OBSERVATIONS = "observations"
@@ -30,6 +34,30 @@ TED = "ted"
 
 LayoutName: TypeAlias = Literal["compact", "ted"]
 LAYOUTS: tuple[LayoutName, ...] = ("compact", "ted")
+
+AuditMode: TypeAlias = "float | Literal['all', 'none']"
+"""Fraction of rows in `(0, 1]`, all of them, or none."""
+
+DEFAULT_AUDIT = 0.01
+
+
+def parse_audit(text: str) -> AuditMode:
+    """Read `all`, `none` or a fraction.
+
+    Example:
+        >>> parse_audit("0.05"), parse_audit("all")
+        (0.05, 'all')
+    """
+    if text in {"all", "none"}:
+        return cast("AuditMode", text)
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 < fraction <= 1:
+        raise UsageError(f"Audit is {text!r}; expected all, none or a fraction in (0, 1]")
+    return fraction
+
 
 WORD = 8
 """Packed rows are padded to whole words of this many bytes, so that a row is gathered as int64."""
@@ -53,6 +81,28 @@ ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 """Root flags of TED, False in every row; only `ted` stores them."""
 
 
+CHANNELS = {("jpeg", "uint8"): (1, 3), ("png", "uint8"): (1, 3, 4), ("png", "uint16"): (1,)}
+"""Channels that images of an encoding and an item type can have."""
+MAX_SIDE, MAX_PIXELS = 65_500, 1 << 26
+"""Of an encoded image: what libjpeg takes, and 200 MB when it is decoded."""
+
+
+def fits_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> bool:
+    """Return True if rows of this type and shape, `[H, W]` or `[H, W, C]`, can be such images.
+
+    Example:
+        >>> fits_encoding("png", "uint16", (48, 64)), fits_encoding("jpeg", "uint8", (3, 48, 64))
+        (True, False)
+    """
+    channels = shape[2:] or (1,)
+    return (
+        2 <= len(shape) <= 3
+        and channels[0] in CHANNELS.get((encoding, dtype), ())
+        and 1 <= min(shape[:2]) <= max(shape[:2]) <= MAX_SIDE
+        and prod(shape[:2]) <= MAX_PIXELS
+    )
+
+
 @dataclass(frozen=True)
 class LeafSpec:
     """Place of one leaf: row `i` begins at byte `offset + i * stride` of `file`."""
@@ -71,15 +121,24 @@ class LeafSpec:
     """Bytes between rows of `file`."""
     text: bool = False
     """Whether the values are codes into this leaf's vocabulary in `text.json`."""
+    encoding: str | None = None
+    """`jpeg` or `png` where rows are images of that format, end to end in `file`: `dtype` and
+    `shape` are what decoding gives, `offset` and `stride` are 0."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one row of this leaf."""
+        """Bytes of one row of this leaf, decoded."""
         return DTYPES[self.dtype] * prod(self.shape)
+
+    @property
+    def offsets(self) -> str:
+        """File of an encoded leaf that says where its rows begin: int64 `[rows + 1]`."""
+        return self.file.removesuffix(BYTES) + OFFSETS
 
     def to_json(self) -> dict[str, Any]:
         """Return the form the manifest stores."""
-        return {**vars(self), "key": list(self.key), "shape": list(self.shape)}
+        fields = {**vars(self), "key": list(self.key), "shape": list(self.shape)}
+        return {name: value for name, value in fields.items() if name != "encoding" or value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LeafSpec:
@@ -106,8 +165,9 @@ class TableSpec:
 
     @property
     def files(self) -> dict[str, int]:
-        """Every file of the table with its size in bytes."""
-        return {leaf.file: leaf.stride * self.rows for leaf in self.leaves}
+        """Every file of the table whose size follows from its rows, with that size in bytes."""
+        sizes = {leaf.file: leaf.stride * self.rows for leaf in self.leaves if not leaf.encoding}
+        return sizes | {leaf.offsets: 8 * (self.rows + 1) for leaf in self.leaves if leaf.encoding}
 
     def with_rows(self, rows: int) -> TableSpec:
         """Return the same table with another number of rows."""

@@ -51,9 +51,7 @@ class Entry:
     id: DatasetId
     """Its id, revision included."""
     path: Path
-    """The directory."""
     manifest: Manifest
-    """Its manifest."""
 
     @property
     def bytes(self) -> int:
@@ -67,22 +65,40 @@ class Entry:
 
 
 def list_datasets(root: Path) -> list[Entry]:
-    """List every readable dataset under `root`, sorted by id; damaged ones are left out.
-
-    Raises:
-        AccessError: The root exists and may not be read.
-    """
+    """List every readable dataset under `root`, sorted by id; damaged ones are left out."""
     return survey(root)[0]
 
 
 def survey(root: Path) -> tuple[list[Entry], dict[Path, OfflineDataError]]:
     """List every dataset under `root`, and the folders that cannot be read, each with the reason.
 
-    Raises:
-        AccessError: The root exists and may not be read.
+    Raises `AccessError`.
     """
     unreadable: dict[Path, OfflineDataError] = {}
-    entries = _read_entries(_dataset_folders(root, unreadable), unreadable)
+
+    def note(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
+            return
+        access = AccessError(
+            f"{error.filename} cannot be read: {error.strerror}",
+            hint="choose another root: --root DIR or OFFLINE_DATA_HOME",
+        )
+        if Path(error.filename) == root:
+            raise access from error
+        unreadable[Path(error.filename)] = access
+
+    def folders() -> Iterator[Path]:
+        for folder, names, files in os.walk(root, onerror=note) if root.exists() else ():
+            if MANIFEST in [*files, *names]:
+                names.clear()
+                yield Path(folder)
+            names[:] = [name for name in names if not name.startswith(".")]
+            for name in names:
+                path = Path(folder, name)
+                if path.is_symlink() and os.path.lexists(path / MANIFEST):
+                    yield path
+
+    entries = _read_entries(folders(), unreadable)
     return sorted(entries, key=lambda entry: str(entry.id)), dict(sorted(unreadable.items()))
 
 
@@ -124,9 +140,7 @@ def find(root: Path, dataset: DatasetId) -> Entry | None:
     """Find a dataset under `root`: at its revision, else the newest whole one, else None.
 
     Revisions that cannot be read are passed over with a warning where there is another one.
-
-    Raises:
-        ManifestError, NewerFormatError, AccessError: It is there but cannot be read.
+    Raises `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     home = root / dataset.folder
     if dataset.revision:
@@ -167,9 +181,7 @@ def newest(entries: Iterable[Entry]) -> Entry | None:
 def locate(text: str, settings: Settings) -> Entry:
     """Find the dataset that a user means by an id or by the path of a dataset directory.
 
-    Raises:
-        NotFoundError: It is not on this disk; the hint has the nearest ids or how to get it.
-        InvalidIdError: Neither a path nor an id.
+    Raises `NotFoundError`, `InvalidIdError`.
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset"))
@@ -202,10 +214,7 @@ def remove(entry: Entry) -> int:
 
     What the manifest does not list stays, and the folder with it: `foreign_files` names it.
     A process that has the dataset open keeps its maps until it closes them (POSIX).
-
-    Raises:
-        NotFoundError: It is gone already.
-        AccessError: A file may not be deleted.
+    Raises `NotFoundError`, `AccessError`.
     """
     read_manifest(entry.path)
     if entry.path.is_symlink():
@@ -226,41 +235,11 @@ def remove(entry: Entry) -> int:
     return entry.bytes
 
 
-def _dataset_folders(root: Path, unreadable: dict[Path, OfflineDataError]) -> Iterator[Path]:
-    """Yield the folders under `root` that have a manifest, links to such folders included."""
-
-    def note(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError):  # another process deletes it at this moment
-            return
-        access = AccessError(
-            f"{error.filename} cannot be read: {error.strerror}",
-            hint="choose another root: --root DIR or OFFLINE_DATA_HOME",
-        )
-        if Path(error.filename) == root:
-            raise access from error
-        unreadable[Path(error.filename)] = access
-
-    if not root.exists():
-        return
-    for folder, names, files in os.walk(root, onerror=note):
-        if MANIFEST in [*files, *names]:
-            names.clear()
-            yield Path(folder)
-        names[:] = [name for name in names if not name.startswith(".")]
-        for name in names:
-            path = Path(folder, name)
-            if path.is_symlink() and os.path.lexists(path / MANIFEST):
-                yield path
-
-
 def own_files(folder: Path) -> list[str]:
     """List the files of a dataset directory that are the dataset's, the manifest first.
 
     Those are the manifest and what it lists; where it cannot be read, what has the names of a
     table's files.
-
-    Returns:
-        Relative posix paths; a file is there, and not behind a link to another folder.
     """
     there = set(_files(folder))
     try:
@@ -275,10 +254,6 @@ def foreign_files(folder: Path, own: Iterable[str] | None = None) -> list[str]:
     """List what lies in a dataset directory and is not the dataset's: relative posix paths.
 
     A link to a folder, and an empty folder, are listed as they are.
-
-    Args:
-        folder: The dataset directory.
-        own: The files that are its own; None: `own_files`.
     """
     return sorted(set(_files(folder)).difference(own_files(folder) if own is None else own))
 
@@ -286,8 +261,7 @@ def foreign_files(folder: Path, own: Iterable[str] | None = None) -> list[str]:
 def delete_files(folder: Path) -> None:
     """Delete a dataset's own files, the manifest first, and the folders that are empty then.
 
-    Raises:
-        OSError: One cannot be deleted.
+    Raises `OSError`.
     """
     names = own_files(folder)
     for name in names:

@@ -25,6 +25,7 @@ from offline_data.episodes.fields import (
 )
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.store.layout import (
+    BYTES,
     DTYPES,
     EPISODE,
     EPISODES,
@@ -40,7 +41,9 @@ from offline_data.store.layout import (
     TEXT_DTYPE,
     WORD,
     LayoutName,
+    LeafSpec,
     TableSpec,
+    fits_encoding,
 )
 from offline_data.strict_json import MAX_COUNT, parse_json, read_whole, shown
 
@@ -155,7 +158,9 @@ class Manifest:
         """Return the form on disk but `sha256`; `schema` holds the tables."""
         known = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         schema = {name: table.to_json() for name, table in self.tables.items()}
-        return {"format_version": FORMAT_VERSION, **known, "schema": schema, **self.extra}
+        encoded = any(leaf.encoding for table in self.tables.values() for leaf in table.leaves)
+        version = FORMAT_VERSION if encoded else 1
+        return {"format_version": version, **known, "schema": schema, **self.extra}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Manifest:
@@ -254,8 +259,8 @@ def check_manifest(value: Any) -> None:
         value: What the file holds, as JSON values.
     """
     version = _object(value, "it").get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise ValueError(f"format_version is {shown(version)}, expected {FORMAT_VERSION}")
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+        raise ValueError(f"format_version is {shown(version)}, expected 1 to {FORMAT_VERSION}")
     for name in _TEXTS:
         _text(value.get(name), name)
     _text(value.get("created", ""), "created")
@@ -382,6 +387,9 @@ def _check_table(
         if key in by_key:
             raise ValueError(f"{where} is there twice")
         by_key[key] = leaf
+        if leaf.get("encoding") is not None:
+            _check_encoded(leaf, f"{table}/{'/'.join(key)}{BYTES}", rows, sizes, where)
+            continue
         begin, end, stride = _extent(leaf, where)
         ends.setdefault(_file(leaf, table, where), []).append((begin, end, stride))
     for file, extents in ends.items():
@@ -423,6 +431,25 @@ def _extent(leaf: Mapping[str, Any], where: str) -> tuple[int, int, int]:
     if prod(max(n, 1) for n in shape) > MAX_COUNT // 16:
         raise ValueError(f"{where} has shape {shown(shape)}")
     return begin, end, stride
+
+
+def _check_encoded(
+    leaf: Mapping[str, Any], file: str, rows: int, sizes: Mapping[str, int], where: str
+) -> None:
+    """Check a leaf of encoded images; where its rows begin is checked when they are read."""
+    encoding, dtype = (_text(leaf.get(name), f"{where} {name}") for name in ("encoding", "dtype"))
+    shape = [_count(n, f"{where} shape") for n in _list(leaf.get("shape"), f"{where} shape")]
+    known = fits_encoding(encoding, dtype, tuple(shape))
+    if not known or file.split("/")[0] not in {STEPS, OBSERVATIONS}:
+        raise ValueError(
+            f"{where} cannot be {shown(encoding)} images of {shown(dtype)} {shown(shape)}"
+        )
+    if leaf.get("file") != file or leaf.get("text") or leaf.get("offset") or leaf.get("stride"):
+        raise ValueError(f"{where} is encoded, and not all of {shown(file)}")
+    offsets = LeafSpec.from_json(leaf).offsets
+    size = _size_of(offsets, f"{rows + 1} offsets", sizes)
+    if size != 8 * (rows + 1) or _size_of(file, f"{rows} images", sizes) < rows:
+        raise ValueError(f"{shown(file)} and {shown(offsets)} are too short for {rows} rows")
 
 
 def _file(leaf: Mapping[str, Any], table: str, where: str) -> str:

@@ -1,22 +1,55 @@
-"""Staging folders and the rename that makes a dataset exist."""
+"""The lock of a dataset, staging folders, and the rename that makes a dataset exist."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import secrets
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from offline_data.disk import disk_errors, sync_folder
+from offline_data.errors import AccessError
+from offline_data.files import disk_errors, file_lock, sync_folder
 from offline_data.store.library import foreign_files, own_files
-from offline_data.store.locks import lock_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from offline_data.progress import Progress
 
 _REPLACED = "-replaced"
+
+
+def lock_name(folder: str) -> str:
+    """Name the lock and the staging folders of a dataset's relative folder.
+
+    Example:
+        >>> lock_name("minari/D4RL/door/human-v2")
+        'human-v2-36a5127c61'
+    """
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:10]
+    return f"{folder.rsplit('/', 1)[-1][:40]}-{digest}"
+
+
+@contextmanager
+def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[None]:
+    """Hold the lock of one dataset; waits with a note while another process holds it.
+
+    Raises `AccessError`.
+    """
+    path = staging / f"{lock_name(folder)}.lock"
+    note = f"another process is writing {folder}; waiting for it"
+    with ExitStack() as held:
+        try:
+            held.enter_context(file_lock(path, lambda: progress.note(note)))
+        except OSError as error:
+            raise AccessError(
+                f"{staging} cannot be written: {error.strerror or error}",
+                hint="choose a folder you may write to: --root DIR or OFFLINE_DATA_HOME",
+            ) from error
+        yield
 
 
 @contextmanager
@@ -53,9 +86,6 @@ def publish(
         finished: The new directory.
         destination: Its place.
         own: Lists the files of a directory that go when it is replaced.
-
-    Returns:
-        Where those files are.
     """
     with disk_errors(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -82,21 +112,21 @@ def recover(finished: Path, destination: Path) -> None:
 
 def _put_back(aside: Path, destination: Path) -> None:
     if destination.exists():
-        _discard(aside, destination)
+        _discard(aside, destination, own_files)
     else:
         aside.rename(destination)
 
 
 def _discard(
-    replaced: Path, destination: Path, own: Callable[[Path], list[str]] = own_files
+    replaced: Path, destination: Path, own: Callable[[Path], list[str]]
 ) -> tuple[Path, ...]:
     """Delete a dataset that was replaced; what is not its own goes into the new one's directory.
 
     A file whose name the new dataset has taken is renamed with the suffix `.kept`.
     """
-    names, kept = own(replaced), []
+    kept = []
     try:
-        for name in foreign_files(replaced, names):
+        for name in foreign_files(replaced, own(replaced)):
             target = destination / name
             while target.exists() or target.is_symlink():
                 target = target.with_name(f"{target.name}.kept")

@@ -8,7 +8,7 @@ import stat
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from offline_data.errors import (
     ManifestError,
     NotFoundError,
 )
+from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import (
     EPISODE,
     EPISODES,
@@ -115,8 +116,7 @@ class DatasetReader:
     def lengths(self) -> NDArray[np.int64]:
         """`[E]` transitions of each episode, as a contiguous copy.
 
-        Raises:
-            ManifestError: The episodes do not lie end to end, or are not `N` transitions in all.
+        Raises `ManifestError`.
         """
         starts = np.array(self.episodes[("start",)], dtype=np.int64)
         lengths = np.array(self.episodes[("length",)], dtype=np.int64)
@@ -157,9 +157,20 @@ class DatasetReader:
         return words
 
     def leaf(self, table: str, key: Key) -> NDArray[np.generic]:
-        """Map one leaf of one table: `[rows, *shape]`, read-only, strided."""
+        """Map one leaf of one table: `[rows, *shape]`, read-only, strided.
+
+        An encoded leaf is an `EncodedColumn`, which `numpy.asarray` decodes.
+        """
         spec = self.manifest.tables[table]
-        return self._view(spec[key], spec.rows)
+        leaf = spec[key]
+        if leaf.encoding is None:
+            return self._view(leaf, spec.rows)
+        offsets = self._map(leaf.offsets)[: 8 * (spec.rows + 1)].view("<i8")
+        where = f"leaf {join_key(key)!r} of {table} in {self.path}"
+        column = EncodedColumn(
+            self._map(leaf.file), offsets, (leaf.encoding, leaf.dtype, leaf.shape), where
+        )
+        return cast("NDArray[np.generic]", column)
 
     def step(self, key: Key) -> NDArray[np.generic]:
         """Map a step leaf by TED key, `[N, …]`; text as codes."""
@@ -184,17 +195,22 @@ class DatasetReader:
         return values if words is None else decode(values, words)
 
     def observations_at(self, key: Key, rows: NDArray[np.int64], *, after: bool) -> NDArray[Any]:
-        """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`."""
+        """Gather an observation leaf before (or after) the action of each of `rows`, `[n, …]`.
+
+        Encoded leaves stay encoded; see `leaf`.
+        """
         if TED in self.manifest.tables:
             return np.asarray(self.leaf(TED, next_of(key) if after else key)[rows])
         found = rows + self.step(EPISODE)[rows].astype(np.int64) + int(after)
         values = self.leaf(OBSERVATIONS, key)
         if found.size and not 0 <= found.min() <= found.max() < len(values):
             raise _damaged(self.path, OBSERVATIONS, "a step row names an episode that is not there")
-        return np.asarray(values[found])
+        return values[found]
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
         """Gather whole transitions as TED, root flags and `next/done` included; text as codes.
+
+        Encoded leaves stay encoded; see `leaf`.
 
         Args:
             rows: `[n]` step rows, each in `[0, N)`.
@@ -204,7 +220,7 @@ class DatasetReader:
             out[key] = self.observations_at(key, rows, after=False)
             out[next_of(key)] = self.observations_at(key, rows, after=True)
         for key in self.step_leaves:
-            out[key] = np.asarray(self.step(key)[rows])
+            out[key] = self.step(key)[rows]
         out[DONE] = out[TERMINATED] | out[TRUNCATED]
         for flag in ROOT_FLAGS:
             out[flag] = np.zeros((len(rows), 1), bool)
@@ -231,10 +247,7 @@ class DatasetReader:
     def check_files(self) -> None:
         """Raise unless every file is there, of the size that was written, and in this folder.
 
-        Raises:
-            ManifestError: A file is missing, of another size, no plain file, or a link that leads
-                out of the dataset directory.
-            AccessError: A file may not be looked at.
+        Raises `ManifestError`, `AccessError`.
         """
         plain: set[str] = set()
         for name, entry in self.manifest.digests.items():
@@ -248,7 +261,8 @@ class DatasetReader:
         """Lay out `T + 1` observation rows per episode for episodes from number `first` on."""
         if TED not in self.manifest.tables:
             begin = int(rows[0]) + first if len(rows) else 0
-            return np.array(self.leaf(OBSERVATIONS, key)[begin : begin + len(rows) + len(lengths)])
+            run: Any = self.leaf(OBSERVATIONS, key)[begin : begin + len(rows) + len(lengths)]
+            return np.array(run) if isinstance(run, np.ndarray) else run
         ends = np.cumsum(lengths)
         root, after = self.leaf(TED, key)[rows], self.leaf(TED, next_of(key))[rows]
         return np.insert(root, ends, after[ends - 1], axis=0)
@@ -278,9 +292,7 @@ def open_reader(path: Path) -> DatasetReader:
     """Open a dataset directory, every file present and of the size that was written.
 
     Digests are not computed here (`verify` does); the time does not depend on the data's size.
-
-    Raises:
-        NotFoundError, NewerFormatError, ManifestError, AccessError: See `read_manifest`.
+    Raises `NotFoundError`, `NewerFormatError`, `ManifestError`, `AccessError`.
     """
     reader = DatasetReader(path)
     reader.check_files()
@@ -297,10 +309,7 @@ def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | N
         plain: Folders in it that are known to be no links; those of `name` are added.
 
     Returns:
-        Half a sentence ("is missing"), or None.
-
-    Raises:
-        AccessError: It may not be looked at.
+        Half a sentence ("is missing"), or None. Raises `AccessError`.
     """
     path = f"{folder}/{name}"
     try:
@@ -331,29 +340,28 @@ def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
 
 def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
     """Return the words by table and key; raises `ValueError` where the file has another form."""
+
+    def are_texts(value: object) -> bool:
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
     words: dict[str, dict[Key, list[str]]] = {}
     for entry in entries if isinstance(entries, list) else [entries]:
         fields: Any = entry if isinstance(entry, dict) else {}
         table, key, known = fields.get("table"), fields.get("key"), fields.get("words")
-        if not (isinstance(table, str) and _are_texts(key) and _are_texts(known)):
+        if not (isinstance(table, str) and are_texts(key) and are_texts(known)):
             raise ValueError(f"it has {shown(entry)}, expected a table, a key and its words")
         words.setdefault(table, {})[tuple(key)] = known
     return words
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
 def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
     """Turn text codes of any shape into `str` objects; code -1 becomes None.
+
+    Raises `IntegrityError`.
 
     Example:
         >>> decode(np.array([1, -1, 0]), ["go", "stop"]).tolist()
         ['stop', None, 'go']
-
-    Raises:
-        IntegrityError: A code that is not of these words.
     """
     if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
         raise IntegrityError(

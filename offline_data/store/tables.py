@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,8 +15,10 @@ import numpy as np
 
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import FormatError
+from offline_data.store.encoded import EncodedWriter
 from offline_data.store.layout import (
     BIG_LEAF,
+    BYTES,
     DTYPES,
     EPISODE,
     META,
@@ -63,6 +65,10 @@ class Column:
     shape: tuple[int, ...]
     """Shape of one row."""
     text: bool = False
+    encoding: str | None = None
+    """See `LeafSpec.encoding`."""
+    row_bytes: float = field(default=0, compare=False)
+    """Mean bytes of an encoded row, as far as is known."""
 
     @property
     def nbytes(self) -> int:
@@ -92,6 +98,16 @@ class Schema:
         """Root step leaves that have a `next` of their own; see `Manifest.two_copies`."""
         return tuple(key for key in self.steps if key[0] != "next" and next_of(key) in self.steps)
 
+    @property
+    def has_encoded(self) -> bool:
+        """Whether a leaf is encoded: how long its file will be, is not known beforehand."""
+        return any(c.encoding for c in (*self.steps.values(), *self.observations.values()))
+
+    def encoded_bytes(self, steps: int, observations: int) -> int:
+        """Estimate the bytes of the images of as many rows."""
+        tables = ((self.steps, steps), (self.observations, observations))
+        return int(sum(c.row_bytes * rows for table, rows in tables for c in table.values()))
+
     def conform(self, batch: EpisodeBatch, first_episode: int) -> None:
         """Raise `FormatError` unless every column of `batch` can be stored as this schema says.
 
@@ -120,6 +136,11 @@ class Schema:
             raise FormatError(
                 f"{name} has rows of shape {list(values.shape[1:])}, expected {list(column.shape)}"
             )
+        if column.encoding and column.encoding != getattr(values, "encoding", None):
+            raise FormatError(
+                f"{name} is not {column.encoding} images, as the first rows are",
+                hint="one leaf is encoded throughout or not at all: --step decode makes it so",
+            )
         codes = self.coded and column.text and values.dtype == column.dtype
         if (values.dtype == object) != column.text and not codes:
             raise FormatError(f"{name} is {values.dtype}, expected {column.dtype}")
@@ -144,14 +165,17 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
     dtype = values.dtype.newbyteorder("<") if values.dtype.byteorder == ">" else values.dtype
     if dtype not in STORABLE:
         raise FormatError(f"Leaf {join_key(key)!r} has dtype {values.dtype}, which no tensor has")
-    return Column(key, np.dtype(dtype), values.shape[1:])
+    encoding = getattr(values, "encoding", None)
+    mean = values.nbytes / max(1, len(values)) if encoding else 0
+    return Column(key, np.dtype(dtype), values.shape[1:], encoding=encoding, row_bytes=mean)
 
 
 def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     """Return the tables of steps and observations of a layout, without rows.
 
     Raises:
-        FormatError: A leaf has the name of a file of the layout.
+        FormatError: A leaf has the name of a file of the layout, or is encoded and cannot be so
+            in it.
     """
     episode = Column(EPISODE, np.dtype("int64"), ())
     if layout != TED:
@@ -160,6 +184,14 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
             OBSERVATIONS: pack(OBSERVATIONS, schema.observations.values()),
         }
     columns = [episode, *schema.steps.values()]
+    for column in [*columns, *schema.observations.values()]:
+        if column.encoding:
+            raise FormatError(
+                f"Layout {TED} has plain memory maps, and leaf {join_key(column.key)!r} is encoded "
+                f"({column.encoding})",
+                hint="choose layout compact, or decode the images: "
+                "offline-data preprocess ID --step decode --out NAME",
+            )
     for column in schema.observations.values():
         columns += [column, Column(next_of(column.key), column.dtype, column.shape, column.text)]
     columns += [Column(key, np.dtype(bool), (1,)) for key in (*ROOT_FLAGS, DONE)]
@@ -183,7 +215,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
     """
     small, alone, end = [], [], 0
     for column in sorted(columns, key=lambda column: column.rank):
-        if packed and column.nbytes < BIG_LEAF:
+        if packed and column.nbytes < BIG_LEAF and not column.encoding:
             offset = -(-end // column.dtype.itemsize) * column.dtype.itemsize
             small.append((column, offset))
             end = offset + column.nbytes
@@ -195,10 +227,12 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
             alone.append(column)
     width, file = -(-end // WORD) * WORD, f"{table}/{ROWS}{SUFFIX}"
     places = [(column, file, offset, width) for column, offset in small]
-    places += [(one, f"{table}/{join_key(one.key)}{SUFFIX}", 0, one.nbytes) for one in alone]
+    for one in alone:
+        suffix, stride = (BYTES, 0) if one.encoding else (SUFFIX, one.nbytes)
+        places.append((one, f"{table}/{join_key(one.key)}{suffix}", 0, stride))
     leaves = (
-        LeafSpec(one.key, one.dtype.name, one.shape, file, offset, stride, text=one.text)
-        for one, file, offset, stride in places
+        LeafSpec(c.key, c.dtype.name, c.shape, file, offset, stride, c.text, c.encoding)
+        for c, file, offset, stride in places
     )
     return TableSpec(0, tuple(leaves))
 
@@ -206,7 +240,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
 def meta_files(name: str, table: TableSpec) -> dict[str, str]:
     """Return the `meta.json` files of a table's folder and its subfolders: `{path: text}`.
 
-    With them tensordict opens the folder as it is. Format: `TensorDict.memmap` of tensordict 0.8
+    With them tensordict opens the folder as it is, without encoded leaves. Format: `TensorDict.memmap` of tensordict 0.8
     to 0.14; leaf `a` of a folder is `a.memmap`, and packed rows are whole words.
     """
     folders: dict[str, dict[str, Any]] = {name: {}}
@@ -215,7 +249,11 @@ def meta_files(name: str, table: TableSpec) -> dict[str, str]:
     tensors: list[tuple[str, str, tuple[int, ...]]] = []
     if width:
         tensors.append((packed, "int64", (width // WORD,)))
-    tensors += [(leaf.file, leaf.dtype, leaf.shape) for leaf in table.leaves if leaf.file != packed]
+    tensors += [
+        (leaf.file, leaf.dtype, leaf.shape)
+        for leaf in table.leaves
+        if leaf.file != packed and not leaf.encoding
+    ]
     for file, dtype, shape in tensors:
         parts = file.removesuffix(SUFFIX).split("/")
         for depth in range(1, len(parts) - 1):
@@ -321,12 +359,16 @@ class TableWriter:
         self.spec = spec
         self._sink = sink
         self._by_file: dict[str, list[LeafSpec]] = {}
-        for leaf in spec.leaves:
+        encoded_leaves = [leaf for leaf in spec.leaves if leaf.encoding]
+        self._encoded = [EncodedWriter(leaf, sink.append) for leaf in encoded_leaves]
+        for leaf in [leaf for leaf in spec.leaves if not leaf.encoding]:
             self._by_file.setdefault(leaf.file, []).append(leaf)
             sink.append(leaf.file, b"")
 
     def append(self, columns: Mapping[Key, Rows], rows: int) -> None:
         """Append `rows` rows of every column."""
+        for writer in self._encoded:
+            writer.append(columns[writer.leaf.key](slice(0, rows)))
         for file, leaves in self._by_file.items():
             stride = leaves[0].stride
             if stride == 0:

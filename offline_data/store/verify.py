@@ -14,6 +14,7 @@ from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, jo
 from offline_data.errors import AccessError, FormatError, IntegrityError
 from offline_data.progress import SILENT
 from offline_data.store.audit import equal_rows
+from offline_data.store.encoded import as_encoded
 from offline_data.store.layout import EPISODE, EPISODES, MANIFEST, STEPS, TED, TEXT
 from offline_data.store.library import foreign_files
 from offline_data.store.manifest import check_digest, read_manifest
@@ -41,12 +42,10 @@ _CANNOT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 @dataclass(frozen=True)
 class Problem:
-    """One file that is not what was written."""
+    """One file, a relative posix path, that is not what was written, and half a sentence why."""
 
     file: str
-    """Relative posix path in the dataset directory."""
     problem: str
-    """The problem, as half a sentence: "is missing", "has 10 bytes, not 20"."""
 
 
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
@@ -56,10 +55,7 @@ def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
     with its size and sha256; the episode table, flags, returns and counts with the rows of steps;
     text codes with their vocabularies; what describes the files to tensordict with the schema.
     Files that the manifest does not list are named too.
-
-    Raises:
-        NotFoundError, ManifestError, NewerFormatError: See `read_manifest`.
-        AccessError: A file may not be read.
+    Raises `NotFoundError`, `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     manifest = read_manifest(path)
     changed = check_digest(path, manifest)
@@ -93,6 +89,13 @@ def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
     return None
 
 
+def _json_at(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except FormatError:
+        return None
+
+
 def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
     """Compare what the files say with each other: a manifest can be wrong on purpose."""
     tables = reader.manifest.tables
@@ -112,16 +115,15 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
     yield from _compare_steps(reader, steps)
     for table, spec in tables.items():
         for leaf in spec.leaves:
+            images = as_encoded(reader.leaf(table, leaf.key)) if leaf.encoding else None
+            problem = None if images is None else images.problem()
+            if problem:
+                yield Problem(leaf.file, problem)
             known = len(reader.words(leaf.key, table) or ()) if leaf.text else 0
-            if leaf.text and not _codes_are_of(reader.leaf(table, leaf.key), known):
+            codes = reader.leaf(table, leaf.key) if leaf.text else np.zeros(0)
+            parts = (codes[begin : begin + _ROWS] for begin in range(0, len(codes), _ROWS))
+            if not all(not part.size or -1 <= part.min() <= part.max() < known for part in parts):
                 yield Problem(TEXT, f"has {known} words for {join_key(leaf.key)}, too few")
-
-
-def _json_at(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except FormatError:
-        return None
 
 
 def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
@@ -177,8 +179,3 @@ def _returns_fit(reader: DatasetReader, returns: NDArray[np.float64]) -> bool:
             return False
         first = stop
     return True
-
-
-def _codes_are_of(codes: NDArray[Any], words: int) -> bool:
-    parts = (codes[begin : begin + _ROWS] for begin in range(0, len(codes), _ROWS))
-    return all(not part.size or -1 <= part.min() <= part.max() < words for part in parts)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.disk import disk_errors, require_bytes
 from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import FormatError
-from offline_data.store.audit import DEFAULT_AUDIT, Audit, AuditMode, check_episodes
-from offline_data.store.layout import EPISODES, MANIFEST, TEXT
+from offline_data.files import disk_errors, require_bytes
+from offline_data.store.audit import Audit, check_episodes
+from offline_data.store.layout import DEFAULT_AUDIT, EPISODES, MANIFEST, TEXT, AuditMode
 from offline_data.store.manifest import Manifest, dump_manifest
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.store.tables import (
@@ -37,7 +37,6 @@ from offline_data.store.tables import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -47,12 +46,8 @@ if TYPE_CHECKING:
 
 _IN_FLIGHT = 3
 """Appends that wait for the disk at a time."""
-
 _SYNC = 32 << 20
 """Bytes of a file after which they are forced to the disk."""
-
-_MARGIN = 64 << 20
-"""Bytes to be free beside the rows of a large dataset."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +55,7 @@ class FileDigest:
     """Size and digest of a file that was written."""
 
     size: int
-    """Bytes."""
     sha256: str
-    """Hex digest."""
 
 
 class HashedFile:
@@ -107,12 +100,7 @@ class Sink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for file in self._files.values():
             file.handle.close()
@@ -130,23 +118,20 @@ class Sink:
 
     def run(self, job: Callable[[], None]) -> None:
         """Run `job` after all appends so far, before all later ones."""
-        self._wait(_IN_FLIGHT - 1)
+        self.drain(_IN_FLIGHT - 1)
         self._waiting.append(self._pool.submit(job))
 
-    def drain(self) -> None:
-        """Wait until everything given so far is done; raises what went wrong."""
-        self._wait(0)
+    def drain(self, most: int = 0) -> None:
+        """Wait until at most so many jobs are left; raises what went wrong."""
+        with disk_errors(self.folder):
+            while len(self._waiting) > most:
+                self._waiting.popleft().result()
 
     def finish(self) -> dict[str, FileDigest]:
         """Wait, force all files to the disk, and return what each holds."""
         self.drain()
         with disk_errors(self.folder):
             return {name: file.finish() for name, file in self._files.items()}
-
-    def _wait(self, most: int) -> None:
-        with disk_errors(self.folder):
-            while len(self._waiting) > most:
-                self._waiting.popleft().result()
 
 
 class DatasetCounts:
@@ -171,7 +156,12 @@ class DatasetCounts:
             without_final_observation=int((~batch.final_observation).sum()),
         )
         for key, values in {**batch.steps, **batch.observations}.items():
-            if values.dtype.kind in "fc" and not _all_finite(values):
+            if values.dtype.kind not in "fc":
+                continue
+            # One sum costs a tenth of looking at each value; where it overflows, they are looked at.
+            with np.errstate(all="ignore"):
+                total = values.sum(dtype=np.complex128 if values.dtype.kind == "c" else np.float64)
+            if not np.isfinite(total) and not np.isfinite(values).all():
                 found = {"nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum())}
                 self.add_non_finite(join_key(key), found)
         self.notes.update(dict.fromkeys(batch.notes))
@@ -184,13 +174,6 @@ class DatasetCounts:
     def non_finite_json(self) -> dict[str, dict[str, int]]:
         """Return `{leaf: {"nan": n, "inf": n}}`, both always present."""
         return {k: {"nan": c["nan"], "inf": c["inf"]} for k, c in self.non_finite.items()}
-
-
-def _all_finite(values: NDArray[np.generic]) -> bool:
-    """Decide by one sum, which costs a tenth of looking at each value; exact where it overflows."""
-    with np.errstate(all="ignore"):
-        total = values.sum(dtype=np.complex128 if values.dtype.kind == "c" else np.float64)
-    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
 @dataclass(frozen=True)
@@ -238,13 +221,8 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._sink.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._sink.__exit__()
 
     def append(self, batch: EpisodeBatch) -> None:
         """Append whole episodes; writing and auditing go on in the background."""
@@ -273,16 +251,12 @@ class DatasetWriter:
             if stated is not None and stated != found:
                 self._counts.notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
         schema, rows = self._begun
+        columns = {
+            key: np.concatenate([e[key] for e in self._episodes]) for key in self._episodes[0]
+        }
+        audit = self._audit.to_json(counts["transitions"])
         contents = Contents(
-            rows.tables,
-            {
-                key: np.concatenate([one[key] for one in self._episodes])
-                for key in self._episodes[0]
-            },
-            schema.episodes,
-            self._counts,
-            self._audit.to_json(counts["transitions"]),
-            schema.two_copies,
+            rows.tables, columns, schema.episodes, self._counts, audit, schema.two_copies
         )
         return finalize(self._sink, self._header, contents, self._words)
 
@@ -294,6 +268,7 @@ class DatasetWriter:
         rows = transitions + (self._announced.episodes or len(batch.lengths))
         tables = [table.with_rows(rows) for table in writer.tables.values()]
         needed = sum(size for table in tables for size in table.files.values())
+        needed += schema.encoded_bytes(transitions, rows)
         require_bytes(self.folder, with_margin(needed), self._header.id)
         return schema, writer
 
@@ -307,15 +282,13 @@ def with_margin(size: int) -> int:
         >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
         (1248576, 67108864)
     """
-    return size + min(_MARGIN, (1 << 20) + size)
+    return size + min(64 << 20, (1 << 20) + size)
 
 
 def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
     """Return `[E, …]` columns of the episode table: what follows from the steps, and the source's.
 
-    Args:
-        batch: The episodes.
-        first_row: Row of their first transition in the dataset.
+    `first_row` is the row of their first transition in the dataset.
     """
     last = batch.last_rows
     return {
@@ -352,18 +325,16 @@ class Contents:
 def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabularies) -> Manifest:
     """Write the episode table, what describes the files, and, once all can be read, the manifest.
 
-    Args:
-        sink: Of the folder; its files are forced to the disk.
-        header: What the manifest says of the source, and the layout.
-        contents: What has been written.
-        words: Vocabularies of text leaves; those of episode columns are added.
-
-    Raises:
-        AuditError: The episode table differs from what it was made from.
-        NoSpaceError, AccessError: The disk.
+    Vocabularies of episode columns are added to `words`.
+    Raises `AuditError`, `NoSpaceError`, `AccessError`.
     """
-    counts = contents.counts
-    tables = {**contents.tables, EPISODES: _write_episodes(sink, contents, words)}
+    counts, columns, rows = contents.counts, {}, {}
+    for key, values in contents.episodes.items():
+        columns[key] = contents.given.get(key, Column(key, values.dtype, values.shape[1:]))
+        rows[key] = encoded(EPISODES, columns[key], values, words).__getitem__
+    writer = TableWriter(pack(EPISODES, columns.values()), sink)
+    writer.append(rows, counts.counts["episodes"])
+    tables = {**contents.tables, EPISODES: writer.spec}
     for name, table in tables.items():
         for path, text in meta_files(name, table).items():
             sink.append(path, text.encode())
@@ -388,13 +359,3 @@ def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabulari
     sink.finish()
     open_reader(sink.folder)
     return manifest
-
-
-def _write_episodes(sink: Sink, contents: Contents, words: Vocabularies) -> TableSpec:
-    columns, rows = {}, {}
-    for key, values in contents.episodes.items():
-        columns[key] = contents.given.get(key, Column(key, values.dtype, values.shape[1:]))
-        rows[key] = encoded(EPISODES, columns[key], values, words).__getitem__
-    writer = TableWriter(pack(EPISODES, columns.values()), sink)
-    writer.append(rows, contents.counts.counts["episodes"])
-    return writer.spec

@@ -139,16 +139,7 @@ def write_published(folder: Path, toy: ToyD4RL, *, pieces: tuple[int, ...] = ())
 def write_d4rl_hdf5(
     path: Path, toy: ToyD4RL = TOYS["adroit"], *, pieces: tuple[int, ...] = ()
 ) -> Path:
-    """Write a toy file.
-
-    Args:
-        path: The file; its folder is there.
-        toy: One of `TOYS`, or another.
-        pieces: Rows at which to cut the columns into D4RL's chunked variant; empty: the usual.
-
-    Returns:
-        `path`.
-    """
+    """Write a toy file, cut at the rows `pieces` into D4RL's chunked variant if any; return `path`."""
     import h5py
 
     with h5py.File(path, "w") as file:

@@ -1,4 +1,6 @@
-"""Toy Minari datasets in every storage, written by hand after Minari's formats.
+"""Toy Minari datasets in every storage, of any space, whose values say where they belong.
+
+They are written by hand after Minari's formats.
 
 Minari itself is not needed, so that a reader can be tested against files that its present version
 would not write: older metadata, episodes without a final observation, wrong lengths.
@@ -7,22 +9,128 @@ would not write: older metadata, episodes without a final observation, wrong len
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from offline_data.sources.minari import Minari
-from offline_data.testing.batches import concatenate
-from offline_data.testing.minari_values import ToyEpisode, box, discrete, toy_episode
+from offline_data.testing.toy import concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from offline_data.episodes import EpisodeBatch
-    from offline_data.testing.minari_values import Nest, Space
 
 STORAGES = ("hdf5", "arrow", "parquet")
+
+
+Space: TypeAlias = "Mapping[str, Any]"
+"""A space as Minari writes it in JSON."""
+
+Nest: TypeAlias = Any
+"""An array with a row per time, a list of `str` or `bytes`, or a dict or tuple of such."""
+
+
+@dataclass(frozen=True)
+class ToyEpisode:
+    """One episode of `T` steps, as the source has it."""
+
+    observations: Nest
+    """`T + 1` rows."""
+    actions: Nest
+    """`T` rows, like the rest."""
+    rewards: NDArray[Any]
+    terminations: NDArray[Any]
+    truncations: NDArray[Any]
+    infos: Nest | None = None
+    """`T + 1` rows, or `T`."""
+    seed: int | None = None
+    options: Mapping[str, Any] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else that a recorder notes on an episode."""
+
+
+def box(*shape: int, dtype: str = "float32") -> Space:
+    """Return a `Box` of a shape, unbounded."""
+    low = np.full(shape, -np.inf).tolist()
+    high = np.full(shape, np.inf).tolist()
+    return {"type": "Box", "dtype": dtype, "shape": list(shape), "low": low, "high": high}
+
+
+def discrete(n: int = 10**6) -> Space:
+    """Return a `Discrete` of `n` values."""
+    return {"type": "Discrete", "dtype": "int64", "start": 0, "n": n}
+
+
+def toy_rows(space: Space, episode: int, rows: int, leaf: int = 0) -> Nest:
+    """Return self-identifying values of a space.
+
+    Row `t` holds `1000 * episode + t + 1`, to which a later leaf adds 100,000 and an element of
+    an array its number / 8; types too small for that hold it modulo their range.
+
+    Example:
+        >>> toy_rows(box(2), episode=3, rows=2).tolist()
+        [[3001.0, 3001.125], [3002.0, 3002.125]]
+        >>> toy_rows({"type": "Text"}, episode=0, rows=2)
+        ['row 1', 'row 2']
+    """
+    kind = space["type"]
+    if kind == "Dict":
+        parts = enumerate(space["subspaces"].items())
+        return {name: toy_rows(part, episode, rows, 10 * leaf + n + 1) for n, (name, part) in parts}
+    if kind == "Tuple":
+        numbered = enumerate(space["subspaces"])
+        return tuple(toy_rows(part, episode, rows, 10 * leaf + n + 1) for n, part in numbered)
+    base = 1000 * episode + np.arange(rows) + 1 + 100_000 * leaf
+    if kind == "Text":
+        return [f"row {value}" for value in base]
+    if kind == "MultiBinary":
+        shape = tuple(np.atleast_1d(space["n"]))
+        bits = base[:, None] >> np.arange(int(np.prod(shape)))
+        return (bits & 1).astype(np.int8).reshape(rows, *shape)
+    shape = tuple(np.shape(space.get("nvec", np.empty(space.get("shape", ())))))
+    elements = np.arange(int(np.prod(shape))).reshape(shape) / 8
+    values = base.reshape(-1, *(1 for _ in shape)) + elements
+    return _fit(values, np.dtype(space["dtype"]))
+
+
+def _fit(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if dtype.kind == "f":
+        return (values % 1000 if dtype.itemsize == 2 else values).astype(dtype)
+    whole = (8 * values).astype(np.int64) if values.ndim > 1 else values.astype(np.int64)
+    return (whole % (int(np.iinfo(dtype).max) + 1) if dtype.itemsize < 8 else whole).astype(dtype)
+
+
+def toy_episode(
+    number: int,
+    length: int,
+    *,
+    observation: Space | None = None,
+    action: Space | None = None,
+    info: Mapping[str, Space] | None = None,
+    **others: Any,
+) -> ToyEpisode:
+    """Return an episode of `length` steps that ends by termination if `number` is even.
+
+    Spaces not given are three floats (observations) and two (actions); `info` has spaces of infos
+    with `T + 1` rows, by name. `others` are fields of `ToyEpisode`, also to replace those made here.
+    """
+    ends = np.arange(length) == length - 1
+    made: dict[str, Any] = {
+        "observations": toy_rows(observation or box(3), number, length + 1),
+        "actions": toy_rows(action or box(2), number, length, leaf=5),
+        "rewards": (1000 * number + np.arange(length) + 1) / 4,
+        "terminations": ends & (number % 2 == 0),
+        "truncations": ends & (number % 2 == 1),
+        "infos": None
+        if info is None
+        else {name: toy_rows(space, number, length + 1, leaf=7) for name, space in info.items()},
+    }
+    return ToyEpisode(**{**made, **others})
 
 
 def write_minari(
@@ -34,10 +142,10 @@ def write_minari(
     action: Space | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a dataset and return its folder.
+    """Write a dataset and return its folder, which must not exist yet.
 
     Args:
-        folder: A folder that does not exist yet; `data` is made in it.
+        folder: The folder; `data` is made in it.
         episodes: What to write.
         storage: One of `STORAGES`.
         observation: Space of the observations; three floats where not given.
@@ -189,14 +297,10 @@ def read_minari(path: Path, budget: int = 1 << 40) -> EpisodeBatch:
 def write_minari_hdf5(
     folder: Path, episodes: int, length: int, *, dict_observations: bool = False
 ) -> Path:
-    """Write a dataset of equal episodes for a benchmark and return its folder.
+    """Write equal episodes for a benchmark and return the folder, which must not exist yet.
 
-    Args:
-        folder: A folder that does not exist yet.
-        episodes: Number of episodes.
-        length: Steps of each.
-        dict_observations: Three leaves of observations and two of infos (a maze with a goal)
-            instead of one of 17 numbers.
+    With `dict_observations`: three leaves of observations and two of infos (a maze with a goal)
+    instead of one of 17 numbers.
     """
     goal = {"observation": box(4, dtype="float64"), "achieved_goal": box(2, dtype="float64")}
     maze = {"type": "Dict", "subspaces": {**goal, "desired_goal": box(2, dtype="float64")}}

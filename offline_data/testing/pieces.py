@@ -9,7 +9,7 @@ import numpy as np
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.preprocess.piece import Piece
-from offline_data.testing.batches import assert_same_batch, concatenate
+from offline_data.testing.toy import assert_same_batch, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

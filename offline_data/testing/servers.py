@@ -1,8 +1,11 @@
-"""A threaded HTTP server on this machine for tests, with faults that can be scripted."""
+"""HTTP servers on this machine for tests: files, a Hugging Face hub and buckets, with faults."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
+import json
 import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
@@ -10,13 +13,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from offline_data.fetch.crc32c import Crc32c
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
 
-_PIECE = 1 << 16
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Request:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: bytes = b""
-    """What came with a `POST`."""
+    """Body of a `POST`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Fault:
-    """How one answer goes wrong. Several parts may be combined."""
+    """A fault in one answer. Several parts may be combined."""
 
     answer: Answer | None = None
     """Say this instead of the right answer."""
@@ -228,9 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_body(self, body: bytes, fault: Fault) -> None:
         ends = [end for end in (fault.cut_after, fault.stall_after) if end is not None]
         body = body[: min(ends)] if ends else body
-        for start in range(0, len(body), _PIECE):
+        for start in range(0, len(body), _BLOCK):
             self.server.owner.closing.wait(fault.pause)
-            self.wfile.write(body[start : start + _PIECE])
+            self.wfile.write(body[start : start + _BLOCK])
         if fault.stall_after is not None:
             self.server.owner.closing.wait(60)
         self.close_connection = self.close_connection or bool(ends)
@@ -251,3 +257,305 @@ def _in_range(answer: Answer, request: Request, fault: Fault) -> Answer:
         return Answer(b"", 416, {"Content-Range": f"bytes */{total}"})
     span = {"Content-Range": f"bytes {start}-{stop - 1}/{total}"}
     return Answer(answer.body[start:stop], 206, {**answer.headers, **span})
+
+
+# ---- a Hugging Face hub ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Entry:
+    path: str
+    content: bytes
+    lfs: bool
+
+    def listed(self, oid_of_lfs: str = "oid") -> dict[str, Any]:
+        """Describe a file: git's name of its content, and of an LFS file its sha256."""
+        size = len(self.content)
+        header = f"blob {size}\0".encode()
+        oid = hashlib.sha1(header + self.content, usedforsecurity=False).hexdigest()
+        lfs = {oid_of_lfs: self.sha256, "size": size, "pointerSize": 134}
+        return {"oid": oid, "size": size, **({"lfs": lfs} if self.lfs else {})}
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Commit:
+    repo: str
+    sha: str
+    entries: Mapping[str, _Entry]
+
+    def folders(self) -> set[str]:
+        parents = [path.split("/")[:-1] for path in self.entries]
+        return {"/".join(parts[:end]) for parts in parents for end in range(1, len(parts) + 1)}
+
+    def info(self, *, sizes: bool = False) -> dict[str, Any]:
+        """Answer of `/api/datasets/REPO`; `sizes` if `blobs` was asked for."""
+        siblings: list[dict[str, Any]] = []
+        for entry in self.entries.values():
+            found = entry.listed("sha256") if sizes else {}
+            if sizes:
+                found["blobId"] = found.pop("oid")
+            siblings.append({"rfilename": entry.path, **found})
+        return {
+            "id": self.repo,
+            "author": self.repo.split("/")[0],
+            "sha": self.sha,
+            "createdAt": "2024-01-01T00:00:00.000Z",
+            "lastModified": "2024-01-01T00:00:00.000Z",
+            **dict.fromkeys(("private", "gated", "disabled"), False),
+            **dict.fromkeys(("downloads", "likes"), 0),
+            "tags": [],
+            "siblings": siblings,
+        }
+
+    def tree(self, under: str, *, deep: bool) -> list[dict[str, Any]] | None:
+        """List folders and files below `under`, or return None where there is no such folder."""
+        if under and under not in self.folders():
+            return None
+        prefix = f"{under}/" if under else ""
+        found = [_folder(path) for path in sorted(self.folders())]
+        found += [{"type": "file", "path": p, **e.listed()} for p, e in self.entries.items()]
+        inside = [row for row in found if row["path"].startswith(prefix)]
+        return [row for row in inside if deep or "/" not in row["path"].removeprefix(prefix)]
+
+
+def _folder(path: str) -> dict[str, Any]:
+    oid = hashlib.sha1(path.encode(), usedforsecurity=False).hexdigest()
+    return {"type": "directory", "oid": oid, "size": 0, "path": path}
+
+
+class HubServer(LocalServer):
+    """A Hugging Face hub: serves folders as dataset repositories to huggingface_hub.
+
+    Give its `url` as the endpoint (`Settings.hub_endpoint`, `HfApi(endpoint=…)`). Files of at least
+    `lfs_size` bytes are LFS files, with a sha256 and a redirect, as on the real hub.
+
+    Args:
+        repos: Repository id (`user/name`) to the folder whose files it has.
+        token: Where given, requests without this token get 401.
+        lfs_size: Bytes from which on a file is an LFS file.
+        page_size: Entries in one page of a listing.
+    """
+
+    def __init__(
+        self,
+        repos: Mapping[str, Path] | None = None,
+        *,
+        token: str | None = None,
+        lfs_size: int = 1024,
+        page_size: int = 1000,
+    ) -> None:
+        super().__init__()
+        self._token = token
+        self._lfs_size = lfs_size
+        self._page_size = page_size
+        self._commits: dict[tuple[str, str], _Commit] = {}
+        for repo, folder in (repos or {}).items():
+            self.commit(repo, folder)
+
+    def commit(self, repo: str, folder: Path, revision: str = "main") -> str:
+        """Let `revision` of `repo` have the files that `folder` has now; return the sha of the commit.
+
+        It is a function of paths and contents. Earlier commits stay available by their sha.
+        """
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        contents = [(path.relative_to(folder).as_posix(), path.read_bytes()) for path in files]
+        entries = {name: _Entry(name, c, len(c) >= self._lfs_size) for name, c in contents}
+        names = "".join(f"{path}\0{entry.sha256}\n" for path, entry in entries.items())
+        sha = hashlib.sha1(f"{repo}\n{names}".encode(), usedforsecurity=False).hexdigest()
+        self._commits[repo, sha] = self._commits[repo, revision] = _Commit(repo, sha, entries)
+        return sha
+
+    def answer(self, request: Request) -> Answer:
+        """Answer as the hub would; 404 with its error codes where it has nothing."""
+        if request.path.startswith("/cdn/"):
+            return self._blob(request.path.removeprefix("/cdn/"))
+        if self._token and request.headers.get("authorization") != f"Bearer {self._token}":
+            if "authorization" in request.headers:
+                return _refuse(401, "", "Invalid credentials in Authorization header")
+            # As the hub does: without a token, a private repository seems not to exist.
+            return _refuse(401, "RepoNotFound", "Invalid username or password.")
+        parts = request.path.strip("/").split("/")
+        if request.path == "/api/datasets":
+            author = request.query.get("author", [""])[0]
+            mains = [commit for (_, name), commit in self._commits.items() if name == "main"]
+            wanted = [c for c in mains if not author or c.repo.split("/")[0] == author]
+            return self._page(request, [commit.info() for commit in wanted])
+        if parts[:2] == ["api", "datasets"] and len(parts) >= 4:
+            return self._about(request, "/".join(parts[2:4]), parts[4:])
+        if parts[0] == "datasets" and len(parts) >= 6 and parts[3] == "resolve":
+            return self._file("/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
+        return _refuse(404, "RepoNotFound", "Repository not found")
+
+    def _about(self, request: Request, repo: str, rest: list[str]) -> Answer:
+        verb, revision = (rest[0], rest[1]) if len(rest) > 1 else ("revision", "main")
+        commit = self._commits.get((repo, revision))
+        if commit is None:
+            return self._no_commit(repo)
+        if verb == "tree":
+            deep = request.query.get("recursive", ["false"])[0].lower() == "true"
+            return self._page(request, commit.tree("/".join(rest[2:]), deep=deep))
+        return _json(commit.info(sizes="blobs" in request.query))
+
+    def _file(self, repo: str, revision: str, path: str) -> Answer:
+        commit = self._commits.get((repo, revision))
+        if commit is None:
+            return self._no_commit(repo)
+        entry = commit.entries.get(path)
+        if entry is None:
+            return _refuse(404, "EntryNotFound", "Entry not found", commit.sha)
+        headers = {"X-Repo-Commit": commit.sha, "ETag": f'"{entry.listed()["oid"]}"'}
+        if not entry.lfs:
+            return Answer(entry.content, headers=headers)
+        linked = {"X-Linked-Size": str(len(entry.content)), "X-Linked-ETag": f'"{entry.sha256}"'}
+        # another host than the one that was asked, as on the real hub: it gets no token
+        cdn = self.url.replace("127.0.0.1", "localhost")
+        return Answer(b"", 302, {**headers, **linked, "Location": f"{cdn}/cdn/{entry.sha256}"})
+
+    def _blob(self, sha256: str) -> Answer:
+        for commit in self._commits.values():
+            for entry in commit.entries.values():
+                if entry.sha256 == sha256:
+                    headers = {"ETag": f'"{sha256}"', "X-Repo-Commit": commit.sha}
+                    return Answer(entry.content, headers=headers)
+        return Answer(b"", 404)
+
+    def _no_commit(self, repo: str) -> Answer:
+        if any(known == repo for known, _ in self._commits):
+            return _refuse(404, "RevisionNotFound", "Invalid rev id")
+        return _refuse(401, "RepoNotFound", "Repository not found")
+
+    def _page(self, request: Request, items: list[dict[str, Any]] | None) -> Answer:
+        if items is None:
+            return _refuse(404, "EntryNotFound", "Entry not found")
+        start = int(request.query.get("cursor", ["0"])[0])
+        limit = int(request.query.get("limit", [str(self._page_size)])[0])
+        stop = start + min(limit, self._page_size)
+        base = request.target.partition("&cursor=")[0]
+        joined = base + ("" if "?" in base else "?")
+        link = {"Link": f'<{self.url}{joined}&cursor={stop}>; rel="next"'}
+        return _json(items[start:stop], link if stop < len(items) else {})
+
+
+def _json(value: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Answer:
+    head = {"Content-Type": "application/json", **(headers or {})}
+    return Answer(json.dumps(value).encode(), status, head)
+
+
+def _refuse(status: int, code: str, message: str, commit: str | None = None) -> Answer:
+    headers = {"X-Error-Code": code, "X-Error-Message": message}
+    if commit:
+        headers["X-Repo-Commit"] = commit
+    return Answer(json.dumps({"error": message}).encode(), status, headers)
+
+
+# ---- Google Cloud Storage --------------------------------------------------------------------
+
+_LISTING = "/storage/v1/b/"
+
+
+class GcsServer(LocalServer):
+    """Serves buckets as `https://storage.googleapis.com` does; a mirror setting points there.
+
+    Listings know `prefix`, `delimiter`, `maxResults`, `pageToken` and a `matchGlob` of the form
+    `**ENDING`; `fields` is taken and all are sent.
+
+    Args:
+        buckets: Bucket name to objects, by name.
+        page_size: Objects in one page of a listing, at most.
+        composed: Names of objects that have no md5, as those composed of others.
+        packed: Names of objects that are stored as gzip and sent unpacked.
+    """
+
+    def __init__(
+        self,
+        buckets: Mapping[str, Mapping[str, bytes]],
+        *,
+        page_size: int = 1000,
+        composed: Collection[str] = (),
+        packed: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self.buckets = buckets
+        self._page_size = page_size
+        self._composed = frozenset(composed)
+        self._packed = frozenset(packed)
+
+    @property
+    def mirror(self) -> tuple[str, str]:
+        """The `(prefix, replacement)` of `Settings.mirrors` that leads here."""
+        return "https://storage.googleapis.com", self.url
+
+    def answer(self, request: Request) -> Answer:
+        """List a bucket, or give an object."""
+        if request.path.startswith(_LISTING):
+            bucket, _, rest = request.path.removeprefix(_LISTING).partition("/")
+            if rest == "o":
+                return self._list(bucket, request)
+            return self._object(bucket, rest.removeprefix("o/"))
+        bucket, _, name = request.path.removeprefix("/").partition("/")
+        return self._object(bucket, name)
+
+    def _object(self, bucket: str, name: str) -> Answer:
+        content = self.buckets.get(bucket, {}).get(name)
+        if content is None:
+            return Answer(b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>", 404)
+        kind = {"Content-Type": "application/octet-stream"}
+        return Answer(content, headers={"ETag": f'"{_md5(content).hex()}"', **kind})
+
+    def _list(self, bucket: str, request: Request) -> Answer:
+        """Answer with one page of names and folders; the token has characters a query must quote."""
+        if bucket not in self.buckets:
+            return Answer(b'{"error": {"code": 404, "message": "no such bucket"}}', 404)
+        asked = {key: values[0] for key, values in request.query.items()}
+        prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
+        ending, token = asked.get("matchGlob", "**").removeprefix("**"), asked.get("pageToken")
+        names = sorted(
+            name
+            for name in self.buckets[bucket]
+            if name.startswith(prefix) and name.endswith(ending)
+        )
+        rows = list(dict.fromkeys(_until(name, prefix, delimiter) for name in names))
+        start = int(base64.b64decode(token).rpartition(b"?")[2]) if token else 0
+        stop = start + min(self._page_size, int(asked.get("maxResults", self._page_size)))
+        page, more = rows[start:stop], base64.b64encode(f">>>???{stop}".encode()).decode()
+        value = {
+            "kind": "storage#objects",
+            "nextPageToken": more if stop < len(rows) else None,
+            "prefixes": [name for name in page if name not in self.buckets[bucket]],
+            "items": [self._item(bucket, name) for name in page if name in self.buckets[bucket]],
+        }
+        return _json({key: part for key, part in value.items() if part})
+
+    def _item(self, bucket: str, name: str) -> dict[str, Any]:
+        content = self.buckets[bucket][name]
+        stored = gzip.compress(content, mtime=0) if name in self._packed else content
+        crc32c = Crc32c()
+        crc32c.update(stored)
+        digests = {
+            "md5Hash": base64.b64encode(_md5(stored)).decode(),
+            "crc32c": base64.b64encode(bytes.fromhex(crc32c.hexdigest())).decode(),
+        }
+        return {
+            "kind": "storage#object",
+            "name": name,
+            "bucket": bucket,
+            "generation": str(int.from_bytes(_md5(content)[:6], "big")),
+            "size": str(len(stored)),
+            **{key: digests[key] for key in ("md5Hash", "crc32c")[name in self._composed :]},
+            **({"contentEncoding": "gzip"} if name in self._packed else {}),
+            "mediaLink": f"{self.url}{_LISTING}{bucket}/o/{quote(name, safe='')}?alt=media",
+        }
+
+
+def _until(name: str, prefix: str, delimiter: str) -> str:
+    """Cut a name after the first delimiter behind the prefix, as listings of folders do."""
+    head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+    return prefix + head + found if found else name
+
+
+def _md5(content: bytes) -> bytes:
+    return hashlib.md5(content, usedforsecurity=False).digest()

@@ -28,7 +28,7 @@ from offline_data.config import Settings
 from offline_data.errors import NotFoundError, OfflineDataError, OfflineError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.sources.base import RawDataset, Release, Source
-from offline_data.testing.batches import TABLES, assert_same_batch, concatenate
+from offline_data.testing.toy import TABLES, assert_same_batch, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,17 +41,17 @@ BUDGETS = (1, 700, 10_000, 1 << 50)
 
 @dataclass(frozen=True)
 class SourceCase:
-    """What a subclass gives: an adapter, and one small dataset of at least three episodes."""
+    """An adapter, and one small dataset of at least three episodes."""
 
     source: Source
     release: Release
-    """What `open` is called with."""
+    """Argument of `open`."""
     raw: Path
     """Folder or file that holds the raw data, under a folder of the test's own."""
 
 
 class SourceContract:
-    """What every adapter passes; `case` must be overridden."""
+    """Tests that every adapter passes; `case` must be overridden."""
 
     @pytest.fixture
     def case(self, tmp_path: Path) -> SourceCase:
@@ -68,24 +68,18 @@ class SourceContract:
         """Give settings that forbid the network; every folder is empty."""
         return Settings(tmp_path / "root", offline=True, minari_path=tmp_path / "none")
 
-    def test_satisfies_the_protocol(self, case: SourceCase) -> None:
-        """An adapter has every member of `Source`, and one line says what it is."""
-        assert isinstance(case.source, Source)
-        assert parse_id(f"{case.source.name}:x").source == case.source.name
-        assert case.source.title
-        assert "\n" not in case.source.title
-
-    def test_catalog_names_are_ids(self, case: SourceCase) -> None:
-        """Every name of the catalogue can be asked for, and names one dataset."""
-        names = [entry.name for entry in case.source.catalog()]
+    def test_the_catalog(self, case: SourceCase) -> None:
+        """Every name of the catalogue is an id and names one dataset; notes are sentences."""
+        source = case.source
+        assert isinstance(source, Source)
+        assert source.title
+        assert "\n" not in source.title
+        entries = source.catalog()
+        names = [entry.name for entry in entries]
         assert names
         assert len(set(names)) == len(names)
-        for name in names:
-            assert parse_id(f"{case.source.name}:{name}") == DatasetId(case.source.name, name)
-
-    def test_catalog_notes_are_sentences(self, case: SourceCase) -> None:
-        """What the catalogue says of a dataset can be shown as it is."""
-        for entry in case.source.catalog():
+        for entry in entries:
+            assert parse_id(f"{source.name}:{entry.name}") == DatasetId(source.name, entry.name)
             _assert_sentences(entry.notes)
 
     def test_resolves_what_the_catalog_lists(self, case: SourceCase, offline: Settings) -> None:
@@ -105,19 +99,14 @@ class SourceContract:
             assert ".." not in path.parts
             assert file.urls
 
-    def test_a_wrong_name_offers_the_nearest(self, case: SourceCase, offline: Settings) -> None:
-        """A name with a typing error is not found, and the hint has the right one."""
+    def test_what_is_not_there(self, case: SourceCase, offline: Settings) -> None:
+        """A name with a typing error gets a hint with the right one; offline lists no remote."""
         name = case.source.catalog()[0].name
         wrong = name[:-4] + name[-3:]
         assert wrong not in {entry.name for entry in case.source.catalog()}
         with pytest.raises((NotFoundError, OfflineError)) as caught:
             case.source.resolve(wrong, None, offline)
         assert name in (caught.value.hint or "")
-
-    def test_the_remote_is_not_asked_when_offline(
-        self, case: SourceCase, offline: Settings
-    ) -> None:
-        """Listing the remote in offline mode is an `OfflineError`, not an empty list."""
         with pytest.raises(OfflineError):
             case.source.remote(offline)
 
@@ -139,35 +128,26 @@ class SourceContract:
         opened = case.source.open(release, release.local)
         _assert_consecutive(opened.parts(1 << 50), opened)
 
-    def test_parts_cover_all_episodes(self, dataset: RawDataset) -> None:
-        """Parts follow each other without gap or overlap, whatever the budget."""
-        for budget in BUDGETS:
-            _assert_consecutive(dataset.parts(budget), dataset)
-        assert len(dataset.parts(BUDGETS[-1])) == 1
-        assert {part.stop - part.first for part in dataset.parts(1)} == {1}
-
     def test_parts_end_to_end_are_the_whole(self, dataset: RawDataset) -> None:
-        """Values do not depend on how episodes are divided, nor on the order of reading."""
-        whole = concatenate([dataset.read(part) for part in dataset.parts(BUDGETS[-1])])
-        for budget in BUDGETS[:-1]:
+        """Parts follow each other without gap or overlap, and values do not depend on them.
+
+        Nor do they depend on the order of reading, or on what was read before; every part has
+        the same keys, dtypes and row shapes.
+        """
+        (everything,) = dataset.parts(BUDGETS[-1])
+        whole = dataset.read(everything)
+        assert {part.stop - part.first for part in dataset.parts(1)} == {1}
+        for budget in BUDGETS:
             parts = dataset.parts(budget)
+            _assert_consecutive(parts, dataset)
             backwards = [dataset.read(part) for part in reversed(parts)]
             assert_same_batch(concatenate(backwards[::-1]), whole)
-
-    def test_reading_twice_is_equal(self, dataset: RawDataset) -> None:
-        """A part read again is the same."""
-        for part in dataset.parts(700):
-            assert_same_batch(dataset.read(part), dataset.read(part))
-
-    def test_every_part_has_the_same_leaves(self, dataset: RawDataset) -> None:
-        """Keys, dtypes and row shapes are those of the whole dataset in every part."""
-        batches = [dataset.read(part) for part in dataset.parts(1)]
-        for table in TABLES:
-            schemas = {
-                frozenset((k, v.dtype.name, v.shape[1:]) for k, v in getattr(b, table).items())
-                for b in batches
-            }
-            assert len(schemas) == 1
+            for table in TABLES:
+                schemas = {
+                    frozenset((k, v.dtype.name, v.shape[1:]) for k, v in getattr(b, table).items())
+                    for b in backwards
+                }
+                assert len(schemas) == 1
 
     def test_pickles(self, dataset: RawDataset) -> None:
         """A dataset travels to other processes, before its first read and after it."""
@@ -179,8 +159,8 @@ class SourceContract:
         assert_same_batch(fresh.read(part), batch)
         assert_same_batch(used.read(part), batch)
 
-    def test_counts_are_right(self, dataset: RawDataset) -> None:
-        """What `info` and the parts say beforehand is what comes."""
+    def test_what_it_says_is_right(self, dataset: RawDataset) -> None:
+        """Counts said beforehand are those that come; `info` is JSON and whole sentences."""
         parts = dataset.parts(700)
         batches = [dataset.read(part) for part in parts]
         for part, batch in zip(parts, batches, strict=True):
@@ -189,25 +169,18 @@ class SourceContract:
         info, whole = dataset.info, concatenate(batches)
         assert info.episodes in {None, len(whole.lengths)}
         assert info.transitions in {None, whole.transitions}
-
-    def test_says_what_it_is_in_json_and_sentences(self, dataset: RawDataset) -> None:
-        """`info` can be written as JSON; notes and reasons are whole sentences."""
-        info = dataset.info
         for value in (info.spaces, info.environment, info.about):
             assert json.loads(json.dumps(value)) == value
-        batch = dataset.read(dataset.parts(1)[0])
-        _assert_sentences((*info.notes, *batch.notes))
-        _assert_sentences([item.reason for item in (*info.dropped, *batch.dropped)])
+        _assert_sentences((*info.notes, *info.warnings, *whole.notes))
+        _assert_sentences([item.reason for item in (*info.dropped, *whole.dropped)])
 
     def test_raw_files_stay_as_they_are(self, case: SourceCase) -> None:
-        """Opening and reading writes nothing beside or into the raw files."""
-        before = _snapshot(case.raw)
-        _read_all(case)
-        assert _snapshot(case.raw) == before
-
-    def test_a_file_cut_short_is_an_error_that_names_it(self, case: SourceCase) -> None:
-        """Half of the largest file missing is one of our errors, with the file's name."""
+        """Opening and reading writes nothing; a file cut short is an error of ours that names it."""
         files = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
+        before = {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+        _read_all(case)
+        after = [path for path in [case.raw, *case.raw.rglob("*")] if path.is_file()]
+        assert {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in after} == before
         victim = max(files, key=lambda path: path.stat().st_size)
         with victim.open("r+b") as file:
             file.truncate(victim.stat().st_size // 2)
@@ -254,8 +227,3 @@ def _assert_sentences(texts: Sequence[str]) -> None:
         assert text == text.strip()
         assert "\n" not in text
         assert text[-1:] in {".", "!", "?"}, f"not a sentence: {text!r}"
-
-
-def _snapshot(raw: Path) -> dict[str, tuple[int, int]]:
-    paths = [path for path in [raw, *raw.rglob("*")] if path.is_file()]
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}

@@ -1,24 +1,35 @@
-"""Self-identifying episodes: every value tells its episode and step, none is zero, no two alike."""
+"""Self-identifying episodes: every value tells its episode and step, none is zero, no two alike.
+
+Also a dataset of them, a raw dataset of them, and how batches are compared and joined.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offline_data.episodes import EpisodeBatch
+from offline_data.episodes import EpisodeBatch, join_key
+from offline_data.errors import FormatError
+from offline_data.sources.base import Part, SourceInfo
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
-    from offline_data.store.audit import AuditMode
-    from offline_data.store.layout import LayoutName
+    from offline_data.store.layout import AuditMode, LayoutName
+
+
+TABLES = ("steps", "observations", "episodes")
+"""Attributes of `EpisodeBatch` that hold columns."""
 
 
 def toy_batch(
@@ -114,3 +125,85 @@ def write_toy(
         for batch in batches:
             writer.append(batch)
         return writer.finish()
+
+
+def assert_same_batch(found: EpisodeBatch, expected: EpisodeBatch) -> None:
+    """Assert equal keys, dtypes, shapes and values; NaN equals NaN. `dropped` and `notes` are not compared."""
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_array_equal(found.final_observation, expected.final_observation)
+    for table in TABLES:
+        mine, theirs = getattr(found, table), getattr(expected, table)
+        assert set(mine) == set(theirs), f"{table}: {sorted(mine)} but expected {sorted(theirs)}"
+        for key, column in theirs.items():
+            _assert_same_column(f"{table} {join_key(key)}", mine[key], column)
+
+
+def _assert_same_column(
+    name: str, found: NDArray[np.generic], expected: NDArray[np.generic]
+) -> None:
+    assert found.dtype == expected.dtype, f"{name}: {found.dtype} but expected {expected.dtype}"
+    np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def concatenate(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
+    """Join batches that have the same leaves into one, in their order."""
+    steps, observations, episodes = (
+        _joined([getattr(batch, table) for batch in batches]) for table in TABLES
+    )
+    return EpisodeBatch(
+        np.concatenate([batch.lengths for batch in batches]),
+        steps,
+        observations,
+        np.concatenate([batch.final_observation for batch in batches]),
+        episodes,
+        dropped=tuple(dict.fromkeys(item for batch in batches for item in batch.dropped)),
+        notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
+    )
+
+
+def _joined(
+    columns: Sequence[Mapping[Key, NDArray[np.generic]]],
+) -> dict[Key, NDArray[np.generic]]:
+    keys = {frozenset(one) for one in columns}
+    assert len(keys) == 1, f"leaves differ between batches: {sorted(map(sorted, keys))}"
+    return {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
+
+
+@dataclass(frozen=True)
+class ToyRaw:
+    """Episodes of `toy_batch`, a fixed number in each part, that may fail to be read.
+
+    Args:
+        lengths: Transitions of each episode.
+        per_part: Episodes a part.
+        seconds: Time that reading a part takes.
+        fails_at: Episode that cannot be read.
+        dies_at: Episode at which the process that reads it ends at once, unless it is `parent`.
+        parent: Process that never dies.
+        info: What it says of itself.
+        threaded: Whether it claims to keep all cores busy.
+    """
+
+    lengths: tuple[int, ...]
+    per_part: int = 2
+    seconds: float = 0.0
+    fails_at: int | None = None
+    dies_at: int | None = None
+    parent: int | None = None
+    info: SourceInfo = field(default_factory=SourceInfo)
+    threaded: bool = False
+
+    def parts(self, budget: int) -> Sequence[Part]:  # noqa: ARG002 - the number is what counts here
+        """Cut into parts of `per_part` episodes."""
+        ends = range(self.per_part, len(self.lengths) + self.per_part, self.per_part)
+        return [Part(end - self.per_part, min(end, len(self.lengths))) for end in ends]
+
+    def read(self, part: Part) -> EpisodeBatch:
+        """Make the part's episodes."""
+        time.sleep(self.seconds)
+        if self.fails_at is not None and part.first <= self.fails_at < part.stop:
+            raise FormatError(f"episode {self.fails_at} is broken", hint="look at it")
+        dies = self.dies_at is not None and part.first <= self.dies_at < part.stop
+        if dies and os.getpid() != self.parent:
+            os._exit(9)
+        return toy_batch(self.lengths[part.first : part.stop], first_episode=part.first, text=True)

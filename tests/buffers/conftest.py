@@ -10,9 +10,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers import native
 from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.gather import native
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     RandomSampler,
@@ -20,7 +20,7 @@ from offline_data.buffers.samplers import (
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from offline_data.buffers.storages import LazyTensorStorage
+from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.episodes.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy

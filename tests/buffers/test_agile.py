@@ -7,7 +7,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.agile import Transition, to_tensordict, to_torch_tensor, to_transition
+from offline_data.buffers.bridges.agile import (
+    Transition,
+    to_tensordict,
+    to_torch_tensor,
+    to_transition,
+)
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.errors import UsageError
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import nn
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.store.layout import LAYOUTS, LayoutName
@@ -66,75 +65,6 @@ def test_leaves_are_contiguous_and_of_their_own_memory(batch: TensorDict) -> Non
         assert not leaf.is_shared()  # type: ignore[no-untyped-call]
         assert seen.setdefault(leaf.untyped_storage().data_ptr(), key) == key
         assert leaf.data_ptr() % leaf.itemsize == 0
-
-
-def test_linear_layers_losses_and_backward(batch: TensorDict) -> None:
-    torch.manual_seed(0)
-    policy = nn.Linear(17, 1)
-    value = nn.Sequential(nn.Linear(17, 8), nn.ReLU(), nn.Linear(8, 1))
-    state = batch[STATE] / 1000
-    target = batch["next", "reward"].float() + 0.9 * value(batch[NEXT_STATE] / 1000).detach() * (
-        ~batch["next", "terminated"]
-    )
-    loss = nn.functional.mse_loss(policy(state), batch["action"]) + nn.functional.smooth_l1_loss(
-        value(state), target
-    )
-    loss.backward()  # type: ignore[no-untyped-call]
-    naive = 2 * ((policy(state) - batch["action"]) * state).mean(0)
-    assert policy.weight.grad is not None
-    torch.testing.assert_close(policy.weight.grad[0], naive.detach())
-
-
-def test_a_leaf_can_be_learned(batch: TensorDict) -> None:
-    action = batch["action"].requires_grad_()
-    (action * 3).sum().backward()
-    assert action.grad is not None
-    assert (action.grad == 3).all()
-
-
-def test_images_through_a_convolution(batch: TensorDict) -> None:
-    image = batch["observation", "image"]
-    flat = image.flatten(1)
-    assert flat.data_ptr() == image.data_ptr()
-    out = nn.Conv2d(image.shape[-1], 2, 3)(image.movedim(-1, 1).float())
-    assert out.shape[:2] == (24, 2)
-
-
-def test_views_over_the_batch_dimension(batch: TensorDict) -> None:
-    for key, leaf in leaves_of(batch).items():
-        flat = leaf.view(-1)
-        assert flat.data_ptr() == leaf.data_ptr(), key
-        assert leaf.view(6, 4, *leaf.shape[1:]).shape[:2] == (6, 4)
-        assert leaf.reshape(4, 6, -1).flatten(0, 1).shape[0] == 24
-        assert torch.equal(leaf.view(6, 4, *leaf.shape[1:])[2, 1], leaf[9])
-    split = batch.view(6, 4)
-    assert torch.equal(split[STATE][2, 1], batch[STATE][9])
-    assert batch.reshape(-1).batch_size == (24,)
-    assert [part.batch_size[0] for part in batch.split(10)] == [10, 10, 4]
-    assert TensorDict.stack([batch, batch]).batch_size == (2, 24)
-
-
-def test_numpy_shares_memory_and_may_be_written(batch: TensorDict) -> None:
-    array = batch["action"].numpy()
-    array[0] = 77
-    assert batch["action"][0] == 77
-
-
-def test_to_a_device_and_another_type(batch: TensorDict) -> None:
-    there = batch.to("meta")
-    assert there.device == torch.device("meta")
-    assert there[STATE].shape == (24, 17)
-    assert batch.device == torch.device("cpu")
-    assert batch.to("cpu")[STATE].data_ptr() == batch[STATE].data_ptr()
-    assert batch[STATE].double().dtype == torch.float64
-    assert batch[STATE].half().dtype == torch.float16
-
-
-def test_batches_for_a_device(toy: Path) -> None:
-    """The meta device stands for one that is not the CPU: all leaves are moved there."""
-    moved = BaseDatasetExperienceReplay(toy, 24, device="meta").sample()
-    assert moved.device == torch.device("meta")
-    assert {leaf.device.type for leaf in leaves_of(moved).values()} == {"meta"}
 
 
 def test_pinned_where_there_is_an_accelerator(batch: TensorDict) -> None:
@@ -212,17 +142,6 @@ def test_a_leaf_kept_for_long_keeps_its_own_bytes_only(
     for _ in range(50):
         buffer.sample()
     assert all(map(torch.equal, kept, want))
-
-
-def test_memory_of_other_leaves_is_given_back_while_one_is_kept(
-    buffer: BaseDatasetExperienceReplay,
-) -> None:
-    first = buffer.sample()
-    reward, image = first["next", "reward"], first["observation", "image"].data_ptr()
-    del first
-    later = {buffer.sample()["observation", "image"].data_ptr() for _ in range(20)}
-    assert image in later or len(later) < 20
-    assert reward.data_ptr() not in later
 
 
 def test_sharing_memory(batch: TensorDict) -> None:

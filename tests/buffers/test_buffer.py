@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,15 +35,6 @@ def test_sample_has_the_size_asked_for(ds: BaseDatasetExperienceReplay) -> None:
     assert len(ds) == 11
 
 
-def test_sampled_rows_are_the_sources(
-    ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]]
-) -> None:
-    for _ in range(20):
-        batch = ds.sample(8)
-        for key in (("action",), ("next", "reward"), ("next", "observation", "state")):
-            np.testing.assert_array_equal(batch[key].numpy(), truth[key][batch["index"].numpy()])
-
-
 def test_transitions_without_a_known_next_are_not_drawn(folder: Path) -> None:
     one_epoch = SamplerWithoutReplacement(seed=0)
     ds = BaseDatasetExperienceReplay(folder, 4, sampler=one_epoch)
@@ -52,11 +42,6 @@ def test_transitions_without_a_known_next_are_not_drawn(folder: Path) -> None:
     every = SamplerWithoutReplacement(seed=0, valid_only=False)
     ds = BaseDatasetExperienceReplay(folder, 4, sampler=every)
     assert sorted(row for batch in ds for row in rows(batch)) == list(range(11))
-
-
-def test_return_info_has_the_rows(ds: BaseDatasetExperienceReplay) -> None:
-    batch, info = ds.sample(3, return_info=True)
-    assert info["index"].tolist() == rows(batch)
 
 
 def test_iteration_ends_with_the_epoch_and_begins_the_next(folder: Path) -> None:
@@ -73,20 +58,6 @@ def test_an_iteration_left_early_goes_on(folder: Path) -> None:
     head = [rows(batch) for batch in itertools.islice(ds, 1)]
     rest = [rows(batch) for batch in ds]
     assert sorted(itertools.chain(*head, *rest)) == [*range(9), 10]
-
-
-def test_random_iteration_does_not_end(ds: BaseDatasetExperienceReplay) -> None:
-    assert sum(1 for _ in itertools.islice(ds, 50)) == 50
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_prefetching_changes_no_row_and_no_end(folder: Path, depth: int) -> None:
-    def epochs(prefetch: int | None) -> list[list[list[int]]]:
-        sampler = SamplerWithoutReplacement(seed=5)
-        ds = BaseDatasetExperienceReplay(folder, 3, sampler=sampler, prefetch=prefetch)
-        return [[rows(batch) for batch in ds] for _ in range(3)]
-
-    assert epochs(depth) == epochs(None)
 
 
 def test_prefetching_needs_one_batch_size(folder: Path) -> None:
@@ -151,12 +122,7 @@ def test_collate_then_transforms_in_order(folder: Path) -> None:
     assert calls == ["collate", "front", "first", "last"]
 
 
-def test_a_transform_decides_what_comes_out(folder: Path) -> None:
-    ds = BaseDatasetExperienceReplay(folder, 2, transform=lambda batch: batch["action"].sum())
-    assert ds.sample().shape == ()
-
-
-def test_transforms_that_cannot_be(ds: BaseDatasetExperienceReplay) -> None:
+def test_invalid_transforms(ds: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(UsageError, match="immutable"):
         ds.append_transform(len, invert=True)
     with pytest.raises(UsageError, match="cannot be called"):
@@ -188,7 +154,7 @@ def test_a_sampler_of_ones_own(folder: Path) -> None:
     assert ds.sample(return_info=True)[1]["kind"] == "even"
 
 
-def test_sizes_that_cannot_be(folder: Path) -> None:
+def test_invalid_sizes(folder: Path) -> None:
     with pytest.raises(UsageError, match="No batch size"):
         BaseDatasetExperienceReplay(folder).sample()
     with pytest.raises(UsageError, match="No batch size"):
@@ -214,36 +180,3 @@ def test_nothing_can_be_written(ds: BaseDatasetExperienceReplay) -> None:
         with pytest.raises(ImmutableError) as caught:
             attempt()
         assert "transform=" in str(caught.value.hint)
-
-
-def test_pickles_and_goes_on_alike(folder: Path) -> None:
-    for prefetch in (None, 2):
-        sampler = SamplerWithoutReplacement(seed=3)
-        ds = BaseDatasetExperienceReplay(folder, 3, sampler=sampler, prefetch=prefetch)
-        copy = pickle.loads(pickle.dumps(ds))  # noqa: S301
-        assert [rows(batch) for batch in copy] == [rows(batch) for batch in ds]
-
-
-def test_repr_tells_what_it_is(ds: BaseDatasetExperienceReplay) -> None:
-    assert "11 rows" in repr(ds)
-    assert "RandomSampler" in repr(ds)
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_data_loader_workers(folder: Path, truth: dict[Key, NDArray[Any]], method: str) -> None:
-    ds = BaseDatasetExperienceReplay(folder)
-    ds[0]
-    loader: Any = torch.utils.data.DataLoader(
-        ds,  # type: ignore[arg-type]
-        sampler=[[0, 5, 10], [9, 1, 1]],
-        batch_size=None,
-        collate_fn=torch.nn.Identity(),
-        num_workers=1,
-        multiprocessing_context=method,
-    )
-    found = list(loader)
-    assert [rows(batch) for batch in found] == [[0, 5, 10], [9, 1, 1]]
-    for batch in found:
-        want = truth["observation", "state"][batch["index"].numpy()]
-        np.testing.assert_array_equal(batch["observation", "state"].numpy(), want)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +58,6 @@ def test_text_as_strings(folder: Path, truth: dict[Key, NDArray[Any]]) -> None:
     assert list(first[MISSION]) == truth[MISSION][:2].tolist()
 
 
-def test_only_wanted_text_is_decoded(folder: Path) -> None:
-    ds = BaseDatasetExperienceReplay(folder, 3, decode_text=True, keys=["action"])
-    assert MISSION not in ds.sample().keys(include_nested=True)
-
-
 def test_episodes_are_columns(ds: BaseDatasetExperienceReplay, batch: EpisodeBatch) -> None:
     table = ds.episodes
     assert len(table) == 5
@@ -82,11 +76,6 @@ def test_episodes_are_columns(ds: BaseDatasetExperienceReplay, batch: EpisodeBat
     assert "5 episodes: start" in repr(table)
 
 
-def test_episode_columns_are_copies(ds: BaseDatasetExperienceReplay, folder: Path) -> None:
-    ds.episodes.length.fill_(0)
-    assert BaseDatasetExperienceReplay(folder).episodes.length.tolist() == [3, 1, 4, 2, 1]
-
-
 def test_an_episode_column_that_is_not_there(ds: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(NotFoundError, match="no column 'size'; there are start"):
         ds.episodes["size"]
@@ -98,18 +87,6 @@ def test_manifest_and_path(ds: BaseDatasetExperienceReplay, folder: Path) -> Non
     assert ds.manifest.id == "local:toy@1"
     assert ds.data_path == ds.data_path_root == folder
     assert ds.metadata["environment"] == {}
-
-
-def test_a_path_may_be_text(folder: Path) -> None:
-    assert len(BaseDatasetExperienceReplay(str(folder))) == 11
-
-
-def test_keys_and_device_reach_the_batches(folder: Path) -> None:
-    ds = BaseDatasetExperienceReplay(folder, 2, keys=["action", "next.reward"], device="meta")
-    batch = ds.sample()
-    found = set(batch.keys(include_nested=True, leaves_only=True))
-    assert found == {"index", "action", ("next", "reward")}
-    assert batch["action"].device.type == "meta"
 
 
 def test_delete_removes_the_directory_and_nothing_else(
@@ -138,16 +115,3 @@ def test_a_deleted_dataset_stays_open_elsewhere(folder: Path) -> None:
     want = other[:].clone()
     one.delete()
     assert torch.equal(other[:]["next", "reward"], want["next", "reward"])
-
-
-@pytest.mark.parametrize("rows", [1, 1000])
-def test_saved_and_sent_batches_carry_their_values_once(folder: Path, rows: int) -> None:
-    ds = BaseDatasetExperienceReplay(folder, keys=["info", "next.info", "next.reward", "action"])
-    batch = ds[torch.arange(rows) % 11]
-    values = sum(leaf.nbytes for leaf in batch.values(include_nested=True, leaves_only=True))
-    file = io.BytesIO()
-    torch.save(batch, file)
-    assert len(file.getvalue()) < 1.1 * values + 20_000
-    packed = pickle.dumps(batch)
-    assert len(packed) < 1.1 * values + 20_000
-    assert (pickle.loads(packed) == batch).all()  # noqa: S301

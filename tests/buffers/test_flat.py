@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.flat import Flat2TED, TED2Flat
 from offline_data.errors import UsageError
 
 
@@ -123,8 +123,9 @@ def test_the_check_can_be_left_out_and_nan_is_nan(steps: Callable[..., TensorDic
     assert TED2Flat(check=False)(data)["observation", "state"][1].isnan().all()
 
 
-def test_impossible_cursors_and_leaves(steps: Callable[..., TensorDict]) -> None:
-    hook = TED2Flat()
+def test_what_does_not_fit_is_refused(steps: Callable[..., TensorDict]) -> None:
+    hook = pickle.loads(pickle.dumps(TED2Flat(reward_keys=("reward", "cost"))))  # noqa: S301
+    assert vars(hook) == vars(TED2Flat(reward_keys=("reward", "cost")))
     hook.shift = 9
     with pytest.raises(UsageError, match="shift is 9; expected 0 to 5"):
         hook(with_root_flags(steps([3, 2])))
@@ -132,10 +133,3 @@ def test_impossible_cursors_and_leaves(steps: Callable[..., TensorDict]) -> None
     flat["action"] = flat["action"][:4]
     with pytest.raises(UsageError, match="action has 4 rows; expected 5, or 7"):
         Flat2TED()(flat)
-
-
-def test_pickling() -> None:
-    hook = TED2Flat(reward_keys=("reward", "cost"), check=False)
-    hook.shift = 3
-    again = pickle.loads(pickle.dumps(hook))  # noqa: S301
-    assert vars(again) == vars(hook)

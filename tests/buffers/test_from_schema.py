@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import PersistentTensorDict, TensorDict
 
-from offline_data.buffers.from_schema import Backend, from_schema
+from offline_data.buffers.bridges.schema import Backend, from_schema
 from offline_data.errors import UsageError
 
 SCHEMA: dict[Any, Any] = {

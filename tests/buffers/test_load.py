@@ -80,7 +80,7 @@ def test_what_is_not_here(root: Path) -> None:
         open_dataset(root / "none")
 
 
-def test_arguments_that_cannot_be_meant(root: Path) -> None:
+def test_invalid_arguments(root: Path) -> None:
     path = root / "local" / "toy" / "a1"
     with pytest.raises(UsageError, match="download is 'always'"):
         load_dataset("local:toy", root=root, download="always")  # type: ignore[arg-type]

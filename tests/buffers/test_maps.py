@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from offline_data.buffers.maps import map_file, map_rows
+from offline_data.buffers.gather.mmap import map_file
 from offline_data.errors import AccessError, NotFoundError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def test_words_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     path.write_bytes(bytes(range(24)))
     for stride, dtype in ((8, torch.int64), (12, torch.int32), (6, torch.int16), (3, torch.uint8)):
-        words = map_rows(path, 24 // stride, stride)
+        words = map_file(path, 24 // stride, stride).words
         assert words.dtype == dtype
         assert words.view(torch.uint8).flatten().tolist() == list(range(24))
 
@@ -25,13 +25,13 @@ def test_a_file_larger_than_memory_is_mapped(tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(1 << 42)  # 4 TiB, all hole
-    assert int(map_rows(path, 1 << 39, 8)[-1, 0]) == 0
+    assert int(map_file(path, 1 << 39, 8).words[-1, 0]) == 0
 
 
 def test_writing_reaches_memory_only(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     path.write_bytes(bytes(16))
-    map_rows(path, 2, 8).fill_(-1)
+    map_file(path, 2, 8).words.fill_(-1)
     assert path.read_bytes() == bytes(16)
 
 
@@ -47,15 +47,15 @@ def test_a_map_knows_its_memory_and_size(tmp_path: Path) -> None:
 
 
 def test_empty_rows_need_no_file(tmp_path: Path) -> None:
-    assert map_rows(tmp_path / "none", 5, 0).shape == (5, 0)
-    assert map_rows(tmp_path / "none", 0, 8).shape == (0, 1)
+    assert map_file(tmp_path / "none", 5, 0).words.shape == (5, 0)
+    assert map_file(tmp_path / "none", 0, 8).words.shape == (0, 1)
 
 
 def test_missing_short_and_forbidden_files(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="gone"):
-        map_rows(tmp_path / "none", 1, 8)
+        map_file(tmp_path / "none", 1, 8)
     (tmp_path / "short").write_bytes(bytes(15))
     with pytest.raises(NotFoundError, match="cut short"):
-        map_rows(tmp_path / "short", 2, 8)
+        map_file(tmp_path / "short", 2, 8)
     with pytest.raises(AccessError, match="cannot be mapped"):
-        map_rows(tmp_path, 1, 8)
+        map_file(tmp_path, 1, 8)

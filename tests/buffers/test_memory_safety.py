@@ -21,9 +21,9 @@ from tensordict import TensorDictBase
 from offline_data import (
     BaseDatasetExperienceReplay, DatasetMixture, ReplayBufferEnsemble, ReplayDataset, SliceSampler,
 )
-from offline_data.buffers.agile import to_transition
+from offline_data.buffers.bridges.agile import to_transition
 from offline_data.buffers.derived import action_chunk, frame_stack, n_step, return_to_go
-from offline_data.buffers.views.saving import open_view
+from offline_data.buffers.load import open_view
 
 faulthandler.enable()
 warnings.filterwarnings("error", message="The given NumPy array is not writable")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from offline_data.buffers import native
-from offline_data.buffers.gathering import TorchGather
-from offline_data.buffers.native import NativeGather
+from offline_data.buffers.gather import native
+from offline_data.buffers.gather.native import NativeGather
+from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.errors import ManifestError
 from offline_data.testing.toy import toy_batch, write_toy
@@ -164,11 +164,3 @@ def test_a_table_of_functions_of_another_kind_is_refused() -> None:
     other = native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], None)
     with pytest.raises(ValueError, match="PyCapsule"):
         native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], other)
-
-
-def test_rows_of_other_types_and_strides(storage: DatasetStorage) -> None:
-    for rows in (torch.tensor([5, 400], dtype=torch.int32), torch.arange(10)[::5] * 80 + 5):
-        batch = storage.gather(rows)
-        assert_right(batch)
-        assert batch["index"].dtype == torch.int64
-        assert batch["index"].tolist()[0] == 5

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers import native, readahead
-from offline_data.buffers.maps import map_file
-from offline_data.buffers.readahead import EVERY, PATIENCE, Readahead, around
+from offline_data.buffers.gather import native, readahead
+from offline_data.buffers.gather.mmap import map_file
+from offline_data.buffers.gather.readahead import PATIENCE, PROBE_EVERY, Readahead, around
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
@@ -91,7 +91,7 @@ def pages_asked_for(storage: DatasetStorage, rows: list[int]) -> dict[str, set[i
     """The same of what is asked for, which must be whole pages, ascending, none of them twice."""
     pages: dict[str, set[int]] = {}
     names = {id(map): gather.file for gather, map in readahead_of(storage)._sources}
-    for map, starts, lengths in readahead_of(storage).stretches(torch.tensor(rows)):
+    for map, starts, lengths in readahead_of(storage).ranges(torch.tensor(rows)):
         assert (starts % PAGE == 0).all()
         assert (lengths > 0).all()
         assert (starts[1:] > (starts + lengths)[:-1]).all()
@@ -123,41 +123,14 @@ def test_pages_of_a_batch_are_those_of_its_rows(storage: DatasetStorage, rows: l
     assert pages_asked_for(storage, rows) == want
 
 
-def test_stretches_in_stretches(tmp_path: Path) -> None:
-    (tmp_path / "rows").write_bytes(bytes(9 * PAGE))
-    map = map_file(tmp_path / "rows", 9, PAGE)
-    for pages in ([[0, 1, 5], [4, 2, 6]], [[0, 0, 5], [4, 2, 6]], [[5, 0, 2], [6, 1, 4]]):
-        _, starts, lengths = readahead._merged(map, np.array(pages))
-        want = sorted(
-            {page for first, last in zip(*pages, strict=True) for page in range(first, last)}
-        )
-        found = [
-            page
-            for start, length in zip(starts // PAGE, lengths // PAGE, strict=True)
-            for page in range(start, start + length)
-        ]
-        assert found == want
-
-
 def test_rows_that_are_not_there_reach_for_nothing_else(storage: DatasetStorage) -> None:
     for row in (-1, ROWS, 1 << 62):
-        for each in readahead_of(storage).stretches(torch.tensor([row])):
+        for each in readahead_of(storage).ranges(torch.tensor([row])):
             assert each.starts.min() >= 0
             assert (each.starts + each.lengths).max() <= each.map.nbytes
         readahead_of(storage).asking = True
         with pytest.raises(IndexError):
             storage.gather(torch.tensor([row]))
-
-
-def test_no_rows(storage: DatasetStorage) -> None:
-    readahead_of(storage).asking = True
-    assert storage.gather(torch.zeros(0, dtype=torch.int64)).batch_size == (0,)
-
-
-def test_rows_of_other_types(storage: DatasetStorage) -> None:
-    many = readahead_of(storage).stretches(torch.tensor([499], dtype=torch.int16))
-    for one, other in zip(many, readahead_of(storage).stretches(torch.tensor([499])), strict=True):
-        assert one.starts.tolist() == other.starts.tolist()
 
 
 def test_asks_while_batches_cause_reads(
@@ -177,11 +150,11 @@ def test_asks_while_batches_cause_reads(
     assert not storage.cold
     del asked[:]
     disk(1)
-    for row in range(2 * EVERY):
+    for row in range(2 * PROBE_EVERY):
         storage.gather(torch.tensor([row]))
     assert readahead_of(storage).asking
-    assert EVERY <= len(asked) <= 2 * EVERY
-    assert asked[-1] == [2 * EVERY - 1]
+    assert PROBE_EVERY <= len(asked) <= 2 * PROBE_EVERY
+    assert asked[-1] == [2 * PROBE_EVERY - 1]
 
 
 def test_a_batch_that_was_expected_is_not_asked_for_again(
@@ -201,14 +174,6 @@ def test_a_batch_that_was_expected_is_not_asked_for_again(
     del lengths[:]
     storage.gather(torch.tensor([7, 401]))
     assert lengths
-
-
-def test_nothing_is_expected_of_a_warm_storage(
-    storage: DatasetStorage, asked: list[list[int]]
-) -> None:
-    readahead_of(storage).asking = False
-    storage.expect(torch.tensor([7]))
-    assert not asked
 
 
 class Memory:
@@ -237,7 +202,7 @@ def test_advice_follows_what_is_asked_for(
     assert len(asked) > 0
     readahead_.ask(torch.tensor([4]))
     assert len(memory.advice) == few  # the same again is not said again
-    monkeypatch.setattr(readahead, "MOST", PAGE)
+    monkeypatch.setattr(readahead, "MAX_BATCH_BYTES", PAGE)
     del asked[:]
     readahead_.ask(torch.arange(0, ROWS, 10))
     assert memory.advice[few:] == [mmap.MADV_NORMAL] * few
@@ -293,23 +258,12 @@ def test_what_is_asked_for_is_read_and_nothing_else(cold_file: Path) -> None:
     assert map.memory is not None
     map.memory.madvise(mmap.MADV_RANDOM)
     starts = np.array([3, 40]) * PAGE
-    readahead._will_need(readahead.Stretches(map, starts, np.array([2, 1]) * PAGE))
+    readahead._will_need(readahead.ByteRanges(map, starts, np.array([2, 1]) * PAGE))
     until = time.monotonic() + 10
     while (found := {page for page, here in enumerate(in_memory(cold_file)) if here}) != {3, 4, 40}:
         assert found < {3, 4, 40}
         assert time.monotonic() < until
         time.sleep(0.001)
-
-
-@pytest.mark.usefixtures("gathering")
-def test_reads_are_counted(cold_file: Path) -> None:
-    map = map_file(cold_file, 64, PAGE)
-    before = readahead._reads()
-    assert int(map.words.sum()) != 0
-    after = readahead._reads()
-    assert after > before
-    assert int(map.words.sum()) != 0
-    assert readahead._reads() == after
 
 
 @pytest.mark.skipif(native.compiled is None, reason="the extension was not built")
@@ -324,7 +278,7 @@ def test_files_that_are_in_memory_are_not_asked_for(
     assert not storage.cold
     storage.gather(torch.arange(1))
     assert not storage.cold
-    monkeypatch.setattr(readahead, "SETTLING", -1)  # no time to find out
+    monkeypatch.setattr(readahead, "PROBE_MICROSECONDS", -1)  # no time to find out
     other = DatasetStorage(toy)
     other.gather(torch.arange(1))
     assert other.cold

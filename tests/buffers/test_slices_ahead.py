@@ -14,7 +14,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storages import LazyTensorStorage
+from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.errors import UsageError
 
 SAMPLERS = [
@@ -58,22 +58,3 @@ def test_where_no_slice_is_left_that_is_said_and_more_rows_help() -> None:
         buffer.sample()
     buffer.extend(steps(0, 8, length=8))
     assert buffer.sample()["number"].diff().tolist() == [1, 1, 1]
-
-
-def test_the_state_after_a_write_gives_the_same_slices() -> None:
-    buffers = [
-        ReplayBuffer(
-            LazyTensorStorage(20),
-            sampler=SliceSampler(slice_len=4, seed=3),
-            batch_size=8,
-            prefetch=prefetch,
-        )
-        for prefetch in (3, None)
-    ]
-    buffers[0].extend(steps(0, 20))
-    buffers[0].sample()
-    buffers[0].extend(steps(20, 7))
-    buffers[1].load_state_dict(buffers[0].state_dict())
-    for _ in range(6):
-        one, two = (buffer.sample() for buffer in buffers)
-        assert torch.equal(one["number"], two["number"])

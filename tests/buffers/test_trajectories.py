@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from tensordict import NonTensorStack
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.samplers import SamplerWithoutReplacement
+from offline_data.buffers.trajectories import split_trajs
+from offline_data.errors import UsageError
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -73,9 +76,22 @@ def test_padding_is_zero_and_text_is_none(folder: Path) -> None:
     assert all(word.startswith("go to") for word in words[:2])
 
 
-def test_keys_and_device(folder: Path) -> None:
-    ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, keys=["action"], device="meta")
-    batch = ds.sample()
-    assert set(batch.keys()) == {"action", "index", "dataset_index", "mask", "traj_ids"}
-    assert {leaf.device.type for leaf in batch.values()} == {"meta"}
-    assert isinstance(batch["mask"], torch.Tensor)
+def test_split_refuses_what_it_cannot_split(ds: BaseDatasetExperienceReplay) -> None:
+    data = ds[:]
+    with pytest.raises(UsageError, match="neither traj_ids nor next/ended"):
+        split_trajs(data, done_key="ended")
+    data["text"] = NonTensorStack(*["go"] * len(data))
+    with pytest.raises(UsageError, match="text is NonTensorStack"):
+        split_trajs(data)
+
+
+def test_split_by_episode_is_the_split_dataset(folder: Path) -> None:
+    """Also where the last episode has no observation after it, and flags of several parts."""
+    data = BaseDatasetExperienceReplay(folder)[:]
+    data["next", "done"] = data["next", "done"].repeat(1, 2)
+    data["next", "done"][:, 0] = False
+    found = split_trajs(data)
+    assert found["mask"].sum(1).tolist() == LENGTHS
+    assert found["traj_ids"][found["mask"]].tolist() == data["episode"].tolist()
+    assert torch.equal(found["action"][found["mask"]], data["action"])
+    assert (found["action"][~found["mask"]] == 0).all()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from offline_data import SliceSampler, frame_stack, n_step
-from offline_data.buffers.agile import to_transition
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.episodes.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
@@ -86,13 +85,3 @@ def test_windows_and_slices(ds: BaseDatasetExperienceReplay) -> None:
     slices = BaseDatasetExperienceReplay(folder, 8, sampler=SliceSampler(slice_len=4)).sample()
     np.testing.assert_array_equal(slices[STATE], before[slices["index"]])
     np.testing.assert_array_equal(slices[next_of(STATE)], after[slices["index"]])
-
-
-def test_bridges(ds: BaseDatasetExperienceReplay) -> None:
-    before, after = before_and_after()
-    batch = ds.to_torchrl()[:]
-    np.testing.assert_array_equal(batch[STATE], before)
-    np.testing.assert_array_equal(batch[next_of(STATE)], after)
-    transition = to_transition(ds[:], observation_key=STATE)
-    np.testing.assert_array_equal(transition.obs, before)
-    np.testing.assert_array_equal(transition.next_obs, after)

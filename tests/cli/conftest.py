@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +19,9 @@ from offline_data_cli.main import main
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+RUN = "from offline_data_cli.main import run; run()"
+"""The program, for the few tests that need a process of their own."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +57,26 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 
+def _hang(*_: object) -> None:
+    raise TimeoutError("the command hangs")
+
+
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command line as if in a pipe, without input."""
+    """Run a command line as if in a pipe, without input; one that hangs for two minutes fails."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def run(*arguments: str) -> Ran:
         capsys.readouterr()
-        code = main(arguments)
+        before = signal.signal(signal.SIGALRM, _hang)
+        signal.alarm(120)
+        try:
+            code = main(arguments)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
         printed = capsys.readouterr()
+        assert "Traceback" not in printed.err or code == 1
         return Ran(code, printed.out, printed.err)
 
     return run
@@ -90,10 +106,10 @@ class Terminal:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Terminal]:
     """Sit down at a terminal, to be called in the test, with the line that will be typed."""
 
-    def sit_down(typed: str = "") -> Terminal:
+    def sit_down(typed: str = "", width: int = 80) -> Terminal:
         for name in ("FORCE_COLOR", "NO_COLOR"):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("TERM", "xterm-256color")
         streams = Screen(typed), Screen(), Screen()
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
@@ -103,10 +119,18 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Terminal]:
     return sit_down
 
 
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    """The dataset `local:toy@1` of 5 transitions in 2 episodes, under the root; its directory."""
-    path = tmp_path / "root" / "local" / "toy" / "1"
+@pytest.fixture(scope="session")
+def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with the dataset `local:toy@1` of 5 transitions in 2 episodes; not to be written."""
+    root: Path = tmp_path_factory.mktemp("toy") / "root"
+    path = root / "local" / "toy" / "1"
     path.mkdir(parents=True)
     write_toy(path, [toy_batch([3, 2], text=True)])
-    return path
+    return root
+
+
+@pytest.fixture
+def toy(toy_root: Path, tmp_path: Path) -> Path:
+    """A dataset `local:toy@1` of the test's own, under its root; its directory."""
+    shutil.copytree(toy_root, tmp_path / "root", dirs_exist_ok=True)
+    return tmp_path / "root" / "local" / "toy" / "1"

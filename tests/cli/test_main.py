@@ -1,21 +1,26 @@
-"""Every way a command line can end: codes, words, and nothing that should not be shown."""
+"""Every way a command line can end, and the options that every verb takes."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+import typer
 
 from offline_data import errors
 from offline_data.reports import environment
+from offline_data.testing.toy import toy_batch, write_toy
+from offline_data_cli.app import app
 from offline_data_cli.main import EXIT_CODES, exit_code
+from tests.cli.conftest import RUN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offline_data.config import Settings
     from tests.cli.conftest import Cli
 
@@ -36,6 +41,8 @@ CODES = {
     errors.AccessError: 2,
     errors.MissingDependencyError: 1,
     errors.ImmutableError: 1,
+    errors.StepError: 1,
+    errors.WorkerDiedError: 1,
 }
 
 
@@ -51,30 +58,18 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return planned
 
 
-def test_every_class_of_the_tree_is_in_this_table() -> None:
-    tree = {
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, errors.OfflineDataError)
-    }
-    assert tree == set(CODES)
-
-
-@pytest.mark.parametrize(("kind", "code"), CODES.items())
-def test_codes_words_and_hints(
-    cli: Cli,
-    failing: list[BaseException],
-    kind: type[errors.OfflineDataError],
-    code: int,
+def test_every_error_has_its_code_and_is_told_with_its_hint(
+    cli: Cli, failing: list[BaseException]
 ) -> None:
-    failing.append(kind("This went wrong\nat that place", hint="do this"))
-    ran = cli("env")
-    assert ran.code == code == exit_code(kind("x"))
-    assert ran.out == ""
-    assert ran.err == "error: This went wrong\n  at that place\nhint: do this\n"
-
-
-def test_no_hint_is_one_line(cli: Cli, failing: list[BaseException]) -> None:
+    tree = {v for v in vars(errors).values() if isinstance(v, type)}
+    assert {kind for kind in tree if issubclass(kind, errors.OfflineDataError)} == set(CODES)
+    assert EXIT_CODES[-1] == (BaseException, 1)
+    for kind, code in CODES.items():
+        failing.append(kind("This went wrong\nat that place", hint="do this"))
+        ran = cli("env")
+        assert (ran.code, ran.out) == (code, "")
+        assert code == exit_code(kind("x"))
+        assert ran.err == "error: This went wrong\n  at that place\nhint: do this\n"
     failing.append(errors.NotFoundError("Nothing there"))
     assert cli("env").err == "error: Nothing there\n"
 
@@ -89,29 +84,31 @@ def test_json_errors_go_to_stdout(
     assert ran.json == {"error": {"code": "offline", "message": "Not here", "hint": "go online"}}
 
 
-def test_an_unexpected_error_asks_for_a_report(cli: Cli, failing: list[BaseException]) -> None:
-    failing.append(KeyError("oops"))
-    ran = cli("env")
-    assert ran.code == 1
-    first, second = ran.err.splitlines()
-    assert first == "error: unexpected KeyError: 'oops'"
-    assert "offline-data env" in second
-    assert "Traceback" not in ran.err
-
-
-@pytest.mark.parametrize("flags", [("-v",), ("-qv",), ("-v", "--json")])
-def test_v_shows_the_traceback(
-    cli: Cli, failing: list[BaseException], flags: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(KeyError("oops"), "KeyError: 'oops'"), (BrokenPipeError(32, "Broken pipe"), "BrokenPipe")],
+)
+def test_an_unexpected_error_asks_for_a_report(
+    cli: Cli, failing: list[BaseException], error: Exception, said: str
 ) -> None:
-    failing.append(KeyError("oops"))
-    assert "Traceback (most recent call last)" in cli("env", *flags).err
+    failing.append(error)
+    ran = cli("env")
+    first, second = ran.err.splitlines()
+    assert ran.code == 1
+    assert first.startswith(f"error: unexpected {said}")
+    assert "please report this with the output of `offline-data env`" in second
+    for flags in (("-v",), ("-qv",), ("-v", "--json")):
+        failing.append(error)
+        assert "Traceback (most recent call last)" in cli("env", *flags).err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("lisst",), "No such command"),
-        (("list", "--bogus"), "--bogus"),
+        (("list", "--bogus"), "No such option: --bogus"),
+        (("list", "foo", "bar"), "Unexpected argument 'bar'"),
+        (("list", "foo", "bar", "baz"), "Unexpected arguments 'bar baz'"),
         (("info",), "ID"),
         (("head", "local:x", "-n", "0"), "-n"),
         (("head", "local:x", "-n", "many"), "-n"),
@@ -130,85 +127,32 @@ def test_usage_errors(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
     assert said in as_json.json["error"]["message"]
 
 
-def test_no_arguments_is_help(cli: Cli) -> None:
+def test_no_arguments_is_help_and_version(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 0
     assert "Usage: offline-data" in ran.out
+    version = environment.installed_version("offline-data")
+    for arguments in (("--version",), ("list", "--version"), ("--version", "-q")):
+        assert cli(*arguments).out == f"offline-data {version}\n"
+    for line in ("--version --json", "--json cache ls --version"):
+        ran = cli(*line.split())
+        assert (ran.code, ran.json) == (0, {"version": version})
 
 
 def test_ctrl_c(cli: Cli, failing: list[BaseException]) -> None:
     failing.append(KeyboardInterrupt())
     ran = cli("env")
-    assert ran.code == 130
-    assert ran.err == "error: interrupted; run the same command again to continue\n"
-    failing.append(KeyboardInterrupt())
-    assert cli("env", "--json").json["error"]["code"] == "interrupted"
-
-
-def test_the_table_ends_with_what_fits_all() -> None:
-    assert EXIT_CODES[-1] == (BaseException, 1)
-
-
-_RUN = "from offline_data_cli.main import run; run()"
-
-_WAITING = """
-import sys, time
-from offline_data.reports import environment
-
-def wait(settings):
-    print("ready", file=sys.stderr, flush=True)
-    time.sleep(60)
-
-environment.environment = wait
-from offline_data_cli.main import run
-sys.argv = ["offline-data", "env"]
-run()
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_cleanly(number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _WAITING], stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "ready\n"
-        process.send_signal(number)
-        _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert said == "error: interrupted; run the same command again to continue\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [("cache", "dir"), ("info", "local:x", "--offline", "--json"), ("env", "--json")]
-)
-def test_a_reader_that_leaves_is_no_error(arguments: tuple[str, ...]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as pipe:
-        ended = subprocess.run(
-            [sys.executable, "-c", _RUN, *arguments],
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_a_pipe_that_breaks_inside_the_library_is_an_error(
-    cli: Cli, failing: list[BaseException]
-) -> None:
-    failing.append(BrokenPipeError(32, "Broken pipe"))
-    ran = cli("env")
-    assert ran.code == 1
-    assert ran.err.startswith("error: unexpected BrokenPipeError")
+    said = "interrupted; run the same command again to continue"
+    assert (ran.code, ran.err) == (130, f"error: {said}\n")
+    failing.append(KeyboardInterrupt("interrupted; --resume continues"))
+    error = cli("env", "--json").json["error"]
+    assert (error["code"], error["message"]) == ("interrupted", "interrupted; --resume continues")
 
 
 def test_completion_offers_verbs() -> None:
     words = {"_OFFLINE_DATA_COMPLETE": "complete_bash", "COMP_WORDS": "offline-data ver"}
     ended = subprocess.run(
-        [sys.executable, "-c", _RUN],
+        [sys.executable, "-c", RUN],
         env={**os.environ, **words, "COMP_CWORD": "1"},
         capture_output=True,
         text=True,
@@ -221,3 +165,57 @@ def test_json_is_one_value_without_escape_codes(cli: Cli) -> None:
     ran = cli("env", "--json")
     assert "\x1b" not in ran.out
     assert set(json.loads(ran.out)) >= {"version", "python", "platform", "packages", "settings"}
+
+
+def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
+    for revision in ("1", "2"):
+        folder = tmp_path / "root" / "local" / "toy" / revision
+        write_toy(folder, [toy_batch([2])], dataset=f"local:toy@{revision}")
+    (folder / "manifest.json").write_text("{")
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, "info", "local:toy", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, json.loads(ran.stdout)["id"]) == (0, "local:toy@1")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"warning: {folder} is passed over: ")
+
+
+def test_every_verb_takes_every_global_option() -> None:
+    top = typer.main.get_command(app)
+    verbs = dict(top.commands)  # type: ignore[attr-defined]
+    verbs.update({f"cache {name}": verb for name, verb in verbs["cache"].commands.items()})
+    assert sorted(verbs) == [
+        "cache", "cache dir", "cache ls", "cache prune", "cache rm", "convert", "demo",
+        "download", "env", "head", "info", "list", "ls", "preprocess", "rm", "sample", "search",
+        "show", "sources", "stats", "verify", "worker",
+    ]  # fmt: skip
+    flags = {"--offline", "--json", "--quiet", "-q", "--yes", "-y", "--no-progress", "-v"}
+    for name, verb in verbs.items():
+        options = {option for parameter in verb.params for option in parameter.opts}
+        assert options >= flags | {"--root", "--version"}, name
+        assert not any(p.secondary_opts for p in verb.params), name
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--root", "{}", "--json", "cache", "dir"),
+        ("cache", "--root", "{}", "--json", "dir"),
+        ("cache", "dir", "--root", "{}", "--json"),
+        ("--json", "--root", "/elsewhere", "cache", "dir", "--root={}"),
+        ("--json", "-q", "cache", "dir", "--root={}"),
+    ],
+)
+def test_global_options_at_any_place(cli: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    there = str(tmp_path / "there")
+    assert cli(*(part.format(there) for part in arguments)).json == {"root": there}
+
+
+def test_offline_is_passed_on_and_not_taken_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("env", "--json").json["settings"]["offline"] is False
+    assert cli("--offline", "env", "--json").json["settings"]["offline"] is True
+    monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    assert cli("env", "--json").json["settings"]["offline"] is True

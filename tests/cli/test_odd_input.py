@@ -56,13 +56,12 @@ ARGUMENTS: dict[str, tuple[tuple[str, ...], set[int]]] = {
 }
 
 
-@pytest.mark.parametrize("case", ARGUMENTS)
-def test_odd_arguments(case: str, cli: Cli, toy: Path) -> None:
-    arguments, codes = ARGUMENTS[case]
-    ran = cli(*arguments, "--offline")
-    assert ran.code in codes, ran.err
-    assert "unexpected" not in ran.err
-    assert "Traceback" not in ran.err
+def test_odd_arguments(cli: Cli, toy: Path) -> None:
+    for case, (arguments, codes) in ARGUMENTS.items():
+        ran = cli(*arguments, "--offline")
+        assert ran.code in codes, (case, ran.err)
+        for word in ("unexpected", "Traceback"):
+            assert word not in ran.err, case
 
 
 VARIABLES = {
@@ -82,13 +81,13 @@ VARIABLES = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in VARIABLES.items() for v in vs])
-def test_odd_variables(
-    name: str, value: str, cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    ran = cli("list")
-    assert ran.code == 2, ran.err
-    assert ran.err.startswith("error: ")
-    assert "unexpected" not in ran.err
-    assert max(map(len, ran.err.splitlines())) < 600
+def test_odd_variables(cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, values in VARIABLES.items():
+        for value in values:
+            with monkeypatch.context() as patched:
+                patched.setenv(name, value)
+                ran = cli("list")
+            assert ran.code == 2, (name, value, ran.err)
+            assert ran.err.startswith("error: ")
+            assert "unexpected" not in ran.err
+            assert max(map(len, ran.err.splitlines())) < 600

@@ -1,9 +1,12 @@
-"""What is printed for people, pipes and scripts, and what is asked."""
+"""What is printed for people, pipes and scripts, what is asked, and bars of progress."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,33 +15,44 @@ import numpy as np
 import pytest
 
 from offline_data.errors import UsageError
-from offline_data_cli.render import Mode, confirm, say, show, show_error, to_json
-from offline_data_cli.result import Column, Field, Fields, Result, Table
+from offline_data.progress import SILENT
+from offline_data_cli.main import main
+from offline_data_cli.progress import Bars, Notes, progress_for
+from offline_data_cli.render import (
+    Mode,
+    column_widths,
+    confirm,
+    human,
+    nested,
+    number,
+    piped,
+    show,
+    show_error,
+    to_json,
+)
+from offline_data_cli.result import Field, Fields, Result, Table, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cli.conftest import Terminal
+    from tests.cli.conftest import Cli, Terminal
 
     SitDown: TypeAlias = Callable[..., Terminal]
 
 LONG = "local:" + "x" * 90
 TABLE = Table(
     (
-        Column("ID"),
-        Column("ROWS", "count"),
-        Column("SIZE", "bytes"),
-        Column("EMPTY"),
-        Column("WHAT"),
+        TableColumn("ID"),
+        TableColumn("ROWS", "count"),
+        TableColumn("SIZE", "bytes"),
+        TableColumn("EMPTY"),
+        TableColumn("WHAT"),
     ),
-    (
-        ("local:toy@1", 1234567, 3 << 20, None, "a tab\tand\na line " * 8),
-        (LONG, None, 5, "", "b"),
-    ),
+    (("local:toy@1", 1234567, 3 << 20, None, "a tab\tand\na line " * 8), (LONG, None, 5, "", "b")),
 )
 RESULT = Result(
     {"rows": 2},
-    (TABLE, Fields((Field("notes", ("one", "two")), Field("none", None))), "the end"),
+    (TABLE, Fields(Field("notes", ("one", "two")), Field("none", None)), "the end"),
     ("local:toy@1", LONG),
     ("a note",),
 )
@@ -54,12 +68,21 @@ def test_a_pipe_gets_everything_between_tabs(capsys: pytest.CaptureFixture[str])
     assert lines[2] == f"{LONG}\t\t5\t\tb"
     assert lines[3:] == ["", "notes\tone", "notes\ttwo", "", "the end"]
     assert err == "a note\n"
+    assert "\x1b" not in out
+    show(RESULT, Mode.QUIET)
+    assert capsys.readouterr() == (f"local:toy@1\n{LONG}\n", "")
+    show(RESULT, Mode.JSON)
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == ({"rows": 2}, "a note\n")
 
 
 def test_a_terminal_gets_80_columns_and_nothing_is_cut(terminal: SitDown) -> None:
     screen = terminal()
     show(RESULT, Mode.HUMAN)
+    show(Result(None, (Table((TableColumn("A"),), (("[red]x[/red] :smile:",),)),)), Mode.HUMAN)
     out = screen.out.text
+    assert "[red]x[/red] :smile:" in out
+    out = out.replace("[red]x[/red]", "")
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
     assert "1,234,567" in out
@@ -78,39 +101,14 @@ def test_colour_only_where_it_is_wanted(terminal: SitDown, monkeypatch: pytest.M
     assert "31m" not in screen.err.getvalue()
 
 
-def test_no_escape_codes_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    show(RESULT, Mode.HUMAN)
-    show_error("error", "bad", "hint", as_json=False)
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err
-
-
 @pytest.mark.parametrize("mode", [Mode.HUMAN, Mode.QUIET])
 def test_texts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str], mode: Mode) -> None:
     evil = "\x1b]0;owned\x07\x9b2J\u202e"
-    table = Table((Column("ID"),), ((evil,),))
+    table = Table((TableColumn("ID"),), ((evil,),))
     show(Result(None, (table, evil), (evil,), (evil,)), mode)
     show_error("error", evil, evil, as_json=False)
     out, err = capsys.readouterr()
     assert not set("\x1b\x07\x9b\u202e") & set(out + err)
-
-
-def test_texts_are_no_markup(terminal: SitDown) -> None:
-    screen = terminal()
-    show(Result(None, (Table((Column("A"),), (("[red]x[/red] :smile:",),)),)), Mode.HUMAN)
-    assert "[red]x[/red] :smile:" in screen.out.text
-
-
-def test_quiet_is_ids_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    show(RESULT, Mode.QUIET)
-    assert capsys.readouterr() == (f"local:toy@1\n{LONG}\n", "")
-
-
-def test_json_is_the_data(capsys: pytest.CaptureFixture[str]) -> None:
-    show(RESULT, Mode.JSON)
-    out, err = capsys.readouterr()
-    assert json.loads(out) == {"rows": 2}
-    assert err == "a note\n"
 
 
 def test_json_of_everything_a_result_may_hold() -> None:
@@ -169,6 +167,171 @@ def test_yes_answers_without_asking(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "what goes\n")
 
 
-def test_notes_keep_still_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    say("hush", Mode.QUIET)
-    assert capsys.readouterr() == ("", "")
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (human(1234567, "count"), "1,234,567"),
+        (human(2048, "bytes"), "2.0 KiB"),
+        (human(0.5, "share"), "50 %"),
+        (human(None, "text"), "–"),
+        (piped(1234567), "1234567"),
+        (piped(None), ""),
+        (piped("two\nlines"), "two lines"),
+        (number(3), "3"),
+        (number(0.123456), "0.1235"),
+        (number(12345678.9), "1.235e+07"),
+        (
+            nested({"type": "Box", "low": [0.0] * 39, "shape": [39], "dict": {"a": 1}}),
+            "type: Box, low: 39 × 0.0, shape: [39], dict: {a: 1}",
+        ),
+    ],
+)
+def test_cells(written: str, expected: str) -> None:
+    assert written == expected
+
+
+WIDTHS = (40, 200)
+COMMANDS = {
+    "search, long names": ("search", "minari"),
+    "list --remote": ("list", "d4rl", "--remote"),
+    "sources": ("sources",),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ids_are_whole(command: str, width: int, cli: Cli, toy: Path, terminal: SitDown) -> None:
+    ids = cli(*COMMANDS[command], "-q").out.split()
+    assert ids
+    screen = terminal(width=width)
+    assert main(COMMANDS[command]) == 0
+    lines = screen.out.text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith(("ID", "SOURCE"))
+    longest = max(map(len, ids))
+    if longest <= width:
+        firsts = {line.partition(" ")[0] for line in lines[1:]}
+        assert firsts.issuperset(ids)
+    else:  # folded, not cut
+        half = {line[: width // 2].strip() for line in lines[1:]}
+        assert all(one[: width // 2] in half for one in ids)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "arguments",
+    [("cache", "ls"), ("info", "local:toy"), ("head", "local:toy"), ("sample", "local:toy")],
+)
+def test_what_a_command_is_about_is_there(
+    arguments: tuple[str, ...], width: int, toy: Path, terminal: SitDown
+) -> None:
+    screen = terminal(width=width)
+    assert main(arguments) == 0
+    out = screen.out.text
+    assert max(map(len, out.splitlines())) <= width
+    assert ("local/toy/1" if arguments[0] == "cache" else "next/observation/state"[5:]) in out
+
+
+def test_a_column_that_goes_is_named(terminal: SitDown) -> None:
+    screen = terminal(width=40)
+    table = Table(
+        (TableColumn("ID"), TableColumn("ROWS", "count"), TableColumn("WHAT")),
+        (("x" * 36, 5, "y"),),
+    )
+    show(Result({}, (table,)), Mode.HUMAN)
+    assert "x" * 36 in screen.out.text
+    assert "ROWS, WHAT not shown" in screen.out.text
+
+
+def test_widths() -> None:
+    text, count = TableColumn("TEXT"), TableColumn("COUNT", "count")
+    kept = TableColumn("KEPT", keep=True)
+    assert column_widths([(text, 10), (count, 5), (text, 100)], 80) == [10, 5, 61]
+    assert column_widths([(text, 70), (count, 5), (text, 100)], 80) == [70, 5, 0]
+    assert column_widths([(text, 80), (count, 5)], 80) == [80, 0]
+    assert column_widths([(text, 90), (count, 5), (text, 6)], 80) == [65, 5, 6]
+    assert column_widths([(text, 8), (count, 9), (text, 50), (kept, 50)], 40) == [8, 9, 0, 19]
+    assert column_widths([(text, 4), (text, 50), (text, 50)], 60) == [4, 26, 26]
+
+
+def _until(true: Callable[[], bool]) -> None:
+    begin = time.monotonic()
+    while not true():
+        assert time.monotonic() - begin < 10
+        time.sleep(0.01)
+
+
+def test_who_gets_bars(terminal: SitDown, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = progress_for(Mode.HUMAN, bars=True)
+    assert type(progress) is Notes
+    progress.note("seen once")
+    with progress.task("convert", 3, "episodes") as task:
+        task.advance(3)
+    assert capsys.readouterr() == ("", "seen once\n")
+    terminal()
+    assert type(progress_for(Mode.HUMAN, bars=True)) is Bars
+    assert type(progress_for(Mode.HUMAN, bars=False)) is Notes
+    assert type(progress_for(Mode.JSON, bars=True)) is Notes
+    assert progress_for(Mode.QUIET, bars=True) is SILENT
+
+
+def test_long_work_is_drawn_with_what_was_done_before(terminal: SitDown) -> None:
+    screen, bars = terminal(), Bars(delay=0.05)
+    with Bars(delay=30).task("convert", 3, "episodes") as quick:
+        quick.advance(3)
+    assert screen.err.getvalue() == ""
+    with bars.task("d4rl:a-very-long-name-of-a-dataset-v2", None, "B") as task:
+        task.advance(3 << 20)
+        task.resize(6 << 20)
+        _until(lambda: bars._drawn == 1)
+        task.advance(1 << 20)
+        assert bars._live is not None
+        bars._live.refresh()
+        said = screen.err.text
+    assert "d4rl:a-very-…a-dataset-v2" in said
+    assert "4.0 MiB/6.0 MiB" in said
+    assert "MiB/s" in said
+    assert max(map(len, re.split(r"[\r\n]", said))) <= 80
+    assert bars._drawn == 0
+    assert not bars._live.live.is_started
+    assert screen.out.getvalue() == ""
+
+
+def test_a_sentence_and_an_error_while_a_bar_is_drawn(terminal: SitDown) -> None:
+    screen, bars = terminal(), Bars(delay=0)
+    with pytest.raises(ValueError, match="broken"), bars.task("part", 20, "files") as task:  # noqa: PT012
+        task.advance(5)
+        _until(lambda: bars._drawn == 1)
+        bars._live.refresh()
+        bars.note("seen once")
+        raise ValueError("broken")
+    assert screen.err.text.count("seen once") == 1
+    assert "5/20 files" in screen.err.text
+    assert bars._drawn == 0
+
+
+def test_threads_share_one_drawing(terminal: SitDown) -> None:
+    terminal()
+    bars = Bars(delay=0)
+    ready = threading.Barrier(5)
+
+    def work() -> None:
+        with bars.task("part", 100, "files") as task:
+            ready.wait(10)
+            for _ in range(100):
+                task.advance()
+            ready.wait(10)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait(10)
+    _until(lambda: bars._drawn == 4)
+    live = bars._live
+    assert live is not None
+    _until(lambda: [task.completed for task in live.tasks] == [100] * 4)
+    ready.wait(10)
+    for thread in threads:
+        thread.join(10)
+    assert bars._drawn == 0
+    assert live.tasks == []

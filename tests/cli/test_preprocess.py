@@ -1,7 +1,8 @@
-"""`preprocess`: options through to the library, results and failures back, nothing done in vain."""
+"""`preprocess` and `worker`: options through to the library, results and failures back, plans on disk."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,12 +15,14 @@ import numpy as np
 import pytest
 
 from offline_data.preprocess import engine
+from offline_data.preprocess import plan as planning
 from offline_data.preprocess.executors import ray as ray_executor
 from offline_data.preprocess.steps.registry import parse_step, step_names
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
+from tests.cli.conftest import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,21 +150,14 @@ LOOKING = "looking: row by row, it looks at values to decide what to do; use --b
     ("name", "options", "said"),
     [
         ("doubled", (), ["doubled: vectorised"]),
-        (
-            "looking",
-            (),
-            [LOOKING],
-        ),
+        ("looking", (), [LOOKING]),
         ("doubled", ("--no-vectorize",), ["doubled: row by row, as requested"]),
         ("doubled", ("--batched", "2"), ["doubled: blocks of 2 rows"]),
         ("first_rows", ("--by", "episode"), ["first_rows: episode by episode"]),
         (
             "apart",
             (),
-            [
-                "apart: vectorised",
-                "apart: observation/state stored twice, with their own `next`",
-            ],
+            ["apart: vectorised", "apart: observation/state stored twice, with their own `next`"],
         ),
         (
             "alone",
@@ -177,7 +173,9 @@ def test_how_a_function_was_run_is_said(
     cli: Cli, toy: Path, functions: Path, name: str, options: tuple[str, ...], said: list[str]
 ) -> None:
     line = ("preprocess", "local:toy", "--fn", f"functions.py:{name}", "--out", "new", *options)
-    foreseen = [row[1] for row in cli(*line, "--dry-run").rows if row[0] == "functions"]
+    rows = cli(*line, "--dry-run").rows
+    foreseen = [row[1] for row in rows if row[0] == "functions"]
+    assert ["transitions", "5 at most" if name == "first_rows" else "5"] in rows
     ran = cli(*line)
     assert ran.code == 0, ran.err
     assert ran.rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "SECONDS"]
@@ -264,12 +262,6 @@ def test_dry_run_says_what_would_be_replaced(cli: Cli, toy: Path) -> None:
     np.testing.assert_array_equal(rewards(new), TOY_REWARDS + 2)
 
 
-def test_dry_run_where_lengths_change(cli: Cli, toy: Path, functions: Path) -> None:
-    line = ("preprocess", "local:toy", "--fn", "functions.py:first_rows", "--by", "episode")
-    rows = cli(*line, "--out", "new", "--dry-run").rows
-    assert ["transitions", "5 at most"] in rows
-
-
 _STEP = ("--step", "clip:action,low=1")
 
 
@@ -343,9 +335,6 @@ def test_a_function_that_fails(cli: Cli, toy: Path, functions: Path) -> None:
     assert "three is enough" in error["message"]
 
 
-_RUN = "from offline_data_cli.main import run; run()"
-
-
 def test_ctrl_c_and_resume(tmp_path: Path, functions: Path, cli: Cli) -> None:
     path = tmp_path / "root" / "local" / "long" / "1"
     path.mkdir(parents=True)
@@ -354,7 +343,7 @@ def test_ctrl_c_and_resume(tmp_path: Path, functions: Path, cli: Cli) -> None:
             "--chunk-rows", "4")  # fmt: skip
     work = tmp_path / "root" / ".staging"
     with subprocess.Popen(
-        [sys.executable, "-c", _DELAYED + _RUN, *line], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", _DELAYED + RUN, *line], stderr=subprocess.PIPE, text=True
     ) as process:
         deadline = time.monotonic() + 60
         while not any(work.glob("*.preprocess/finished/[0-9]*")):
@@ -383,32 +372,29 @@ def test_ctrl_c_and_resume(tmp_path: Path, functions: Path, cli: Cli) -> None:
 _DELAYED = """
 from pathlib import Path
 from offline_data.preprocess import engine
+from offline_data.preprocess import plan as planning
 
-def slowly(job, *rest, before=engine.write):
+def slowly(*run, before=engine.Run.run_tasks):
     Path("slow").touch()
-    before(job, *rest)
+    return before(*run)
 
-engine.write = slowly
+engine.Run.run_tasks = slowly
 """
 """Rows take long from the moment that tasks are run: planning is not what is interrupted."""
 
 
-def test_what_is_interrupted_before_there_is_anything_to_keep(
-    cli: Cli, toy: Path, functions: Path
+def test_what_is_interrupted_before_a_task_is_finished(
+    cli: Cli, toy: Path, functions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     functions.write_text("def stop(td):\n    raise KeyboardInterrupt\n")
     ran = cli("preprocess", "local:toy", "--fn", "functions.py:stop", "--out", "x")
     assert ran.code == 130
     assert ran.err == "error: interrupted; nothing is kept: run the same command again\n"
 
-
-def test_what_is_interrupted_with_a_plan_to_keep(
-    cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "write", stop)
+    monkeypatch.setattr(engine.Run, "run_tasks", stop)
     ran = cli("preprocess", "local:toy", *_STEP, "--out", "x")
     assert ran.code == 130
     assert ran.err == "error: interrupted; the plan is kept: add --resume to go on\n"
@@ -440,48 +426,16 @@ def test_ray_is_asked_with_its_address(
         def run(self, job: Callable[[int], Any], tasks: Any, _: Any) -> Any:
             yield from enumerate(map(job, tasks))
 
-    monkeypatch.setattr(ray_executor, "RayExecutor", Recorded)
     line = ("preprocess", "local:toy", *_STEP, "--engine", "ray", "--address", "h:1")
-    assert cli(*line, "--workers", "3", "--out", "x").code == 0
-    assert asked == [("h:1", 3)]
-    assert cli(*line, "--out", "y", "--dry-run", "--json").json["executor"] == "ray"
-
-
-def test_without_ray(cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(ray_executor, "RayExecutor", Recorded)
+        assert cli(*line, "--workers", "3", "--out", "x").code == 0
+        assert asked == [("h:1", 3)]
+        assert cli(*line, "--out", "y", "--dry-run", "--json").json["executor"] == "ray"
     monkeypatch.setitem(sys.modules, "ray", None)
-    ran = cli("preprocess", "local:toy", *_STEP, "--engine", "ray", "--out", "x")
+    ran = cli(*line, "--out", "z")
     assert ran.code == 1
     assert "pip install 'offline-data[ray]'" in ran.err
-
-
-_PROBE = """
-import atexit, sys
-atexit.register(lambda: print("\\nloaded", *sys.modules, file=sys.stderr))
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "absent"),
-    [
-        (("preprocess", "--help"), {"torch", "numpy"}),
-        (("worker", "--help"), {"torch", "numpy"}),
-        (("preprocess", "--list-steps"), {"torch", "PIL"}),
-        (("preprocess", "local:toy", *_STEP, "--out", "x"), {"torch", "PIL"}),
-    ],
-)
-def test_what_is_loaded(toy: Path, arguments: tuple[str, ...], absent: set[str]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _PROBE + _RUN, *arguments],
-        env={**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = set(ended.stderr.partition("\nloaded ")[2].split())
-    assert "typer" in loaded
-    assert not loaded & absent
-    if "--help" in arguments:
-        assert max(map(len, ended.stdout.splitlines())) <= 80
 
 
 def test_a_terminal_of_80_columns(
@@ -494,3 +448,167 @@ def test_a_terminal_of_80_columns(
     assert "use --batched N to pass blocks of rows" in " ".join(shown.split())
     assert "--step clip:action,low=-1,high=1" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+LENGTHS = [4, 3, 5, 2, 4]
+_PLANNED = ("preprocess", "local:five", "--step", "clip:action,low=-3002", "--out", "new")
+
+
+@pytest.fixture
+def plan(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a plan of 3 tasks."""
+    parent = tmp_path / "root" / "local" / "five" / "1"
+    parent.mkdir(parents=True)
+    write_toy(parent, [toy_batch(LENGTHS)], dataset="local:five@1")
+    monkeypatch.setattr(planning, "GROUP_BYTES", 200)
+    monkeypatch.chdir(tmp_path)
+    ran = cli(*_PLANNED, "--chunk-rows", "8", "--plan-only", "--plan", "plan.json", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["tasks"] == 3
+    return tmp_path / "plan.json"
+
+
+def work(cli: Cli, plan: Path, *arguments: str) -> Any:
+    ran = cli("worker", "--plan", str(plan), *arguments, "--json")
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+def test_the_plan_is_told(cli: Cli, plan: Path) -> None:
+    ran = cli(*_PLANNED, "--plan-only", "--plan", "plan.json", "--resume")
+    value = json.loads(plan.read_text())
+    assert dict(ran.rows) == {
+        "id": value["id"],
+        "plan": str(plan),
+        "destination": value["destination"],
+        "tasks": "3",
+    }
+    assert f"offline-data worker --plan {plan} --rank I --world N" in ran.err
+    assert (
+        cli(*_PLANNED, "--plan-only", "--plan", "plan.json", "--resume", "-q").out
+        == f"{value['id']}\n"
+    )
+    refused = cli(*_PLANNED, "--plan-only", "--plan", "plan.json")
+    assert refused.code == 2
+    assert "--resume keeps it" in refused.err
+
+
+def test_ranks_make_the_dataset(cli: Cli, plan: Path) -> None:
+    first = cli("worker", "--plan", "plan.json", "--rank", "0", "--world", "2")
+    assert (first.code, first.out) == (
+        0, "rank 0 ran 2 tasks; 1 left for other ranks\n",
+    )  # fmt: skip
+    assert "the last rank publishes local:new@" in first.err
+    ran = cli("worker", "--plan", "plan.json", "--rank", "1", "--world", "2", "--json")
+    data = ran.json
+    assert (data["ran"], data["missing"], data["existed"]) == (1, [], False)
+    assert {"id", "path", "layout", "transitions", "bytes", "schema", "recipe"} < set(data)
+    action = np.asarray(open_reader(Path(data["path"])).step(("action",)))
+    np.testing.assert_array_equal(action, np.maximum(toy_batch(LENGTHS).steps["action",], -3002))
+    local = cli(*_PLANNED, "--json").json
+    assert (local["existed"], local["path"]) == (True, data["path"])
+    again = cli("worker", "--plan", "plan.json", "--rank", "0", "--world", "2")
+    assert again.rows[1][0] == data["id"]
+    assert "already exists" in again.err
+    assert cli("worker", "--plan", "plan.json", "--rank", "2", "-q").out == f"{data['id']}\n"
+
+
+def test_a_rank_for_each_task(cli: Cli, plan: Path) -> None:
+    assert work(cli, plan, "--rank", "2")["missing"] == [0, 1]
+    assert work(cli, plan, "--rank", "0")["missing"] == [1]
+    assert cli("worker", "--plan", "plan.json", "--rank", "0", "-q").out == ""
+    assert work(cli, plan, "--rank", "1")["path"]
+
+
+def test_finish_says_what_is_missing(cli: Cli, plan: Path) -> None:
+    work(cli, plan, "--rank", "1")
+    ran = cli("worker", "--plan", "plan.json", "--finish")
+    assert (ran.code, ran.out) == (1, "")
+    assert "2 of 3 tasks not finished: 0, 2" in ran.err
+    assert f"offline-data worker --plan {plan} --rank 0 --world 1" in ran.err
+    as_json = cli("worker", "--plan", "plan.json", "--finish", "--json")
+    assert (as_json.code, as_json.json["missing"], as_json.json["path"]) == (1, [0, 2], None)
+    assert cli("worker", "--plan", "plan.json", "--rank", "0", "--world", "1").code == 0
+    assert cli("worker", "--plan", "plan.json", "--finish").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--rank", "0"), 2, "--plan"),
+        (("--plan", "plan.json"), 2, "$SLURM_ARRAY_TASK_ID"),
+        (("--plan", "plan.json", "--rank", "0", "--finish"), 2, "--finish"),
+        (("--plan", "plan.json", "--world", "2", "--finish"), 2, "--finish"),
+        (("--plan", "plan.json", "--rank", "2", "--world", "2"), 2, "--array=0-1"),
+        (("--plan", "plan.json", "--rank", "3"), 2, "--world N"),
+        (("--plan", "plan.json", "--rank", "0", "--world", "0"), 2, "--world"),
+        (("--plan", "plan.jsn", "--rank", "0"), 3, "no plan"),
+    ],
+)
+def test_invalid_arguments_of_a_worker(
+    cli: Cli, plan: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    ran = cli("worker", *arguments)
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+
+
+NO_PLANS: dict[str, bytes] = {
+    "deep": b"[" * 100_000,
+    "list": b"[]",
+    "binary": b"\x00\xff",
+    "of a text version": b'{"format_version": "x"}',
+    "newer": b'{"format_version": 99}',
+    "cut off": b'{"format_version": 1, "na',
+}
+
+
+@pytest.mark.parametrize("making", [False, True])
+def test_a_file_that_is_no_plan(making: bool, cli: Cli, toy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    command = ["worker", "--rank", "0", "--plan", str(file)]
+    if making:
+        command = ["preprocess", "local:toy", *_STEP, "--out", "x", "--plan-only", *command[3:]]
+    os.mkfifo(file)
+    for content in (None, *NO_PLANS.values()):
+        if content is not None:
+            file.unlink(missing_ok=True)
+            file.write_bytes(content)
+        ran = cli(*command)
+        assert ran.code == 5, (content, ran.err)
+        assert str(file) in ran.err
+        assert "unexpected" not in ran.err
+
+
+SPOILED = {
+    "place": (3, None, "../elsewhere", "a/b"),
+    "states": ([], [{}, {}], [3], {}),
+    "stages": ([], {}, [{"text": 3, "sha256": None}], [{"text": "clip:action"}]),
+    "tasks": ("3", -1, None),
+    "recipe": (3, None),
+    "calling": ([], {"batched": 3, "rows": 1}, {"seed": {}}, {"batched": "3"}, {"by": 3}),
+    "options": (None, {"layout": "compact", "colour": 1}, {"audit": -1}, {"layout": "wide"}),
+    "dest": (3, {}),
+    "root": (None, 1),
+    "destination": (None, []),
+    "id": (None, 4),
+    "parent": ({}, None),
+    "generation": ("x", None),
+    "published": ("no", None),
+    "fingerprint": (3, None),
+}
+
+
+def test_a_damaged_plan_is_named(cli: Cli, plan: Path) -> None:
+    whole = json.loads(plan.read_text())
+    assert set(SPOILED) | {"format_version", "name"} == set(whole)
+    for field, wrongs in SPOILED.items():
+        for wrong in wrongs:
+            plan.write_text(json.dumps(whole | {field: wrong}))
+            ran = cli("worker", "--plan", "plan.json", "--rank", "0", "--world", "2")
+            assert ran.code in {2, 5}, (field, wrong, ran.err)
+            assert "plan.json" in ran.err or ran.code == 2, (field, wrong)
+            assert "please report" not in ran.err, (field, wrong)
+        without = {name: value for name, value in whole.items() if name != field}
+        plan.write_text(json.dumps(without))
+        assert cli("worker", "--plan", "plan.json", "--rank", "0").code == 5

@@ -14,9 +14,8 @@ import pytest
 from packaging.version import Version
 
 from offline_data.sources.minari import Minari
-from offline_data.testing.batches import assert_same_batch
-from offline_data.testing.minari_toy import STORAGES, read_minari, write_minari
-from offline_data.testing.minari_values import box, toy_episode
+from offline_data.testing.minari_toy import STORAGES, box, read_minari, toy_episode, write_minari
+from offline_data.testing.toy import assert_same_batch
 
 pytestmark = pytest.mark.skipif(
     Version(version("minari")) < Version("0.5.4"),

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from offline_data import open_dataset
 from offline_data.buffers import samplers as ours
-from offline_data.buffers import storages as our_storages
+from offline_data.buffers import storage as our_storages
 from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy

@@ -15,11 +15,11 @@ import torch
 from tensordict import TensorDict
 
 from offline_data import RandomSampler, load_dataset, open_dataset
-from offline_data.buffers import registered
+from offline_data.buffers import load
+from offline_data.buffers.bridges.torchrl import register_in_torchrl, to_torchrl
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import n_step
-from offline_data.buffers.registered import register_dataset
-from offline_data.buffers.torchrl import register_in_torchrl, to_torchrl, torchrl_dataset
+from offline_data.buffers.load import register_dataset, torchrl_dataset
 from offline_data.errors import (
     ImmutableError,
     MissingDependencyError,
@@ -227,7 +227,7 @@ def test_a_loss_of_torchrl_learns_from_it(tmp_path: Path) -> None:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registries as they were, and as they will be again."""
-    monkeypatch.setattr(registered, "_FACTORIES", {})
+    monkeypatch.setattr(load, "_FACTORIES", {})
     theirs_before = dict(their_datasets.utils._DATASET_REGISTRY)
     yield
     their_datasets.utils._DATASET_REGISTRY.clear()
@@ -293,7 +293,7 @@ def test_prefixes_that_cannot_be(registry: None, prefix: str, dataset: Any, word
 
 
 def test_without_torchrl(ds: BaseDatasetExperienceReplay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "offline_data.buffers.torchrl", None)
+    monkeypatch.setitem(sys.modules, "offline_data.buffers.bridges.torchrl", None)
     with pytest.raises(MissingDependencyError) as error:
         ds.to_torchrl()
     assert "offline-data[torchrl]" in str(error.value.hint)

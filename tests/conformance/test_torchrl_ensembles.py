@@ -11,14 +11,14 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers.ensembles import (
+from offline_data.buffers.ensemble import (
     ReplayBufferEnsemble,
     SamplerEnsemble,
     StorageEnsemble,
     WriterEnsemble,
 )
 from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler
-from offline_data.buffers.storages import TensorStorage
+from offline_data.buffers.storage import TensorStorage
 from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.flat import Flat2TED, TED2Flat
+from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers import storages as our_storages
+from offline_data.buffers import storage as our_storages
 from offline_data.buffers import writers as our_writers
 from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
 from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement

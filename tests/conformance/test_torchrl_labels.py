@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from offline_data import DatasetMixture, ReplayBufferEnsemble, n_step, open_dataset
 from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.samplers import PrioritizedSampler, PrioritizedSliceSampler, RandomSampler
-from offline_data.buffers.storages import LazyTensorStorage, ListStorage
+from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.split import split_trajs
+from offline_data.buffers.trajectories import split_trajs
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

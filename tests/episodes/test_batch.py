@@ -56,32 +56,26 @@ def test_rows_point_to_the_observation_before_and_after(lengths: list[int]) -> N
     assert batch.last_rows.tolist() == last
 
 
-@given(st.lists(st.integers(1, 9), max_size=12))
-def test_returns_are_sums_over_each_episode(lengths: list[int]) -> None:
-    expected = [sum(1000.0 * e + t + 1 for t in range(n)) for e, n in enumerate(lengths)]
-    assert batch_of(lengths).returns.tolist() == expected
-
-
-def test_returns_are_summed_in_float64() -> None:
-    batch = batch_of([3])
-    steps = {**batch.steps, ("next", "reward"): np.array([[1], [2.0**24], [1]], np.float32)}
-    returns = batch_of([3], steps=steps).returns
+@pytest.mark.parametrize(
+    ("lengths", "rewards", "expected"),
+    [
+        ([2, 3, 1], [1.0, 2.0, 1001.0, 1002.0, 1003.0, 2001.0], [3.0, 3006.0, 2001.0]),
+        ([3], np.array([1, 2.0**24, 1], np.float32), [2.0**24 + 2]),  # added up in float64
+        ([2, 1], [np.inf, -np.inf, 1.0], [np.nan, 1.0]),  # without a warning
+    ],
+)
+def test_returns_are_sums_over_each_episode(
+    lengths: list[int], rewards: Any, expected: list[float]
+) -> None:
+    steps = {**batch_of(lengths).steps, ("next", "reward"): np.asarray(rewards)[:, None]}
+    returns = batch_of(lengths, steps=steps).returns
     assert returns.dtype == np.float64
-    assert returns.tolist() == [2.0**24 + 2]
+    np.testing.assert_array_equal(returns, expected)
 
 
-def test_rewards_that_are_not_finite_are_summed_without_a_word() -> None:
-    rewards = np.array([[np.inf], [-np.inf], [1.0]])
-    steps = {**batch_of([2, 1]).steps, ("next", "reward"): rewards}
-    np.testing.assert_array_equal(batch_of([2, 1], steps=steps).returns, [np.nan, 1.0])
-
-
-def test_bytes_are_those_of_all_columns() -> None:
+def test_text_is_a_column_and_bytes_are_those_of_all() -> None:
     batch = batch_of([2], episodes={("id",): np.zeros(1, np.int64)})
     assert batch.nbytes == 2 * (8 + 8 + 1 + 1) + 3 * 8 + 8
-
-
-def test_text_is_a_column() -> None:
     words = np.array(["go", None, "stop"], dtype=object)
     assert batch_of([2], observations={OBSERVATION: words}).observations[OBSERVATION] is words
 

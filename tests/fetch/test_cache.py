@@ -17,13 +17,13 @@ from offline_data.fetch.cache import (
     lock_path,
     partial_path,
     read_record,
-    remove_downloads,
-    unless_locked,
     whole_path,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
+from offline_data.files import unless_locked
+from offline_data.store.cache import cache_usage, remove_items
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_what_is_removed_is_gone_but_remembered(
     server.script("/c", Fault(cut_after=300), *[Fault(Answer(b"", 503))] * 9)
     with pytest.raises(NetworkError):
         run_fetch(plan_fetch([RemoteFile("c", (server.at("/c"),))], online), online, limits=quick)
-    assert remove_downloads(list_downloads(online), online) == 2300
+    assert len(remove_items(cache_usage(online).items, online).removed) == 3
     assert list_downloads(online) == ()
     assert not list((online.downloads / "partial").iterdir())
     record = read_record(online, server.at("/a"))
@@ -109,17 +109,6 @@ def test_what_a_host_has_can_be_fetched_again(
     whole: bool, urls: tuple[str, ...], again: bool
 ) -> None:
     assert Download(Path("x"), 1, urls, 0.0, whole).refetchable is again
-
-
-def test_nothing_is_done_under_a_lock_that_is_held(tmp_path: Path) -> None:
-    from filelock import FileLock
-
-    done: list[str] = []
-    lock = tmp_path / "new" / "x.lock"
-    assert unless_locked(lock, lambda: done.append("free"))
-    with FileLock(lock):
-        assert not unless_locked(lock, lambda: done.append("held"))
-    assert done == ["free"]
 
 
 @pytest.fixture
@@ -178,9 +167,9 @@ def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:
     lock = online.downloads / "locks" / f"{part.stem}.lock"
     lock.parent.mkdir()
     with FileLock(lock):
-        assert remove_downloads(list_downloads(online), online) == 0
+        assert remove_items(cache_usage(online).items, online).freed == 0
         assert part.exists()
-    assert remove_downloads(list_downloads(online), online) == 3
+    assert remove_items(cache_usage(online).items, online).freed == 3
     assert not part.exists()
 
 
@@ -211,17 +200,6 @@ def test_assembled_files_have_their_names_and_share_their_bytes(
         assert laid[0].samefile(found[0].path)
     discard(found, online)
     assert laid[0].read_bytes() == b"a" * 1000
-
-
-def test_what_has_the_name_already_is_replaced_not_written_to(
-    server: FileServer, online: Settings, tmp_path: Path
-) -> None:
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "old").write_bytes(b"old")
-    (tmp_path / "raw" / "a").hardlink_to(tmp_path / "old")
-    assemble(fetch(server, online, "a"), tmp_path)
-    assert (tmp_path / "raw" / "a").read_bytes() == b"a" * 1000
-    assert (tmp_path / "old").read_bytes() == b"old"
 
 
 def test_a_symlink_where_a_hard_link_cannot_be(

@@ -1,8 +1,10 @@
+"""Documents and listings that are asked for, and what offline mode leaves."""
+
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -13,33 +15,21 @@ from offline_data.errors import (
     NetworkError,
     NotFoundError,
     OfflineDataError,
+    OfflineError,
 )
 from offline_data.fetch.client import get_json
-from offline_data.testing.gcs_server import GcsServer
+from offline_data.fetch.files import RemoteFile, assemble
+from offline_data.fetch.gcs import list_bucket
+from offline_data.fetch.hub import hub_api
+from offline_data.fetch.plan import plan_fetch
+from offline_data.fetch.run import run_fetch
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offline_data.config import Settings
     from offline_data.fetch.retry import FetchLimits
-
-GCS = "https://storage.googleapis.com"
-
-
-def test_a_listing_of_a_bucket_page_by_page(online: Settings, quick: FetchLimits) -> None:
-    objects = {f"door/{number}/x y.json": bytes([number]) for number in range(5)}
-    with GcsServer({"minari": objects}, page_size=2) as server:
-        settings = replace(online, mirrors=(server.mirror,))
-        url, names = f"{GCS}/storage/v1/b/minari/o?prefix=door/", []
-        page = get_json(url, settings, limits=quick)
-        names += page["items"]
-        while "nextPageToken" in page:
-            token = page["nextPageToken"]
-            page = get_json(f"{url}&pageToken={quote(token)}", settings, limits=quick)
-            names += page["items"]
-    assert [item["name"] for item in names] == list(objects)
-    assert {(item["size"], item["md5Hash"]) for item in names[:1]} == {
-        ("1", "k7iFrf4NoInN9jSQT9WfcQ==")
-    }
 
 
 @pytest.mark.parametrize(
@@ -70,3 +60,53 @@ def test_a_mirror_that_fails_is_passed_over(online: Settings, quick: FetchLimits
     with FileServer({"/list": b"[7]"}) as server:
         settings = replace(online, mirrors=((server.url, "http://127.0.0.1:9"),))
         assert get_json(server.at("/list"), settings, limits=quick) == [7]
+
+
+@pytest.fixture
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        pytest.fail("a socket was opened in offline mode")
+
+    for name in ("socket", "create_connection", "getaddrinfo", "socketpair"):
+        monkeypatch.setattr(socket, name, refuse)
+
+
+@pytest.mark.parametrize("url", ["http://host.example/a", "hf://datasets/u/n@c/a"])
+def test_what_is_not_here_is_named_without_a_socket(
+    url: str, online: Settings, no_sockets: None
+) -> None:
+    offline = replace(online, offline=True)
+    with pytest.raises(OfflineError, match=f"a.hdf5 is not on this disk.*{url}") as caught:
+        run_fetch(plan_fetch([RemoteFile("a.hdf5", (url,))], offline), offline)
+    assert "--offline" in str(caught.value.hint)
+    with pytest.raises(OfflineError, match=r"host\.example"):
+        get_json("http://host.example/list", offline)
+    with pytest.raises(OfflineError, match=r"^A listing is .* would come from https://"):
+        list_bucket("gs://open-x/a", offline)
+    with pytest.raises(OfflineError, match="offline mode"):
+        hub_api(offline)
+
+
+def test_what_is_here_works_without_a_socket(
+    online: Settings, content: bytes, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with FileServer({"/a": content}) as server:
+        files = [RemoteFile("sub/a.hdf5", (server.at("/a"),), len(content))]
+        run_fetch(plan_fetch(files, online), online)
+    request.getfixturevalue("no_sockets")
+    offline = replace(online, offline=True)
+    found = run_fetch(plan_fetch(files, offline), offline)
+    assemble(found, tmp_path / "raw")
+    assert (tmp_path / "raw/sub/a.hdf5").read_bytes() == content
+
+
+def test_a_mirror_on_this_machine_works_offline(
+    online: Settings, content: bytes, tmp_path: Path, no_sockets: None
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    mirrors = (("http://host.example", tmp_path.as_uri()),)
+    offline = replace(online, offline=True, mirrors=mirrors)
+    plan = plan_fetch([RemoteFile("a.hdf5", ("http://host.example/a",))], offline)
+    (found,) = run_fetch(plan, offline)
+    assert found.path == tmp_path / "a"
+    assert found.failed == ()

@@ -8,18 +8,18 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_data.disk import boot_id
 from offline_data.errors import AccessError, NetworkError
 from offline_data.fetch import cache as cache_module
 from offline_data.fetch import download as download_module
 from offline_data.fetch.cache import PartialState, partial_path, state_path
 from offline_data.fetch.download import BackgroundWorker, PartialFile
 from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.files import boot_id
 from offline_data.testing.servers import Answer, Fault, FileServer
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert path == tmp_path / "key.json"
     path.write_bytes(STATE.encode())
     assert PartialState.read(path) == STATE
+    assert PartialState.read(tmp_path / "other.json") == PartialState()
 
 
 @pytest.mark.parametrize(
@@ -61,10 +62,6 @@ def test_what_a_state_does_not_say_is_not_known(
     path = tmp_path / "key.json"
     path.write_bytes(content)
     assert PartialState.read(path) == expected
-
-
-def test_a_missing_state_says_nothing(tmp_path: Path) -> None:
-    assert PartialState.read(tmp_path / "key.json") == PartialState()
 
 
 @pytest.mark.parametrize(
@@ -94,11 +91,11 @@ def test_the_running_system_is_named_alike_every_time(
 ) -> None:
     assert boot_id() == boot_id() != ""
     missing: Any = tmp_path / "boot_id"
-    monkeypatch.setattr("offline_data.disk._BOOT_ID", missing)
+    monkeypatch.setattr("offline_data.files._BOOT_ID", missing)
     assert boot_id() is None
 
 
-PATH = "/set/door.hdf5"
+SET = "/set/door.hdf5"
 DOWN = [Fault(Answer(b"", 503))] * 9
 ANOTHER = "00000000-another-boot"
 PUBLISHED = RemoteFile("door.hdf5", ("http://host/x",))
@@ -159,20 +156,6 @@ def test_synced_bytes_are_noted_while_the_rest_still_comes(
     assert durable == [0, 80_000, 80_000, 160_000, 160_000]
 
 
-def test_bytes_are_synced_before_the_state_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda _: done.append("synced"))
-    monkeypatch.setattr(download_module, "write_durably", lambda *_: done.append("noted"))
-    with open_part(tmp_path / "key.part") as part:
-        part.start("http://host/x", '"tag"', None)
-        part.append(b"content")
-        part.secure()
-        part.secure()
-    assert done == ["synced", "noted"]
-
-
 def test_a_state_that_takes_the_place_of_another_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +173,7 @@ def test_a_state_that_takes_the_place_of_another_is_synced(
 
 def cut_part(server: FileServer, online: Settings, file: RemoteFile, fetch: Fetch) -> Path:
     """Leave the first 150,000 bytes of a file, as a failed fetch does."""
-    server.script(PATH, Fault(cut_after=150_000), *DOWN)
+    server.script(SET, Fault(cut_after=150_000), *DOWN)
     with pytest.raises(NetworkError):
         fetch(file, online)
     server.clear_script()
@@ -230,7 +213,7 @@ def test_bytes_that_a_crash_took_end_in_the_right_file(
     fetch: Fetch,
 ) -> None:
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}" if told == "sha256" else None
-    file = RemoteFile("door.hdf5", (server.at(PATH),), digest=digest)
+    file = RemoteFile("door.hdf5", (server.at(SET),), digest=digest)
     part = cut_part(server, online, file, fetch)
     assert PartialState.read(part).durable == (0 if digest else 150_000)
     said, durable = STATES[which]
@@ -248,7 +231,7 @@ def test_bytes_that_a_crash_took_end_in_the_right_file(
 def test_what_was_not_synced_is_kept_while_the_system_runs(
     server: FileServer, online: Settings, content: bytes, fetch: Fetch
 ) -> None:
-    file = RemoteFile("door.hdf5", (server.at(PATH),))
+    file = RemoteFile("door.hdf5", (server.at(SET),))
     part = cut_part(server, online, file, fetch)
     state_path(part).write_bytes(replace(PartialState.read(part), durable=0).encode())
     assert fetch(file, online).path.read_bytes() == content
@@ -290,24 +273,8 @@ def test_a_disk_that_once_failed_to_sync_is_not_believed_later(
 
     monkeypatch.setattr(os, "fsync", fail_once)
     with pytest.raises(AccessError, match="Input/output error"):
-        fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
+        fetch(RemoteFile("door.hdf5", (server.at(SET),)), online)
     assert named() == []
-
-
-def test_a_part_that_cannot_be_read_leaves_no_open_file(tmp_path: Path) -> None:
-    (tmp_path / "key.part").write_bytes(b"content")
-
-    class StoppedError(Exception):
-        pass
-
-    def stop(_: int) -> None:
-        raise StoppedError
-
-    published = replace(PUBLISHED, digest="md5:" + "0" * 32)
-    before = len(list(Path("/dev/fd").iterdir()))
-    with pytest.raises(StoppedError), PartialFile(tmp_path / "key.part", published, stop):
-        pass
-    assert len(list(Path("/dev/fd").iterdir())) == before
 
 
 def wait_for(event: Event) -> None:
@@ -330,28 +297,6 @@ def test_calls_are_made_in_order_in_another_thread() -> None:
     assert seen == [0, 1, 2]
 
 
-def test_nobody_gets_further_ahead_than_allowed() -> None:
-    go = Event()
-    worker = BackgroundWorker(limit=2)
-    worker.put(lambda: wait_for(go))
-    ahead: list[int] = []
-
-    def put_many() -> None:
-        for number in range(6):
-            worker.put(lambda: None)
-            ahead.append(number)
-
-    caller = Thread(target=put_many, daemon=True)
-    caller.start()
-    caller.join(0.2)
-    # one runs or is about to, two wait
-    assert len(ahead) in {2, 3}
-    go.set()
-    caller.join(5)
-    worker.close()
-    assert ahead == list(range(6))
-
-
 def test_a_failure_is_told_and_ends_the_calls_after_it() -> None:
     def fail() -> None:
         raise OSError(5, "the first failure")
@@ -364,10 +309,3 @@ def test_a_failure_is_told_and_ends_the_calls_after_it() -> None:
         worker.wait()
     worker.close()
     assert seen == [1]
-
-
-def test_nothing_put_means_nothing_to_wait_for() -> None:
-    worker = BackgroundWorker(limit=1)
-    worker.wait()
-    worker.close()
-    assert worker.idle

@@ -1,4 +1,4 @@
-"""Hosts that go wrong: the right bytes or a clear error, and never a wrong file."""
+"""Hosts that go wrong, by any fault and in any order: the right bytes or a clear error, never a wrong file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from offline_data.config import Settings
 from offline_data.errors import (
@@ -161,16 +164,43 @@ def test_a_file_that_is_not_as_published_gets_no_name(
     assert left() == []
 
 
-def test_a_web_page_is_refused_even_where_nothing_is_published(
-    server: FileServer, online: Settings, named: Names, fetch: Fetch
+STEPS = st.sampled_from(
+    [
+        Fault(cut_after=0),
+        Fault(cut_after=1),
+        Fault(cut_after=40_000),
+        Fault(cut_after=150_000),
+        Fault(Answer(b"", 503)),
+        Fault(ignore_range=True, cut_after=90_000),
+        Fault(claimed_length=100_000),
+        Fault(HTML),
+        Fault(Answer(b"", 404)),
+        Fault(Answer(b"no such range", 416, {"Content-Range": "bytes */5"})),
+    ]
+)
+
+
+@hypothesis_settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(faults=st.lists(STEPS, max_size=6), digest=st.booleans(), validators=st.booleans())
+def test_any_order_of_faults_ends_in_the_right_bytes_or_in_an_error(
+    faults: list[Fault],
+    digest: bool,
+    validators: bool,
+    content: bytes,
+    tmp_path_factory: pytest.TempPathFactory,
+    fetch: Fetch,
 ) -> None:
-    server.script(PATH, Fault(HTML))
-    with pytest.raises(IntegrityError, match="web page"):
-        fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
-    assert named() == []
-
-
-def test_a_git_lfs_pointer_is_called_one(online: Settings, fetch: Fetch) -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
-    with FileServer({PATH: pointer}) as server, pytest.raises(IntegrityError, match="LFS pointer"):
-        fetch(RemoteFile("door.hdf5", (server.at(PATH),), magic=MAGIC), online)
+    settings = Settings(root=tmp_path_factory.mktemp("any"))
+    told = published(content, "all" if digest else "size")
+    with FileServer({PATH: content}, validators=validators) as server:
+        server.script(PATH, *faults)
+        file = RemoteFile("door.hdf5", (server.at(PATH),), *told)
+        try:
+            found = fetch(file, settings)
+        except (NetworkError, NotFoundError, IntegrityError):
+            assert sorted((settings.downloads / "sha256").glob("*/*")) == []
+            server.clear_script()
+            found = fetch(file, settings)
+        assert found.path.read_bytes() == content

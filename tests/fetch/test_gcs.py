@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -19,18 +18,15 @@ from offline_data.errors import (
     AuthError,
     FormatError,
     IntegrityError,
-    NetworkError,
     NotFoundError,
     OfflineDataError,
-    OfflineError,
     UsageError,
 )
 from offline_data.fetch.gcs import BucketObject, GcsListing, list_bucket
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.gcs_server import GcsServer
-from offline_data.testing.servers import Answer, Fault, Request
+from offline_data.testing.servers import Answer, Fault, GcsServer, Request
 
 URL = "https://storage.googleapis.com/storage/v1/b/open-x/o?prefix=door"
 LISTING = GcsListing("open-x", "door")
@@ -65,11 +61,6 @@ def test_a_page() -> None:
     assert item.digest == "crc32c:00000000"
     neither = {key: value for key, value in composed.items() if key != "crc32c"}
     assert LISTING.read_page(page(neither), URL).objects[0].digest is None
-
-
-def test_the_last_page_and_an_empty_one() -> None:
-    assert LISTING.read_page(b'{"kind": "storage#objects"}', URL).objects == ()
-    assert LISTING.read_page(b'{"kind": "storage#objects"}', URL).token is None
 
 
 def test_urls_of_pages() -> None:
@@ -298,48 +289,6 @@ def test_names_that_are_no_paths_are_listed_and_not_fetched(
         item.file("door/")
 
 
-def test_a_file_of_an_object() -> None:
-    item = BucketObject("pen/a", 3, "md5:x", "7", "https://host.example/b/pen/a")
-    file = item.file("pen/", b"\x89HDF")
-    assert (file.path, file.urls) == ("a", ("https://host.example/b/pen/a",))
-    assert (file.size, file.digest, file.magic) == (3, "md5:x", b"\x89HDF")
-    with pytest.raises(IntegrityError):
-        item.file("pen/a")
-
-
-HTML = Answer(b"<!DOCTYPE html><title>Log in</title>", headers={"Content-Type": "text/html"})
-FAULTS: dict[str, tuple[list[Fault], type[OfflineDataError] | None]] = {
-    "503, then cut": ([Fault(Answer(b"", 503)), Fault(cut_after=50)], None),
-    "404": ([Fault(Answer(b"", 404))] * 9, NotFoundError),
-    "403": ([Fault(Answer(b"", 403))] * 9, AuthError),
-    "401": ([Fault(Answer(b"", 401))] * 9, AuthError),
-    "301 without a place": ([Fault(Answer(b"", 301))] * 9, NetworkError),
-    "500 for ever": ([Fault(Answer(b"", 500))] * 9, NetworkError),
-    "a web page": ([Fault(HTML)] * 9, FormatError),
-    "nothing": ([Fault(Answer(b""))] * 9, FormatError),
-    "cut off without a word": ([Fault(Answer(b'{"kind": "storage#obj'))] * 9, FormatError),
-}
-
-
-@pytest.mark.parametrize("case", FAULTS)
-def test_faults_are_survived_or_named(
-    case: str, online: Settings, quick: FetchLimits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults, error = FAULTS[case]
-    listing = f"/storage/v1/b/{BUCKET}/o"
-    with GcsServer({BUCKET: OBJECTS}, page_size=3) as server:
-        monkeypatch.setattr("offline_data.fetch.gcs.HOST", server.url)
-        server.script(listing, *faults)
-        if error is None:
-            found = list_bucket(f"gs://{BUCKET}/door/", online, limits=quick)
-            assert [item.name for item in found] == sorted(OBJECTS)
-            return
-        with pytest.raises(error, match=rf"{server.url}{listing}\?prefix=door") as caught:
-            list_bucket(f"gs://{BUCKET}/door/", online, limits=quick)
-    assert type(caught.value) is error
-    assert caught.value.hint
-
-
 @pytest.mark.parametrize(
     ("status", "error", "hint"),
     [(404, NotFoundError, "name right"), (401, AuthError, "lets nobody list it")],
@@ -441,14 +390,3 @@ def test_names_beside_the_prefix_are_damage(
 def test_what_is_no_bucket(url: str, online: Settings) -> None:
     with pytest.raises(UsageError, match="expected gs://BUCKET/PREFIX"):
         list_bucket(url, online)
-
-
-def test_offline_opens_no_socket(online: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> NoReturn:
-        pytest.fail("a socket was opened in offline mode")
-
-    for name in ("socket", "create_connection", "getaddrinfo"):
-        monkeypatch.setattr(socket, name, refuse)
-    with pytest.raises(OfflineError, match=r"^A listing is .* would come from https://") as caught:
-        list_bucket("gs://open-x/a", replace(online, offline=True))
-    assert str(caught.value.hint).endswith("without --offline (and without OFFLINE_DATA_OFFLINE)")

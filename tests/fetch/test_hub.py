@@ -20,8 +20,7 @@ from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.hub import hub_api, hub_errors, parse_hub_url
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
-from offline_data.testing.hub_server import HubServer
-from offline_data.testing.servers import Answer, Fault, FileServer, Request
+from offline_data.testing.servers import Answer, Fault, FileServer, HubServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,14 +91,6 @@ def test_files_arrive_and_nothing_else_stays(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_here_needs_no_hub(settings: Settings, commit: str, hub: HubServer) -> None:
-    file = RemoteFile("x", (at(commit),))
-    first = fetch(settings, file)
-    asked = len(hub.requests)
-    assert fetch(replace(settings, offline=True), file) == first
-    assert len(hub.requests) == asked
-
-
 def test_the_users_own_cache_is_used_and_left_alone(
     settings: Settings, commit: str, hub: HubServer, users_cache: Path, content: bytes
 ) -> None:
@@ -130,14 +121,6 @@ def test_a_damaged_file_in_the_users_cache_is_passed_over(
     (found,) = fetch(settings, wanted, progress=tally)
     assert found.path.read_bytes() == content
     assert len(tally.notes) == 1
-
-
-def test_offline_names_the_file_and_what_to_do(settings: Settings, commit: str) -> None:
-    with pytest.raises(OfflineError, match=r"door\.hdf5 is not on this disk") as caught:
-        fetch(replace(settings, offline=True), RemoteFile("door.hdf5", (at(commit),)))
-    assert "--offline" in str(caught.value.hint)
-    with pytest.raises(OfflineError, match="offline mode"):
-        hub_api(replace(settings, offline=True))
 
 
 @pytest.mark.parametrize(
@@ -198,16 +181,6 @@ def test_a_hub_that_is_down_is_a_network_error_and_a_mirror_helps(
         assert (found.path.read_bytes(), found.url) == (content, mirror.at(f"/m/{BIG}"))
 
 
-def test_a_server_error_while_the_bytes_come(
-    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
-) -> None:
-    blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
-    hub.always(blob, Fault(Answer(b"", 500)))
-    with pytest.raises(NetworkError, match="500"):
-        fetch(settings, RemoteFile("x", (at(commit),)), limits=quick)
-    assert not (settings.downloads / "sha256").exists()
-
-
 def test_a_cut_is_gone_on_with_behind_the_redirect(
     settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
 ) -> None:
@@ -218,21 +191,6 @@ def test_a_cut_is_gone_on_with_behind_the_redirect(
     assert found.url == at(commit)
     asked = [request.headers.get("range") for request in hub.requests if request.path == blob]
     assert asked == [None, "bytes=70000-", "bytes=70000-", "bytes=160000-"]
-
-
-def test_a_part_of_another_process_is_gone_on_with(
-    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
-) -> None:
-    blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
-    file = RemoteFile("x", (at(commit),), len(content))
-    hub.script(blob, Fault(cut_after=70_000), *[Fault(Answer(b"", 503))] * 9)
-    with pytest.raises(NetworkError, match="503"):
-        fetch(settings, file, limits=quick)
-    hub.clear_script()
-    assert plan_fetch([file], settings).steps[0].action == "resume"
-    (found,) = fetch(settings, file, limits=quick)
-    assert found.path.read_bytes() == content
-    assert hub.requests[-1].headers["range"] == "bytes=70000-"
 
 
 @pytest.mark.parametrize("path", [BIG, SMALL])
@@ -253,16 +211,6 @@ def test_what_the_hub_publishes_is_compared_where_the_listing_said_nothing(
     assert not (settings.downloads / "sha256").exists()
 
 
-def test_a_busy_hub_is_asked_again(
-    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
-) -> None:
-    where = f"/datasets/{REPO}/resolve/{commit}/{BIG}"
-    busy = Fault(Answer(b"", 429, {"Retry-After": "0"}))
-    hub.script(where, busy, Fault(Answer(b"", 500)))
-    (found,) = fetch(settings, RemoteFile("x", (at(commit),)), limits=quick)
-    assert found.path.read_bytes() == content
-
-
 def test_a_token_goes_to_the_hub_and_not_where_it_sends_us(
     folder: Path, online: Settings, content: bytes, quick: FetchLimits
 ) -> None:
@@ -279,16 +227,6 @@ def test_a_token_goes_to_the_hub_and_not_where_it_sends_us(
         assert found.path.read_bytes() == content
         assert hub.requests[-1].headers["authorization"] == "Bearer right"
         assert [request.headers.get("authorization") for request in cdn.requests] == [None]
-
-
-@pytest.mark.parametrize("wrong", [{"size": 5}, {"magic": b"PAR1"}, {"digest": "md5:" + "0" * 32}])
-def test_a_file_that_is_not_as_published_gets_no_name(
-    wrong: dict[str, Any], settings: Settings, commit: str
-) -> None:
-    with pytest.raises(IntegrityError, match=f"datasets/{REPO}/resolve"):
-        fetch(settings, replace(RemoteFile("x", (at(commit),)), **wrong))
-    assert not list((settings.downloads / "partial").iterdir())
-    assert not (settings.downloads / "sha256").exists()
 
 
 def test_listings_through_the_api(

@@ -26,7 +26,6 @@ from offline_data.fetch.hub import list_hub
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
-from offline_data.paths import check_relative
 from offline_data.testing.servers import Answer, Fault, FileServer
 from tests.fetch.conftest import MAGIC
 
@@ -232,13 +231,6 @@ def test_what_is_no_plain_file_in_a_mirrors_folder_is_passed_over(
     assert found.failed[0].startswith("this machine: There is no door.hdf5 at")
 
 
-def test_it_is_an_error_where_there_is_no_other_place(tmp_path: Path, fetch: Fetch) -> None:
-    make("FIFO", tmp_path / "door.hdf5")
-    file = RemoteFile("door.hdf5", ((tmp_path / "door.hdf5").as_uri(),))
-    with pytest.raises(NotFoundError, match="is not a plain file"):
-        fetch(file, Settings(root=tmp_path / "root"))
-
-
 def test_a_folder_whose_name_is_no_text(
     server: FileServer, content: bytes, tmp_path: Path, fetch: Fetch
 ) -> None:
@@ -275,12 +267,6 @@ def test_a_proxy_that_is_none(
         fetch(RemoteFile("door.hdf5", ("http://published.example/door.hdf5",)), online)
     assert caught.value.code in {"usage", "network"}
     assert "hush" not in f"{caught.value}{caught.value.hint}"
-
-
-@pytest.mark.parametrize("name", ["a" * 256, "a/" * 2100 + "b", "a\udc80b", "\ud800", "", "a\0b"])
-def test_names_that_no_file_can_have(name: str) -> None:
-    with pytest.raises(IntegrityError, match="is named"):
-        check_relative(name)
 
 
 def test_a_listing_of_the_hub_that_never_ends(

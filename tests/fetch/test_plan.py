@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_data.disk import boot_id
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.fetch.cache import (
     FetchRecord,
@@ -17,6 +16,7 @@ from offline_data.fetch.cache import (
 )
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FileStep, plan_fetch
+from offline_data.files import boot_id
 
 if TYPE_CHECKING:
     from offline_data.config import Settings
@@ -46,6 +46,7 @@ def test_nothing_is_touched(online: Settings) -> None:
 
 def test_what_is_here_is_kept(online: Settings) -> None:
     put(online)
+    assert step(FILE, online, force=True).action == "replace"
     kept = step(FILE, online)
     assert (kept.action, kept.wanted, kept.path) == ("keep", 0, whole_path(online, SHA))
 
@@ -72,11 +73,6 @@ def test_a_file_that_lost_bytes_is_not_kept(online: Settings) -> None:
     put(online, b"abcd")
     found = step(FILE, online)
     assert (found.action, found.path) == ("fetch", None)
-
-
-def test_force_replaces(online: Settings) -> None:
-    put(online)
-    assert step(FILE, online, force=True).action == "replace"
 
 
 def test_the_same_content_from_elsewhere_is_kept(online: Settings) -> None:
@@ -141,7 +137,23 @@ def test_a_plan_reads_well(online: Settings) -> None:
     assert lines[3].endswith(f" free in {online.downloads}")
 
 
-@pytest.mark.parametrize("path", ["../x", "/x", "a/../b", "", "a//b", ".", "a\\b", "a\0b", "a\nb"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "/x",
+        "a/../b",
+        "",
+        "a//b",
+        ".",
+        "a\\b",
+        "a\0b",
+        "a\nb",
+        "a" * 256,
+        "a/" * 2100 + "b",
+        "a\udc80b",
+    ],
+)
 def test_paths_that_leave_their_folder_are_refused(path: str, online: Settings) -> None:
     with pytest.raises(IntegrityError, match="relative path"):
         plan_fetch([replace(FILE, path=path)], online)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import offline_data.fetch
-from offline_data.disk import boot_id
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.retry import FetchLimits
 from offline_data.fetch.run import run_fetch
+from offline_data.files import boot_id
 from offline_data.testing.servers import Fault, FileServer
 
 if TYPE_CHECKING:

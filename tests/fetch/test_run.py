@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_data import disk
+from offline_data import files
 from offline_data.config import Settings
 from offline_data.errors import (
     AccessError,
@@ -74,28 +74,6 @@ def test_a_changed_file_is_refused_unless_forced(
     assert fetch(file, online).path.read_bytes() == changed
 
 
-def test_force_fetches_again(
-    server: FileServer, online: Settings, content: bytes, fetch: Fetch
-) -> None:
-    file = RemoteFile("door.hdf5", (server.at(PATH),))
-    fetch(file, online)
-    assert fetch(file, online, force=True).path.read_bytes() == content
-    assert len(server.requests) == 2
-
-
-def test_too_little_space_is_found_before_anything_is_asked(
-    server: FileServer,
-    online: Settings,
-    content: bytes,
-    monkeypatch: pytest.MonkeyPatch,
-    fetch: Fetch,
-) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda _: len(content) - 1)
-    with pytest.raises(NoSpaceError, match=r"195\.3 KiB"):
-        fetch(RemoteFile("door.hdf5", (server.at(PATH),), len(content)), online)
-    assert server.requests == []
-
-
 def test_too_little_space_is_found_when_the_host_says_the_size(
     server: FileServer,
     online: Settings,
@@ -104,7 +82,7 @@ def test_too_little_space_is_found_when_the_host_says_the_size(
     fetch: Fetch,
     left: Names,
 ) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda _: len(content) - 1)
+    monkeypatch.setattr(files, "free_bytes", lambda _: len(content) - 1)
     with pytest.raises(NoSpaceError, match=r"door\.hdf5"):
         fetch(RemoteFile("door.hdf5", (server.at(PATH),)), online)
     assert left() == []
@@ -122,7 +100,7 @@ def test_a_disk_that_becomes_full_leaves_nothing_behind(
 
     def full(self: PartialFile, block: bytes) -> None:
         if self.size > 50_000:
-            with disk.disk_errors(self.path):
+            with files.disk_errors(self.path):
                 raise OSError(errno.ENOSPC, "No space left on device")
         original(self, block)
 

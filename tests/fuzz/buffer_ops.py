@@ -28,7 +28,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from offline_data.errors import UsageError
 
 STORAGES = (LazyTensorStorage, LazyMemmapStorage, ListStorage)

@@ -183,11 +183,8 @@ def _be_child(function: Callable[[], Any], folder: Path) -> None:
 
 def run_command(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Run one command line in this process."""
-    from offline_data.ingest import parsing
     from offline_data_cli.main import main
-    from tests.fuzz.forked import ForkedChild
 
-    parsing.Child = ForkedChild  # type: ignore[attr-defined]
     return main(list(line))
 
 

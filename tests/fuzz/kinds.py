@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.testing.d4rl_toy import ToyD4RL, columns_of, write_d4rl_hdf5
-from offline_data.testing.minari_toy import STORAGES, write_minari
-from offline_data.testing.minari_values import box, discrete, toy_episode
+from offline_data.testing.minari_toy import STORAGES, box, discrete, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.fuzz.disk import Stored, read_dataset
 from tests.fuzz.harness import EXIT_CODES, PASSWORD, SECRET, Kind, Plan, plan_of, run_command
@@ -33,7 +32,7 @@ from tests.fuzz.manifest_variants import variants
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.oracles import Transition
 
@@ -153,6 +152,12 @@ def _known(stored: Stored) -> Any:
     return known
 
 
+def _converted(found: Any, expected: Any) -> bool:
+    """Return True for the same numbers in the type that the first episode has them in."""
+    numbers = found.dtype.kind in "biuf" and expected.dtype.kind in "biuf"
+    return numbers and found.shape == expected.shape and found.tolist() == expected.tolist()
+
+
 def _same(found: Any, expected: Any) -> bool:
     """Return True if two arrays have the same type and values, NaN being equal to NaN."""
     one, other = np.asarray(found), np.asarray(expected)
@@ -233,9 +238,11 @@ def prepare_minari(seed: int, folder: Path) -> Plan:
     secret = _secret_hdf5(folder)
     for _ in range(random.choice((0, 1, 1, 2))):
         path = random.choice(files)
-        if path.suffix == ".json" and path.is_file():
+        if path.is_file() and random.random() < 0.07:
+            _instead(random, path)
+        elif path.suffix == ".json" and path.is_file():
             spoil_json_file(random, path)
-        elif path.suffix == ".hdf5" and random.random() < 0.7:
+        elif path.suffix == ".hdf5" and path.is_file() and random.random() < 0.7:
             spoil_hdf5(random, path, secret)
         else:
             _spoil_file(random, path)
@@ -243,7 +250,7 @@ def prepare_minari(seed: int, folder: Path) -> Plan:
 
 
 def _spoil_file(random: Random, path: Path) -> None:
-    if path.is_dir():  # by an earlier change
+    if not path.is_file():  # by an earlier change
         return
     kind = random.randrange(6)
     if kind == 0:
@@ -265,10 +272,14 @@ def check_minari(folder: Path, _plan: Plan, codes: list[int | None]) -> str | No
 
     dataset = _only_dataset(folder)
     manifest = json.loads((dataset / "manifest.json").read_text())
-    dropped = {leaf["key"] for leaf in manifest["dropped"]}
+    dropped = {leaf["key"].replace("_index_", "") for leaf in manifest["dropped"]}
     truth = minari_episodes(folder / "case" / "in")
-    return compare_minari(truth, read_dataset(dataset), dropped)
+    return compare_minari(truth, read_dataset(dataset), dropped, " ".join(manifest["notes"]))
 
+
+NO_FIRST = "has no row before the first action"
+FIRST_LEFT = "that row is left out"
+MISSING = "is missing in some episodes"
 
 _SECTIONS = {
     "observations": ("observation",),
@@ -281,9 +292,13 @@ _SECTIONS = {
 
 
 def compare_minari(
-    truth: Iterator[dict[str, Any]], stored: Stored, dropped: set[str]
+    truth: Iterator[dict[str, Any]], stored: Stored, dropped: set[str], notes: str
 ) -> str | None:
-    """Name the first leaf on disk that is not the source's own, or None."""
+    """Name the first leaf on disk that is not the source's own, or None.
+
+    Infos of an episode may have a row before the first action where those of the first episode have
+    none, or the other way round: a note says what became of it.
+    """
     starts, lengths = stored.episodes[("start",)], stored.episodes[("length",)]
     episodes = list(truth)
     if len(episodes) != len(starts):
@@ -293,22 +308,40 @@ def compare_minari(
         for name, expected in leaves.items():
             section, *rest = name.split("/")
             key = (*_SECTIONS[section], *rest)
+            if expected is None:
+                if name not in dropped:
+                    return f"episode {number}: {name} is too large, and not named as dropped"
+                continue
+            if section == "infos" and (np.ndim(expected) == 0 or not len(expected)):
+                if name not in dropped and MISSING not in notes:
+                    return f"episode {number}: {name} has no rows, and no note says so"
+                continue
+            if expected.dtype.kind == "S":
+                expected = np.char.decode(expected).astype(object)
+            if section == "infos" and key not in stored.before:  # those of actions only
+                key = ("next", *key)
             if key in stored.before:
                 last = stored.after[key][rows][-1:]
                 found = np.concatenate([stored.before[key][rows], last])
-                if not stored.episodes[("final_observation",)][number]:
+                if section == "infos" and len(expected) == len(found) - 1 and NO_FIRST in notes:
+                    found = found[1:]
+                elif not stored.episodes[("final_observation",)][number]:
                     found = found[: len(expected)]
             elif key in stored.steps:
                 found = stored.steps[key][rows]
+                if section == "infos" and len(expected) == len(found) + 1 and FIRST_LEFT in notes:
+                    expected = expected[1:]
             elif name in dropped:
                 continue
             else:
                 return f"episode {number}: {name} is neither kept nor named as dropped"
             if key in {_SECTIONS["rewards"], _SECTIONS["terminations"], _SECTIONS["truncations"]}:
                 found = found[:, 0]
+            if section in {"terminations", "truncations"}:
+                expected = expected.astype(bool)  # of any type in the file
             if key == _SECTIONS["truncations"]:  # an episode without an end flag is truncated
                 found, expected = found[:-1], expected[:-1]
-            if not _same(found, expected):
+            if not _same(found, expected) and not (number and _converted(found, expected)):
                 return f"episode {number}: {name} is {found!r}, expected {expected!r}"
     return None
 
@@ -442,6 +475,10 @@ def prepare_archive(seed: int, folder: Path) -> Plan:
     kind = random.choice(("zip", "tar", "tar.gz", "tar.xz", "gz", "npy", "npz", "pickle"))
     tree = {f"{n}/x{n}": random.randbytes(random.choice((0, 7, 600))) for n in range(3)}
     array = np.arange(24, dtype=random.choice(("f4", "i8", "u1", "f2"))).reshape(4, 6)
+    hostile = kind in _HOSTILE and random.random() < 0.4
+    if hostile:
+        (folder / "in").write_bytes(_HOSTILE[kind](random))
+        return Plan(((kind,),), (frozenset({5}),), publishes=False, facts={"kind": kind})
     content = _archive_of(kind, tree, array, random)
     spoiled = random.random() < 0.9
     data = spoil_bytes(random, content, head=600) if spoiled else content
@@ -480,6 +517,70 @@ def _archive_of(kind: str, tree: dict[str, bytes], array: Any, random: Random) -
         values = {"steps": [{"a": array, "r": np.float32(1.5)}, (1, "x", b"y")], "tree": tree}
         return pickle.dumps(values, random.randrange(6))
     return out.getvalue()
+
+
+_OUTSIDE = ("../x", "/x", "a/../../x", "..", "a/..")
+
+
+def _hostile_tar(random: Random) -> bytes:
+    """A tar with a member that leads out, is no file, is there twice, or is too large."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo("a/x")
+        kind = random.choice(("name", "link", "hard", "fifo", "device", "twice", "large"))
+        if kind == "name":
+            info.name = random.choice(_OUTSIDE)
+        elif kind in {"link", "hard"}:
+            info.type = tarfile.SYMTYPE if kind == "link" else tarfile.LNKTYPE
+            info.linkname = random.choice(("/etc/passwd", "../../secret.txt", "a/x", "."))
+        elif kind == "fifo":
+            info.type = tarfile.FIFOTYPE
+        elif kind == "device":
+            info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 5
+        elif kind == "large":
+            info.size = (1 << 20) + 1
+        archive.addfile(info, io.BytesIO(bytes(info.size)))
+        if kind == "twice":
+            archive.addfile(info, io.BytesIO())
+    return out.getvalue()
+
+
+def _hostile_zip(random: Random) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", 8) as archive:
+        kind = random.choice(("name", "link", "bomb"))
+        info = zipfile.ZipInfo("a/x")
+        if kind == "link":
+            info.external_attr = 0o120777 << 16
+        elif kind == "name":
+            info.filename = random.choice(_OUTSIDE)
+        archive.writestr(info, bytes(3 << 20 if kind == "bomb" else 3), 8)
+    return out.getvalue()
+
+
+class _Call:
+    """Pickled as a call of a function that no reader may call."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+
+    def __reduce__(self) -> Any:
+        calls = (
+            (os.system, ("touch case/root/made",)),
+            (eval, ("open('case/root/made', 'w')",)),
+            (Path.touch, (Path("case/root/made"),)),
+            (exec, ("import os; os.mkdir('case/root/made')",)),
+            (np.load, ("in",)),
+        )
+        return self.random.choice(calls)
+
+
+_HOSTILE: dict[str, Callable[[Random], bytes]] = {
+    "tar": _hostile_tar,
+    "tar.gz": lambda random: gzip.compress(_hostile_tar(random)),
+    "zip": _hostile_zip,
+    "pickle": lambda random: pickle.dumps({"a": [_Call(random)]}, random.randrange(6)),
+}
 
 
 def run_archive(folder: Path, _number: int, line: tuple[str, ...]) -> int:
@@ -648,6 +749,11 @@ def prepare_calls(seed: int, _folder: Path) -> Plan:
     return Plan(((str(seed),),), (frozenset({0}),), publishes=False)
 
 
+def prepare_any_view(seed: int, _folder: Path) -> Plan:
+    """The same, for a view that may be refused."""
+    return Plan(((str(seed),),), (frozenset({0, 5}),), publishes=False)
+
+
 def run_buffer(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Do random operations on a growing buffer, beside a list of dicts."""
     import torch
@@ -713,6 +819,72 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     return 0
 
 
+def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
+    """Open a saved view that was changed: the rows it was made of, or an error."""
+    import torch
+
+    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+    from offline_data.errors import OfflineDataError
+
+    torch.set_num_threads(1)
+    random = _generator("view", int(line[0]))
+    dataset, file = (
+        folder / "case" / "root" / "local" / "x" / "r",
+        folder / "case" / "root" / "v.npz",
+    )
+    write_toy(dataset, [toy_batch([3, 1, 4, 2])])
+    plain: Any = BaseDatasetExperienceReplay(dataset, 4)
+    view = random.choice(
+        (plain.subset(slice(2, 9)), plain.subset([7, 1, 3]), plain.subset(slice(3, 8)))
+    )
+    view.save(file)
+    truth = view[:]
+    if random.random() < 0.8:
+        file.write_bytes(spoil_bytes(random, file.read_bytes(), head=300))
+    elif random.random() < 0.5:
+        _instead(random, file)
+    try:
+        found = plain.saved_view(file)[:]
+    except OfflineDataError as error:
+        sys.stderr.write(f"error: {error.message}")
+        return 5
+    assert (found == truth).all(), (found, truth)
+    return 0
+
+
+_WORDS = (
+    "", ",", "=", ":", "action", "observation", "observation.state", "next.reward", "nowhere", "low=-1", "high=1",
+    "high=nan", "low=1e400", "dtype=object", "=3", "a=b=c", "height=0", "height=-3,width=9999999999", "64", "84",
+    "\udcff", "é", "a→b", "return > 1", "return >", "().__class__", "__import__('os')", "length ** 9 ** 9",
+    "1/0 > return", "x" * 400, "[" * 300, "eps=0", "gamma=2", "scale=inf", "format=hwc", "mode=area", "n=1",
+)  # fmt: skip
+
+
+def prepare_recipe(seed: int, folder: Path) -> Plan:
+    """A recipe of steps with any arguments."""
+    from offline_data.preprocess.steps.registry import step_names
+
+    random = _generator("recipe", seed)
+    batch = toy_batch([3, 1, 4], text=random.random() < 0.3, images=random.random() < 0.5)
+    write_toy(folder / "root" / "local" / "x" / "r", [batch])
+    steps = []
+    for _ in range(random.choice((1, 1, 2))):
+        words = random.choices(_WORDS, k=random.randrange(4))
+        steps += ["--step", ":".join([random.choice(step_names()), ",".join(words)])]
+    rooted = ("--root", "case/root")
+    line = ("preprocess", "local:x", *steps, "--out", "y", *rooted)
+    looked = ("verify", "local:y", *rooted)
+    return Plan((line, looked), (EXIT_CODES, frozenset({0, 3})), publishes=False)
+
+
+def run_quietly(folder: Path, number: int, line: tuple[str, ...]) -> int:
+    """Run a command with one thread of torch."""
+    import torch
+
+    torch.set_num_threads(1)
+    return run_command(folder, number, line)
+
+
 # ---- what several share ----------------------------------------------------------------------
 
 
@@ -749,5 +921,7 @@ KINDS = {
         Kind("archive", prepare_archive, check_archive, run_archive),
         Kind("buffer", prepare_calls, _nothing_more, run_buffer),
         Kind("derived", prepare_calls, _nothing_more, run_derived),
+        Kind("view", prepare_any_view, _nothing_more, run_view),
+        Kind("recipe", prepare_recipe, _nothing_more, run_quietly),
     )
 }

@@ -121,14 +121,21 @@ def spoil_hdf5(random: Random, path: Path, secret: Path) -> str:
     """
     import h5py
 
-    with h5py.File(path, "r+") as file:
+    try:
+        opened = h5py.File(path, "r+")
+    except OSError:  # an earlier change left none
+        return "nothing"
+    with opened as file:
         names: list[str] = []
-        file.visit(names.append)
-        if not names:  # an earlier change left nothing
+        with suppress(RuntimeError):  # an earlier change damaged a group
+            file.visit(names.append)
+        if not names:
             return "nothing"
         name = random.choice(names)
         spoil = random.choice(_HDF5)
-        with suppress(OSError, ValueError):  # the library does not do everything to every object
+        with suppress(
+            OSError, ValueError, MemoryError
+        ):  # the library does not do everything to every object
             spoil(random, file, name, str(secret))
         return f"{spoil.__name__} {name}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from offline_data.errors import FormatError
-from offline_data.ingest.parsing import Parser
+from offline_data.ingest.conversion import Conversion, open_release
+from offline_data.ingest.parsing import ParsedDataset
 from offline_data.processes import Child, ChildDiedError
-from offline_data.sources.registry import get_source
 from tests.fuzz import hdf5_variants as variants
 
 if TYPE_CHECKING:
@@ -40,18 +41,16 @@ def parse(request: tuple[str, Path]) -> tuple[int, float]:
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, limit))
     name, path = request
-    parser, source = Parser(path), get_source(name)
-    _, release = parser(("describe", source, "mine"))
-    parser(("open", source, release))
+    _, release = Conversion(path).describe(name, "mine")
+    raw = ParsedDataset(path, partial(open_release, name, release))
     steps, largest = 0, 0.0
-    for part in parser(("parts", 1000)):
-        batch = parser(("read", part))
+    for part in raw.parts(1000):
+        batch = raw.read(part)
         steps += int(batch.lengths.sum())
         columns = [*batch.steps.values(), *batch.observations.values()]
         numbers = [column for column in columns if column.dtype.kind in "biuf" and column.size]
         largest = max(largest, *(np.nanmax(column.astype(float)) for column in numbers))
-    assert parser.raw is not None
-    assert str(variants.SECRET) not in json.dumps(parser.raw.info.about)
+    assert str(variants.SECRET) not in json.dumps(raw.info.about)
     return steps, largest
 
 

@@ -10,21 +10,24 @@ from offline_data.config import Settings
 from offline_data.episodes import Dropped
 from offline_data.errors import FormatError, NotFoundError, UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.build import Job, build, chosen_parts
+from offline_data.ingest.build import BuildJob, DatasetBuild, chosen_parts
+from offline_data.ingest.conversion import finish_and_publish
 from offline_data.ingest.options import Options
 from offline_data.progress import SILENT
 from offline_data.sources.base import SourceInfo
 from offline_data.store.library import entry_at
 from offline_data.store.publish import staging_folder
-from offline_data.testing.raw import ToyRaw
+from offline_data.testing.toy import ToyRaw
 
 
 def make(raw: ToyRaw, settings: Settings, options: Options | None = None) -> Path:
     target = parse_id("local:toy@1")
     destination = settings.root / target.folder / "1"
     with staging_folder(settings.staging, target.folder, destination) as staging:
-        job = Job(target, "toy", "compact", destination)
-        build(raw, job, options or Options(), settings, SILENT, staging)
+        job = BuildJob(target, "toy", "compact", destination)
+        folder = staging / "dataset"
+        with DatasetBuild(raw, job, options or Options(), 1, folder) as build:
+            finish_and_publish(build, job, SILENT, folder)
     return destination
 
 

@@ -17,9 +17,8 @@ from offline_data.progress import SilentProgress
 from offline_data.sources.fingerprint import WHOLE, fingerprint
 from offline_data.store.library import list_datasets
 from offline_data.store.reader import open_reader
-from offline_data.testing.batches import assert_same_batch
-from offline_data.testing.minari_toy import write_minari
-from offline_data.testing.minari_values import toy_episode
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.toy import assert_same_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,17 +13,14 @@ from numpy.typing import NDArray
 
 from offline_data.config import Settings
 from offline_data.episodes import Key
-from offline_data.ingest.options import Result
+from offline_data.ingest.options import Stored
 from offline_data.preprocess import plan as planning
 from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.options import Options, target_of
-from offline_data.preprocess.plan import fingerprint
-from offline_data.preprocess.spec import Calling, Stage, recipe_of
-from offline_data.processes.wire import dumps, loads
+from offline_data.preprocess.job import Job, RunOptions
+from offline_data.preprocess.recipe import Calling, Stage
+from offline_data.processes.protocol import dumps, loads
 from offline_data.progress import SILENT, Progress, SilentProgress
 from offline_data.store.layout import LayoutName
-from offline_data.store.library import entry_at
-from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 
 LENGTHS = [3, 1, 4, 2, 7, 1, 5]
@@ -84,13 +81,11 @@ def make(
     calling: Calling | None = None,
     progress: Progress = SILENT,
     **options: Any,
-) -> Result:
+) -> Stored:
     """Make a dataset as `ds.preprocess` does; without functions no torch is imported."""
-    recipe = recipe_of(stages, calling)
-    chosen = Options(**{"audit": "all", **options})
-    made_of = fingerprint(open_reader(parent), recipe, chosen.num_frames)
-    target = target_of(None, dest, made_of[:12], settings)
-    return preprocess(entry_at(parent), recipe, target, settings, chosen, progress)
+    chosen = RunOptions(**{"audit": "all", **options})
+    job = Job(parent, tuple(stages), calling or Calling(), None, dest, chosen)
+    return preprocess(job, settings, progress)
 
 
 def small_groups(monkeypatch: pytest.MonkeyPatch, rows: int = 4, width: int = 200) -> None:
@@ -116,8 +111,8 @@ class Shuffled:
     ) -> Iterator[tuple[int, Any]]:
         packed = dumps(job)
         for number, task in sorted(enumerate(tasks), reverse=True):
-            answer = loads(packed)(task)
             self.ran.append(task)
+            answer = loads(packed)(task)
             yield number, loads(dumps(answer))
 
 

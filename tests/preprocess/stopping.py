@@ -9,7 +9,7 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.preprocess import plan as planning
-from offline_data.preprocess.work import Work
+from offline_data.preprocess.workdir import WorkDir
 from tests.preprocess.oracle import digests
 from tests.preprocess.runs import Shuffled, Stopping, make, small_groups, write_plain
 
@@ -44,8 +44,8 @@ def whole(folder: Path) -> dict[str, str]:
     return digests(folder / "out")
 
 
-def work_of(tmp_path: Path) -> Work:
-    return Work(tmp_path / ".out.preprocess")
+def work_of(tmp_path: Path) -> WorkDir:
+    return WorkDir(tmp_path / ".out.preprocess")
 
 
 def stopped(

@@ -1,4 +1,4 @@
-"""Every transition of a new dataset is what plain Python makes of it, however it is made."""
+"""Datasets made of datasets, every value compared with a plain loop in Python."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.preprocess.executors.local import LocalProcesses
-from offline_data.preprocess.spec import Calling, Stage, function_step
+from offline_data.preprocess.recipe import Calling, Stage, function_step
 from offline_data.store.layout import LayoutName
 from offline_data.store.verify import verify
-from tests.preprocess.oracle import Row, check, digests, episodes_of, mapped, numbered
+from offline_data.testing.toy import toy_batch, write_toy
+from tests.preprocess import oracle
+from tests.preprocess.oracle import Row, check, cut, digests, episodes_of, mapped, numbered
 from tests.preprocess.pairs import (
     CLIP,
     LAYOUTS,
     branching,
     clipped,
+    flags,
     late_random,
     late_root,
     odd_root,
     plain_branching,
+    plain_flags,
     plain_late_random,
     plain_late_root,
     plain_odd_root,
     plain_reshaped,
     plain_root_only,
     plain_scaled,
+    plain_shorter,
     reshaped,
     root_only,
     scaled,
+    shorter,
 )
 from tests.preprocess.runs import (
+    LENGTHS,
     Notes,
     Shuffled,
     make,
@@ -182,7 +189,7 @@ def test_sums_and_blocks_do_not_depend_on_chunks_or_on_time(
     stages: list[Stage] = [rows, blocks if second == "blocks" else second]
     made = []
     for number, (seconds, chunk) in enumerate([(4.0, None), (4.0, 1), (4.0, 37), (1e-3, None)]):
-        monkeypatch.setattr("offline_data.preprocess.preparing.TASK_SECONDS", seconds)
+        monkeypatch.setattr("offline_data.preprocess.plan.TASK_SECONDS", seconds)
         dest = tmp_path / str(number) / "out"
         found = make(parent, stages, dest, settings, chunksize=chunk)
         made.append((digests(dest), found.manifest.converter))
@@ -222,22 +229,6 @@ def test_what_shows_late(
             )
 
 
-def test_a_revision_in_a_first_pass(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_groups(monkeypatch, rows=4, width=60)
-    parent = write_plain(tmp_path / "toy", [4] * 60)
-    notes, executor = Notes(), Shuffled()
-    stages: list[Stage] = [late_root, "filter:return > 6000", "filter:return < 22000"]
-    make(parent, stages, tmp_path / "out", settings, executor=executor, progress=notes)
-    assert [note.partition(":")[0] for note in notes.notes] == ["starting over"]
-    episodes = mapped(episodes_of(parent), plain_late_root)
-    returns = [sum(float(row["next", "reward"][0]) for row in one.rows) for one in episodes]
-    kept = [one for one, r in zip(episodes, returns, strict=True) if 6000 < r < 22000]
-    assert 10 < len(kept) < 50
-    check(tmp_path / "out", kept)
-
-
 @pytest.mark.slow
 def test_several_workers_find_at_once_that_all_is_to_be_done_otherwise(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -249,3 +240,281 @@ def test_several_workers_find_at_once_that_all_is_to_be_done_otherwise(
     stages: list[Stage] = [odd_root, late_root]
     make(parent, stages, dest, settings, executor=executor, progress=notes, chunksize=4)
     check(dest, mapped(mapped(episodes_of(parent), plain_odd_root), plain_late_root))
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 8, 9, 17, 22, 23, 24, 1000])
+def test_first_frames(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, frames: int
+) -> None:
+    small_groups(monkeypatch, rows=4, width=100)
+    for layout in LAYOUTS:
+        parent = write_plain(tmp_path / layout, LENGTHS, unknown_final=[3], text=True)
+        found = make(
+            parent, [CLIP, scaled], tmp_path / f"{layout}-out", settings, num_frames=frames
+        )
+        episodes = mapped(mapped(cut(episodes_of(parent), frames), clipped), plain_scaled)
+        check(tmp_path / f"{layout}-out", episodes)
+        inside = frames not in np.cumsum(LENGTHS) and frames < sum(LENGTHS)
+        assert any("is cut after" in note for note in found.manifest.notes) == inside
+
+
+def test_choices_before_between_and_after_maps(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch, rows=4, width=5200)
+    parent = write_rich(tmp_path / "rich")
+    stages: list[Stage] = [
+        "filter:length > 1",
+        scaled,
+        "filter:return > 9000 and label != 'label 1'",
+        root_only,
+        "subsample:every=2",
+    ]
+    make(parent, stages, tmp_path / "out", settings, executor=Shuffled())
+    episodes = [one for one in episodes_of(parent) if len(one.rows) > 1]
+    episodes = mapped(episodes, plain_scaled)
+    returns = [sum(float(row["next", "reward"][0]) for row in one.rows) for one in episodes]
+    kept = zip(episodes, returns, strict=True)
+    episodes = [one for one, r in kept if r > 9000 and one.extras["label",] != "label 1"]
+    episodes = mapped(episodes, plain_root_only)[::2]
+    assert 0 < len(episodes) < 4
+    check(tmp_path / "out", episodes)
+
+
+def test_choices_see_episodes_as_they_were_cut(tmp_path: Path, settings: Settings) -> None:
+    parent = write_plain(tmp_path / "toy")
+    episodes = cut(episodes_of(parent), 9)
+    assert [len(one.rows) for one in episodes] == [3, 1, 4, 1]
+    for text, wanted in [("length == 1", [1, 3]), ("truncated", [1, 3]), ("length == 4", [2])]:
+        dest = tmp_path / text.replace(" ", "")
+        make(parent, [f"filter:{text}"], dest, settings, num_frames=9)
+        check(dest, [one for one in episodes if one.number in wanted])
+
+
+def alike(td: Any) -> Any:
+    """Let episodes of one length and one ending be the same."""
+    for place in (td, td["next"]):
+        place["observation", "state"] = place["observation", "state"] * 0 + 3
+        place["info", "code"] = place["info", "code"] * 0 + 5
+    td["action"], td["next", "reward"] = td["action"] * 0 + 7, td["next", "reward"] * 0 + 9
+    return td
+
+
+def plain_alike(row: Row) -> Row:
+    fixed = {"state": 3, "code": 5, "action": 7, "reward": 9}
+    return {k: np.full_like(v, fixed[k[-1]]) if k[-1] in fixed else v for k, v in row.items()}
+
+
+def test_episodes_that_have_become_the_same(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch, rows=4, width=60)
+    parent = write_plain(tmp_path / "toy", [3, 1, 3, 1, 2, 3, 3, 2, 2])
+    stages: list[Stage] = ["dedupe", alike, "dedupe", scaled]
+    make(parent, stages, tmp_path / "out", settings, executor=Shuffled())
+    first: dict[tuple[int, int], oracle.Episode] = {}
+    for one in mapped(episodes_of(parent), plain_alike):
+        first.setdefault((len(one.rows), one.number % 2), one)
+    assert [one.number for one in first.values()] == [0, 1, 4, 5, 7]
+    check(tmp_path / "out", mapped(list(first.values()), plain_scaled))
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_episodes_that_get_shorter_and_go(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
+) -> None:
+    small_groups(monkeypatch, rows=2, width=5200)
+    parent = write_rich(tmp_path / "rich", [3, 1, 1, 1, 4, 2, 7, 1, 5])
+    stages: list[Stage] = [
+        "filter:number != 8",
+        function_step(shorter, Calling(by="episode")),
+        "filter:length > 1",
+        scaled,
+    ]
+    for layout in LAYOUTS:
+        executor = Shuffled(shards=shards)
+        dest = tmp_path / layout
+        make(parent, stages, dest, settings, executor=executor, chunksize=2, layout=layout)
+        assert len(executor.ran) > 3
+        episodes = plain_shorter([one for one in episodes_of(parent) if one.number != 8])
+        check(dest, mapped([one for one in episodes if len(one.rows) > 1], plain_scaled))
+        assert verify(dest) == ()
+
+
+def test_thousands_of_episodes(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch, rows=200, width=60)
+    parent = write_plain(tmp_path / "toy", [1, 1, 2] * 700)
+    executor = Shuffled()
+    stages: list[Stage] = [CLIP, scaled, "filter:length < 2 or number < 4000"]
+    make(parent, stages, tmp_path / "out", settings, executor=executor)
+    assert len(set(executor.ran)) > 4
+    check(tmp_path / "out", mapped(mapped(episodes_of(parent), clipped), plain_scaled))
+
+
+def test_numbers_that_are_none(tmp_path: Path, settings: Settings) -> None:
+    batch = toy_batch([2, 3])
+    batch.steps["next", "reward"][3] = np.nan
+    batch.observations["observation", "state"][2, 1] = -np.inf
+    batch.observations["observation", "state"][1, 0] = -0.0
+    write_toy(tmp_path / "toy", [batch])
+    parent = tmp_path / "toy"
+    ways: dict[str, list[Stage]] = {"step": [CLIP], "fn": [doubled]}
+    for name, stages in ways.items():
+        found = make(parent, stages, tmp_path / name, settings, executor=Shuffled(shards=True))
+        plain = clipped if name == "step" else plain_doubled
+        check(tmp_path / name, mapped(episodes_of(parent), plain))
+        assert dict(found.manifest.non_finite) == {
+            "next/reward": {"nan": 1, "inf": 0},
+            "observation/state": {"nan": 0, "inf": 1},
+        }
+
+
+def doubled(td: Any) -> Any:
+    for place in (td, td["next"]):
+        place["observation", "state"] = place["observation", "state"] * 2
+    return td
+
+
+def plain_doubled(row: Row) -> Row:
+    for key in (("observation", "state"), ("next", "observation", "state")):
+        row[key] = row[key] * 2
+    return row
+
+
+def test_the_manifest(tmp_path: Path, settings: Settings) -> None:
+    parent = write_plain(tmp_path / "toy")
+    found = make(parent, [CLIP], tmp_path / "out", settings)
+    text = oracle.Plain(tmp_path / "out").manifest
+    assert text["id"] == f"local:out@{text['converter']['options']['fingerprint'][:12]}"
+    assert (text["source"], text["name"]) == ("local", "out")
+    assert text["parents"] == ["local:toy@1"]
+    assert text["layout"] == "compact"
+    assert text["converter"]["adapter"] == "preprocess"
+    assert text["converter"]["options"]["recipe"] == [
+        {"step": "clip", "keys": ["action"], "low": -4004, "high": -1002}
+    ]
+    rows = sum(LENGTHS)
+    audit = {"mode": "all", "rows": rows, "of": rows, "episodes": 7, "differences": 0}
+    assert text["audit"] == audit
+    assert (found.existed, found.path) == (False, tmp_path / "out")
+    again = make(parent, [CLIP], tmp_path / "out", settings)
+    assert (again.existed, again.manifest) == (True, found.manifest)
+
+
+def test_a_few_rows_of_every_task_are_read_back(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_groups(monkeypatch)
+    parent = write_plain(tmp_path / "toy")
+    for mode, rows in [("none", 0), (0.01, 12)]:
+        found = make(parent, [CLIP], tmp_path / str(mode), settings, audit=mode)
+        assert found.manifest.audit["rows"] >= rows
+        assert (found.manifest.audit["rows"] == 0) == (mode == "none")
+
+
+def test_the_result_outlives_its_parent(tmp_path: Path, settings: Settings) -> None:
+    import shutil
+
+    parent = write_rich(tmp_path / "rich")
+    make(parent, [root_only, CLIP], tmp_path / "out", settings)
+    expected = mapped(mapped(episodes_of(parent), plain_root_only), clipped)
+    shutil.rmtree(parent)
+    check(tmp_path / "out", expected)
+    assert verify(tmp_path / "out") == ()
+
+
+def test_a_parent_that_was_replaced_is_read_anew(tmp_path: Path, settings: Settings) -> None:
+    """What was opened before under the same path, in the same process, is another dataset now."""
+    toy, middle = write_plain(tmp_path / "toy"), tmp_path / "middle"
+    made = {}
+    for fn, plain in [(scaled, plain_scaled), (flags, plain_flags)]:
+        make(toy, [fn], middle, settings, force=True)
+        made[fn.__name__] = tmp_path / fn.__name__
+        make(middle, [CLIP], made[fn.__name__], settings)
+        check(made[fn.__name__], mapped(mapped(episodes_of(toy), plain), clipped))
+
+
+def silent(td: Any) -> Any:
+    td["observation", "mission"] = td["observation", "mission"] * 0
+    return td
+
+
+def plain_silent(row: Row) -> Row:
+    row["observation", "mission"] = row["observation", "mission"] * 0
+    return row
+
+
+def test_text_that_is_told_apart_keeps_its_words(tmp_path: Path, settings: Settings) -> None:
+    parent = write_rich(tmp_path / "rich")
+    words = oracle.Plain(parent).words("observations", "observation", "mission")
+    for layout in LAYOUTS:
+        make(parent, [silent], tmp_path / layout, settings, layout=layout)
+        plain = oracle.Plain(tmp_path / layout)
+        table = "ted" if layout == "ted" else "steps"
+        for key in (("observation", "mission"), ("next", "observation", "mission")):
+            assert plain.words(table, *key) == words
+        again = tmp_path / f"{layout}-again"
+        make(tmp_path / layout, [CLIP], again, settings)
+        assert oracle.Plain(again).words(table, "next", "observation", "mission") == words
+        check(again, mapped(mapped(episodes_of(parent), plain_silent), clipped))
+
+
+def test_words_of_every_table_are_taken_over(tmp_path: Path, settings: Settings) -> None:
+    parent = write_rich(tmp_path / "rich")
+    before = oracle.Plain(parent)
+    stages: list[Stage] = [scaled, "rename:observation.mission=observation.order,plan=script"]
+    make(parent, stages, tmp_path / "out", settings)
+    after = oracle.Plain(tmp_path / "out")
+    mission = before.words("observations", "observation", "mission")
+    assert after.words("observations", "observation", "order") == mission
+    assert after.words("steps", "script", "words") == before.words("steps", "plan", "words")
+    np.testing.assert_array_equal(
+        after.leaf("steps", "script", "words"), before.leaf("steps", "plan", "words")
+    )
+    assert after.table()["label",].tolist() == [f"label {n % 3}" for n in range(len(LENGTHS))]
+
+
+def test_spaces_licence_and_the_rest_of_what_the_source_said(
+    tmp_path: Path, settings: Settings
+) -> None:
+    import json
+
+    parent = write_plain(tmp_path / "toy")
+    path = parent / "manifest.json"
+    said = {
+        "spaces": {"observation": {"type": "Box"}, "action": {"type": "Discrete"}},
+        "environment": {"id": "Door-v1"},
+        "about": {"author": "somebody"},
+        "licence": "CC-BY-4.0",
+        "citation": "Somebody, 2021",
+        "notes": ["Rewards are late."],
+        "dropped": [{"key": "info/video", "reason": "too large"}],
+    }
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    make(parent, ["cast:action=float64"], tmp_path / "out", settings)
+    found = oracle.Plain(tmp_path / "out").manifest
+    assert found["spaces"] == {"observation": {"type": "Box"}}
+    assert {key: found[key] for key in said if key not in {"spaces", "notes"}} == {
+        key: value for key, value in said.items() if key not in {"spaces", "notes"}
+    }
+    assert found["notes"][0] == "Rewards are late."
+    assert "Spaces of action are left out" in found["notes"][-1]
+
+
+def test_functions_that_leave_out_all_they_may(tmp_path: Path, settings: Settings) -> None:
+    def bare(td: Any) -> Any:
+        return td.select("done")
+
+    parent = write_plain(tmp_path / "toy")
+    needed = {"action", "reward", "done", "terminated", "truncated"}
+    wanted = mapped(
+        episodes_of(parent), lambda row: {k: v for k, v in row.items() if k[-1] in needed}
+    )
+    for layout in LAYOUTS:
+        found = make(parent, [bare], tmp_path / layout, settings, layout=layout)
+        check(tmp_path / layout, wanted)
+        assert "not returned by bare, kept as they were" in found.manifest.notes[0]
+        make(tmp_path / layout, [CLIP], tmp_path / f"{layout}2", settings)
+        check(tmp_path / f"{layout}2", mapped(wanted, clipped))

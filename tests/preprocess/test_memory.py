@@ -12,7 +12,7 @@ from offline_data.preprocess import plan
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 from offline_data.testing.toy import toy_batch
-from tests.preprocess.test_resume_killed import Program
+from tests.preprocess.test_resume import Program
 
 LIMIT = 250 << 20
 """Bytes of memory of its own that a process may have; pages of mapped files are not among them."""

@@ -1,28 +1,40 @@
-"""A run that was stopped goes on where it was, and ends in the same bytes; it is never guessed."""
+"""Runs that were interrupted, killed, damaged or out of disk, and resumed."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import shutil
-from collections.abc import Mapping
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.errors import ManifestError, UsageError
-from offline_data.preprocess import work as working
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageError
+from offline_data.preprocess import engine
+from offline_data.preprocess import workdir as working
 from offline_data.preprocess.executors.local import InProcess
 from offline_data.preprocess.piece import Piece
-from offline_data.preprocess.steps.base import Revision, Step
+from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.workdir import WorkDir
+from offline_data.store import writer
 from offline_data.store.verify import verify
 from tests.preprocess.oracle import digests
-from tests.preprocess.program import Watched
+from tests.preprocess.program import Watched, tasks_marked
 from tests.preprocess.runs import Notes, Shuffled, Stopping, make, write_plain
 from tests.preprocess.stopping import (
+    GROUP_BYTES,
     OTHER,
+    ROOT,
     STAGES,
     goes_on,
     stopped,
@@ -89,7 +101,7 @@ def test_it_must_be_said_what_becomes_of_a_stopped_run(
         make(parent, STAGES, tmp_path / "out", settings, resume=True, num_frames=50)
     with pytest.raises(UsageError, match="writes layout 'compact', not 'ted'"):
         make(parent, STAGES, tmp_path / "out", settings, resume=True, layout="ted")
-    with pytest.raises(UsageError, match="cannot go on on several"):
+    with pytest.raises(UsageError, match="cannot be resumed on several"):
         make(
             parent, STAGES, tmp_path / "out", settings, resume=True, executor=Shuffled(shards=True)
         )
@@ -105,14 +117,6 @@ def test_another_recipe_begins_anew(parent: Path, tmp_path: Path, settings: Sett
     make(parent, OTHER, tmp_path / "clean" / "out", settings)
     make(parent, OTHER, tmp_path / "out", settings)
     assert digests(tmp_path / "out") == digests(tmp_path / "clean" / "out")
-
-
-def test_nothing_to_go_on_with(
-    parent: Path, wanted: dict[str, str], tmp_path: Path, settings: Settings
-) -> None:
-    assert len(goes_on(parent, tmp_path, settings)) == 30
-    assert digests(tmp_path / "out") == wanted
-    assert make(parent, STAGES, tmp_path / "out", settings, resume=True).existed
 
 
 def test_other_data_under_the_same_path(parent: Path, tmp_path: Path, settings: Settings) -> None:
@@ -157,7 +161,7 @@ class Doubling(Step):
         if 20 in piece.episodes and len(piece.batch.lengths) == 2 and self.trap.exists():
             raise StepError("The function failed on row 80")
         if 29 in piece.episodes and 28 in piece.episodes and not self.seen:
-            raise Revision(replace(self, seen=True), "the last episode is different")
+            raise Revised(replace(self, seen=True).state(), "the last episode is different")
         factor = 2 if self.seen else 5
         reward = piece.batch.steps["next", "reward"] * factor
         return piece.having(steps={**piece.batch.steps, ("next", "reward"): reward})
@@ -197,8 +201,292 @@ def test_a_plan_that_is_refused_says_what_to_do(
     parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(parent, tmp_path, settings)
-    monkeypatch.setattr("offline_data.preprocess.saved.package_version", lambda: "99")
+    monkeypatch.setattr("offline_data.preprocess.plan.package_version", lambda: "99")
     with pytest.raises(ManifestError, match="made it, not 99") as caught:
         make(parent, STAGES, tmp_path / "out", settings, resume=True)
-    assert caught.value.hint == "--force begins anew"
+    assert caught.value.hint == "use --force to start over"
     make(parent, STAGES, tmp_path / "out", settings, force=True)
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def garbled(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(0).bytes(path.stat().st_size + 9))
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 16
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncated, zeroed, garbled, flipped, Path.unlink])
+@pytest.mark.parametrize(
+    ("pattern", "shards"),
+    [
+        ("plan", False),
+        ("finished/*", False),
+        ("dataset/steps/*", False),
+        ("dataset/observations/*", False),
+        ("shards/*/*/*", True),
+    ],
+)
+def test_damage_is_never_taken_for_data(
+    parent: Path,
+    wanted: dict[str, str],
+    tmp_path: Path,
+    settings: Settings,
+    damage: Callable[[Path], None],
+    pattern: str,
+    shards: bool,
+) -> None:
+    stopped(parent, tmp_path, settings, shards=shards)
+    damaged = sorted(work_of(tmp_path).path.glob(pattern))[:2]
+    assert damaged
+    for path in damaged:
+        damage(path)
+    ran = goes_on(parent, tmp_path, settings, shards=shards)
+    assert len(ran) in range(11, 31)
+    assert digests(tmp_path / "out") == wanted
+
+
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize(
+    "what", ["dump_manifest", "meta_files", "check_episodes", "publish", "clear"]
+)
+def test_stopped_while_it_is_finished(
+    parent: Path,
+    wanted: dict[str, str],
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    shards: bool,
+) -> None:
+    place: Any = {"publish": engine, "clear": WorkDir}.get(what, writer)
+    calls = [0]
+
+    def stop(*_: Any, **__: Any) -> None:
+        calls[0] += 1
+        if what != "clear" or calls[0] == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, what, stop)
+        with pytest.raises(KeyboardInterrupt):
+            make(parent, STAGES, tmp_path / "out", settings, executor=Shuffled(shards=shards))
+    assert (tmp_path / "out").exists() == (what == "clear")
+    if what == "clear":
+        assert make(parent, STAGES, tmp_path / "out", settings).existed
+    else:
+        assert goes_on(parent, tmp_path, settings, shards=shards) == []
+    assert digests(tmp_path / "out") == wanted
+    assert verify(tmp_path / "out") == ()
+
+
+@pytest.mark.parametrize("after", [1, 7, 29])
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_disk_that_becomes_full(
+    parent: Path,
+    wanted: dict[str, str],
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+    shards: bool,
+) -> None:
+    write, written = os.pwrite, [0]
+
+    def full(handle: int, data: memoryview, at: int) -> int:
+        written[0] += 1
+        if written[0] > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data, at)
+
+    notes = Notes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(NoSpaceError, match="became full"):
+            make(
+                parent, STAGES, tmp_path / "out", settings,
+                executor=Shuffled(shards=shards), progress=notes,
+            )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+    assert notes.notes[-1].endswith("kept: add --resume to go on")
+    assert len(goes_on(parent, tmp_path, settings, shards=shards)) <= 15
+    assert digests(tmp_path / "out") == wanted
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_disk_that_is_too_small(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
+) -> None:
+    usage = type("Usage", (), {"free": (1 << 20) + 1000})
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(NoSpaceError, match=r"has 1\.0 MiB free"):
+        make(parent, STAGES, tmp_path / "out", settings, executor=Shuffled(shards=shards))
+    assert not work_of(tmp_path).path.exists()
+
+
+def test_room_that_cannot_be_taken(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = [0]
+
+    def full(*_: int) -> None:
+        taken[0] += 1
+        if taken[0] == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(NoSpaceError):
+        make(parent, STAGES, tmp_path / "out", settings)
+    assert not [path for path in work_of(tmp_path).path.rglob("*") if path.is_file()]
+
+
+class Program:
+    """The program of `program.py`, under way."""
+
+    def __init__(self, parent: Path, tmp_path: Path, *, workers: int = 0, **given: Any) -> None:
+        self.marks = tmp_path / "marks"
+        self.marks.mkdir(exist_ok=True)
+        about = {
+            "parent": str(parent),
+            "dest": str(tmp_path / "out"),
+            "root": str(tmp_path / "root"),
+            "marks": str(self.marks),
+            "stages": ["clip:action,low=-8000"],
+            "seconds": 0.1,
+            "workers": workers,
+            "shards": False,
+            "group_bytes": GROUP_BYTES,
+            "options": {},
+            **given,
+        }
+        command = [sys.executable, "-m", "tests.preprocess.program", json.dumps(about)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait_for(self, done: int) -> None:
+        end = time.monotonic() + 60
+        while len(tasks_marked(self.marks, "done")) < done and time.monotonic() < end:
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.01)
+
+    def ended(self, by: int | None = None) -> tuple[int, str, str]:
+        if by is not None:
+            self.process.send_signal(by)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+@pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, False), (2, True)])
+def test_killed(
+    parent: Path, tmp_path: Path, settings: Settings, workers: int, shards: bool
+) -> None:
+    stages = ["clip:action,low=-8000"]
+    make(parent, stages, tmp_path / "whole" / "out", settings)
+    program = Program(parent, tmp_path, workers=workers, shards=shards)
+    program.wait_for(3)
+    assert program.ended(signal.SIGKILL)[0] == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    time.sleep(0.3)  # workers notice
+    done = tasks_marked(program.marks, "done")
+    assert 3 <= len(done) < 15
+    again = tmp_path / "again"
+    again.mkdir()
+    watched = Watched(InProcess(), again, shards=shards)
+    make(parent, stages, tmp_path / "out", settings, executor=watched, resume=True)
+    ran = tasks_marked(again, "begun")
+    assert not set(ran) & set(done)
+    assert len(ran) == len(set(ran))
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_interrupted(parent: Path, tmp_path: Path, settings: Settings, workers: int) -> None:
+    program = Program(parent, tmp_path, workers=workers)
+    program.wait_for(2)
+    code, out, err = program.ended(signal.SIGINT)
+    count = work_of(tmp_path).recorded()
+    assert (code, out) == (130, "")
+    assert err == f"interrupted; {count} finished tasks are kept: add --resume to go on\n"
+    assert count >= 2
+
+
+def test_two_programs_that_want_the_same_do_the_work_once(parent: Path, tmp_path: Path) -> None:
+    programs = [Program(parent, tmp_path, seconds=0.02) for _ in range(2)]
+    ends = [program.ended() for program in programs]
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert sorted(out for _, out, _ in ends) == ["False\n", "True\n"]
+    assert tasks_marked(programs[0].marks, "begun") == list(range(15))
+    assert verify(tmp_path / "out") == ()
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+import offline_data
+from offline_data.preprocess import plan
+from offline_data.preprocess.executors.local import LocalProcesses
+
+parent, dest, marks, seconds, resume = sys.argv[1:]
+
+def slow(td):
+    import os, time
+    from pathlib import Path
+    with open(Path(marks) / f"{int(td['index'])}", "a") as file:
+        file.write(f"{os.getpid()} ")
+    time.sleep(float(seconds))
+    td["next", "reward"] = td["next", "reward"] * 2
+    return td
+
+ds = offline_data.open_dataset(parent)
+way = LocalProcesses(2)
+ds.preprocess(slow, dest=dest, vectorize=False, chunksize=4, engine=way, resume=resume == "yes")
+"""
+
+
+@pytest.mark.slow
+def test_a_function_that_was_killed(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
+    (tmp_path / "slow.py").write_text(SLOW)
+
+    marks = tmp_path / "marks"  # the function refers to it: it must be the same in all runs
+
+    def start(dest: str, resume: str) -> subprocess.Popen[bytes]:
+        shutil.rmtree(marks, ignore_errors=True)
+        marks.mkdir()
+        places = [str(parent), str(tmp_path / dest), str(marks)]
+        command = [sys.executable, str(tmp_path / "slow.py"), *places, "0.02", resume]
+        return subprocess.Popen(command, cwd=ROOT)
+
+    assert start("whole", "no").wait(120) == 0
+    program = start("out", "no")
+    while work_of(tmp_path).recorded() < 4:
+        assert program.poll() is None
+        time.sleep(0.02)
+    program.kill()
+    program.wait()
+    time.sleep(0.5)
+    done = work_of(tmp_path).finished(30)
+    assert 4 <= len(done) < 30
+    again = start("out", "yes")
+    assert again.wait(120) == 0
+    called = {
+        int(path.name)
+        for path in marks.iterdir()
+        if set(path.read_text().split()) != {str(again.pid)}  # which tries it on some rows
+    }
+    assert called == set(range(120)) - {4 * task + step for task in done for step in range(4)}
+    one, other = digests(tmp_path / "out"), digests(tmp_path / "whole")
+    assert {**one, "manifest.json": ""} == {**other, "manifest.json": ""}

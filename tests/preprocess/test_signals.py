@@ -123,8 +123,8 @@ def test_interrupted_at_any_line_of_the_engine(
     ds = offline_data.open_dataset(tmp_path / "toy")
     files = tuple(
         f"offline_data/{name}.py"
-        for name in ("preprocess/engine", "preprocess/work", "preprocess/checked", "store/publish",
-                     "preprocess/finishing", "preprocess/saved", "store/writer", "store/library")
+        for name in ("preprocess/engine", "preprocess/workdir", "preprocess/finish", "preprocess/plan",
+                     "store/publish", "store/writer", "store/library")
     )  # fmt: skip
     dest, work = tmp_path / "out", tmp_path / ".out.preprocess"
     dest.mkdir()

@@ -19,7 +19,7 @@ import pytest
 from offline_data.errors import FormatError, OfflineDataError, UsageError
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.child import how_ended
-from offline_data.processes.wire import pack_function
+from offline_data.processes.protocol import pack_function
 from tests.processes.waiting import ended, wait_until
 
 

@@ -1,14 +1,19 @@
+"""Arrow and Parquet files as numpy leaves, and the JPEG images in them."""
+
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
+from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,3 +137,34 @@ def test_no_file(tmp_path: Path) -> None:
     for name in ("part-0.arrow", "part-0.parquet"):
         with pytest.raises(NotFoundError):
             read_table([tmp_path / name])
+
+
+def encoded(shape: tuple[int, ...], kind: str = "JPEG") -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format=kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("shape", [(9, 5, 3), (9, 5), (1, 1), (64, 33, 3)])
+def test_decodes_as_pillow_does(shape: tuple[int, ...]) -> None:
+    data = encoded(shape)
+    expected = np.asarray(Image.open(io.BytesIO(data)))
+    found = decode_jpeg(data, "here")
+    assert found.shape == shape
+    np.testing.assert_array_equal(found, expected)
+    assert is_jpeg(data, whole=True)
+    rows = np.zeros((2, *shape), np.uint8)
+    decode_jpegs([data, data], rows, "here")
+    np.testing.assert_array_equal(rows, [expected, expected])
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", encoded((9, 5))[:-60], b"text"])
+def test_what_is_no_image_names_the_place(data: bytes) -> None:
+    with pytest.raises(FormatError, match="the place is not a JPEG image"):
+        decode_jpeg(data, "the place")
+
+
+def test_other_kinds_of_images_are_refused() -> None:
+    with pytest.raises(FormatError):
+        decode_jpeg(encoded((9, 5), "PNG"), "here")

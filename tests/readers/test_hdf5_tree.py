@@ -1,5 +1,8 @@
+"""HDF5 groups as trees of leaves; only what lies in the file itself is found."""
+
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -8,6 +11,7 @@ import pytest
 
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
+from offline_data.readers.hdf5_tree import datasets_in, dtype_of, lies_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +30,7 @@ def test_walk(file: Any) -> None:
     file["one"] = 3
     file.create_dataset("v", (2,), h5py.vlen_dtype(np.uint8))
     file.create_dataset("w", (2,), h5py.vlen_dtype(np.float32))
-    found = {leaf.path: leaf for leaf in hdf5_tree.walk(file)}
+    found = {path: hdf5_tree.describe(dataset) for path, dataset in hdf5_tree.walk(file["/"].id)}
     assert {path: leaf.form for path, leaf in found.items()} == {
         ("a", "deep", "x"): "array",
         ("a", "s"): "text",
@@ -39,32 +43,77 @@ def test_walk(file: Any) -> None:
     assert found["one",].rows is None
 
 
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        (h5py.SoftLink("/a/x"), "has a link 'link' to '/a/x', which is not followed"),
+        (h5py.ExternalLink("o.h5", "/x"), "has a link 'link' to 'o.h5', which is not followed"),
+        ("ring", "lies more than 32 groups deep"),
+    ],
+)
+def test_walk_refuses_what_leads_elsewhere(file: Any, link: Any, said: str) -> None:
+    file["a/x"] = [1]
+    file["a/link"] = file["a"] if link == "ring" else link
+    with pytest.raises(FormatError, match=said):
+        list(hdf5_tree.walk(file["/"].id))
+
+
+@pytest.mark.parametrize("chunks", [None, (4, 3), (1, 2)], ids=str)
 @pytest.mark.parametrize("kind", ["<f8", "<i2", "|u1", "bool", "<c8"])
-def test_reads_what_fits(file: Any, kind: str) -> None:
+def test_reads_into_a_part_of_an_array(file: Any, kind: str, chunks: Any) -> None:
     values = np.arange(12).astype(kind).reshape(4, 3)
-    file["x"] = values
+    file.create_dataset("x", data=values, chunks=chunks)
     out = np.zeros((6, 3), kind)
-    assert hdf5_tree.read_if_fits(file["x"].id, out[1:5])
+    assert hdf5_tree.read_if_fits(file.id, "x", out[1:5])
     np.testing.assert_array_equal(out[1:5], values)
     assert not out[0].any()
     assert not out[5].any()
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (5, 3), (4, 4)])
-def test_another_number_of_values_does_not_fit(file: Any, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(3, 4), (12,), (12, 1), (3, 3), (5, 3), (4, 4), (4,)], ids=str)
+def test_another_shape_is_not_read(file: Any, shape: tuple[int, ...]) -> None:
     file["x"] = np.ones((4, 3))
     out = np.zeros(shape)
-    assert not hdf5_tree.read_if_fits(file["x"].id, out)
+    assert not hdf5_tree.read_if_fits(file.id, "x", out)
     assert not out.any()
 
 
-@pytest.mark.parametrize("kind", ["f4", "i8", ">f8"])
-def test_another_type_does_not_fit(file: Any, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["f4", "i8", ">f8", "S8"])
+def test_another_type_is_not_converted(file: Any, kind: str) -> None:
     file["x"] = np.ones((4, 3), kind)
     out = np.zeros((4, 3))
-    assert not hdf5_tree.read_if_fits(file["x"].id, out)
-    hdf5_tree.read_into(file["x"].id, out)
-    assert out.all()
+    assert not hdf5_tree.read_if_fits(file.id, "x", out)
+    assert not out.any()
+
+
+def test_only_plain_values_of_this_file_are_read_at_once(tmp_path: Path) -> None:
+    """Of all others the general way finds out whether they are sound."""
+    values = np.arange(1.0, 5)
+    with h5py.File(tmp_path / "other.hdf5", "w") as other:
+        other["x"] = values
+    values.tofile(tmp_path / "raw")
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["x"] = values
+        file["hard"] = file["x"]
+        file["soft"] = h5py.SoftLink("/x")
+        file["out"] = h5py.ExternalLink("other.hdf5", "/x")
+        file["group/a"] = 1
+        file.create_dataset("raw", (4,), "f8", external=[(str(tmp_path / "raw"), 0, 32)])
+        for name, where in (("within", "."), ("across", "other.hdf5")):
+            layout = h5py.VirtualLayout((4,), "f8")
+            layout[:] = h5py.VirtualSource(where, "x", (4,))
+            file.create_virtual_dataset(name, layout)
+        file.create_dataset("gzip", data=values, compression="gzip")
+        file.create_dataset("unwritten", (4,), "f8")
+        half = file.create_dataset("half", (4,), "f8", chunks=(2,))
+        half[:2] = values[:2]
+    with h5py.File(tmp_path / "x.hdf5") as file:
+        found = {}
+        for name in (*file, "absent"):
+            out = np.zeros(4)
+            found[name] = hdf5_tree.read_if_fits(file.id, name, out)
+            assert out.tolist() == (values.tolist() if found[name] else [0] * 4), name
+    assert {name for name, was_read in found.items() if was_read} == {"x", "hard", "soft"}
 
 
 def test_what_is_not_there(file: Any) -> None:
@@ -82,9 +131,9 @@ def test_what_is_there_but_is_no_dataset(file: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -7, 2**63 - 1, 2**63, 2**64 - 1])
-def test_integer_attributes_of_any_width(file: Any, number: int) -> None:
+def test_number_attributes_of_any_width(file: Any, number: int) -> None:
     file.attrs["n"] = np.uint64(number) if number >= 2**63 else np.int64(number)
-    assert hdf5_tree.integer_attribute(file.id, "n") == number
+    assert hdf5_tree.number_attribute(file.id, "n") == number
 
 
 def test_text(file: Any) -> None:
@@ -95,3 +144,39 @@ def test_text(file: Any) -> None:
     assert hdf5_tree.read_text(file["s"].id, "s").tolist() == ["one", "three"]
     with pytest.raises(FormatError, match="the place is not UTF-8"):
         hdf5_tree.read_text(file["bad"].id, "the place")
+
+
+def test_links_are_named_and_not_followed(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["a/b/c"] = np.arange(3)
+        file["a/hard"] = file["a/b/c"]
+        file["a/loop"] = file["a"]
+        file["a/root"] = file["/"]
+        file["soft"] = h5py.SoftLink("/a/b/c")
+        file["dangling"] = h5py.SoftLink("/nowhere")
+        file["out"] = h5py.ExternalLink("other.hdf5", "/x")
+        found, links = datasets_in(file)
+        assert set(found) == {"a/b/c", "a/hard"}
+        assert links == {"soft": "/a/b/c", "dangling": "/nowhere", "out": "other.hdf5"}
+
+
+def test_values_in_other_files_are_recognised(tmp_path: Path) -> None:
+    (tmp_path / "raw").write_bytes(bytes(24))
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["plain"] = np.arange(3.0)
+        file.create_dataset("raw", (3,), "f8", external=[(str(tmp_path / "raw"), 0, 24)])
+        for name, where in (("within", "."), ("across", "other.hdf5")):
+            layout = h5py.VirtualLayout((3,), "f8")
+            layout[:] = h5py.VirtualSource(where, "plain", (3,))
+            file.create_virtual_dataset(name, layout)
+        found = {name: lies_elsewhere(file[name]) for name in file}
+    assert found == {"plain": False, "raw": True, "within": False, "across": True}
+
+
+def test_types_without_a_numpy_form_are_none(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["plain"] = np.arange(3.0)
+        time = h5py.h5t.UNIX_D32LE
+        h5py.h5d.create(file.id, b"time", time, h5py.h5s.create_simple((3,)))
+        assert dtype_of(file["plain"]) == np.float64
+        assert dtype_of(file["time"]) is None

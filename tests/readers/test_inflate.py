@@ -139,12 +139,6 @@ def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> No
         assert read_rows(dataset, 2, 8).tolist() == [7, 1, 2, 3, 7, 7]
 
 
-def test_columns_of_no_width(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        file.create_dataset("x", (5, 0), "f4")
-        assert read_rows(file["x"], 1, 4).shape == (3, 0)
-
-
 @pytest.mark.parametrize("dtype", ["f4", "?"])
 def test_what_was_never_written_at_all(tmp_path: Path, dtype: str) -> None:
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
@@ -154,6 +148,33 @@ def test_what_was_never_written_at_all(tmp_path: Path, dtype: str) -> None:
             found = read_rows(file[name], 1, 999)
             assert found.dtype == file[name].dtype
             np.testing.assert_array_equal(found, np.zeros(998, dtype))
+
+
+def test_a_damaged_list_of_chunks_without_filters(tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.ones((8, 1), "f4"), chunks=(1, 1))
+    data = bytearray(path.read_bytes())
+    third = data.index(b"TREE\x01") + 24 + 3 * (8 + 3 * 8 + 8)  # a key and an address each
+    data[third : third + 60] = bytes(60)
+    path.write_bytes(data)
+    with h5py.File(path) as file, pytest.raises(FormatError, match=r"x\.hdf5: '/x' is damaged"):
+        read_rows(file["x"], 0, 8)
+
+
+def test_the_only_chunk_has_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.ones(4, "f4"), chunks=(4,), compression="gzip")
+    data = bytearray(path.read_bytes())
+    # a node of the tree of chunks: 24 bytes, then the first chunk's size
+    size_at = data.index(b"TREE\x01") + 24
+    data[size_at : size_at + 4] = bytes(4)
+    path.write_bytes(data)
+    with h5py.File(path) as file:
+        assert file["x"].id.get_storage_size() == 0
+        with pytest.raises(FormatError, match=r"x\.hdf5 is damaged: '/x' .* rows 0 to 3"):
+            read_rows(file["x"], 0, 4)
 
 
 WHOLE = numbers((8,), "f8").tobytes()
@@ -189,19 +210,15 @@ def assert_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("isal", [True, False])
+@pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_chunk_is_refused_by_file_dataset_and_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, isal: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, shuffle: bool, isal: bool
 ) -> None:
     if not isal:
         monkeypatch.setitem(sys.modules, "isal", None)
-    assert_refused(tampered(tmp_path / "x.hdf5", DAMAGES[damage], compression="gzip"))
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_chunk_below_another_filter(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "x.hdf5"
-    assert_refused(tampered(path, DAMAGES[damage], compression="gzip", shuffle=True))
+    raw, path = DAMAGES[damage], tmp_path / "x.hdf5"
+    assert_refused(tampered(path, raw, compression="gzip", shuffle=shuffle))
 
 
 @pytest.mark.parametrize(

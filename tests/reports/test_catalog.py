@@ -85,63 +85,46 @@ def _ids(datasets: Sequence[catalog.CatalogDataset]) -> list[str]:
 
 def test_a_remote_is_asked_for_its_list(shelves: dict[str, Shelf], online: Settings) -> None:
     listing = catalog.list_remote("d4rl", online)
-    assert _ids(listing.datasets) == [
-        "d4rl:hopper-medium-v2",
-        "d4rl:ant-medium-v2",
-        "d4rl:brand-new-v0",
-    ]
+    names = ("hopper-medium-v2", "ant-medium-v2", "brand-new-v0")
+    assert _ids(listing.datasets) == [f"d4rl:{name}" for name in names]
     assert listing.notes == ()
     first = listing.datasets[0]
-    assert (first.transitions, first.episodes, first.bytes, first.notes) == (
-        1000,
-        10,
-        5000,
-        ("odd",),
-    )
-
-
-def test_offline_no_remote_is_asked(shelves: dict[str, Shelf], settings: Settings) -> None:
-    listing = catalog.list_remote(None, settings)
-    assert _ids(listing.datasets) == ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"]
-    assert all(shelf.asked == [] for shelf in shelves.values())
+    figures = (first.transitions, first.episodes, first.bytes, first.notes)
+    assert figures == (1000, 10, 5000, ("odd",))
 
 
 def test_the_packaged_list_stands_in_and_says_so(
-    shelves: dict[str, Shelf], online: Settings
+    shelves: dict[str, Shelf], online: Settings, settings: Settings
 ) -> None:
-    shelves["d4rl"].reachable = False
+    _put_here(settings, "d4rl", "ant-medium-v2")
+    listing = catalog.list_remote(None, settings)
+    assert _ids(listing.datasets) == ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"]
+    assert [dataset.here for dataset in listing.datasets] == [False, True]
+    packaged = "this is the catalogue that comes with the package"
+    assert listing.notes == (f"d4rl: offline, {packaged}",)
+    assert all(shelf.asked == [] for shelf in shelves.values())
+    for shelf in shelves.values():
+        shelf.reachable = False
     listing = catalog.list_remote("d4rl", online)
-    assert len(listing.datasets) == 2
-    assert listing.notes == ("d4rl: no answer; this is the catalogue that comes with the package",)
-
-
-def test_no_list_at_all_is_an_error(shelves: dict[str, Shelf], online: Settings) -> None:
-    shelves["minari"].reachable = False
-    with pytest.raises(NetworkError):
+    assert (len(listing.datasets), listing.notes) == (2, (f"d4rl: no answer; {packaged}",))
+    with pytest.raises(NetworkError):  # there is no list at all
         catalog.list_remote("minari", online)
 
 
-def test_what_is_here_is_marked(shelves: dict[str, Shelf], settings: Settings) -> None:
-    _put_here(settings, "d4rl", "ant-medium-v2")
-    here = [dataset.here for dataset in catalog.list_remote("d4rl", settings).datasets]
-    assert here == [False, True]
-
-
 def test_the_cheapest_list_that_knows_is_the_last_asked(
-    shelves: dict[str, Shelf], online: Settings
+    shelves: dict[str, Shelf], online: Settings, settings: Settings
 ) -> None:
+    assert catalog.find_in_catalog(DatasetId("d4rl", "brand-new-v0"), settings) is None
     for name, asked in (("ant-medium-v2", []), ("brand-new-v0", ["remote"])):
         found = catalog.find_in_catalog(DatasetId("d4rl", name), online)
         assert found is not None
         assert (found.id, shelves["d4rl"].asked) == (f"d4rl:{name}", asked)
-    own = catalog.find_in_catalog(DatasetId("minari", "mine/own-v0"), online)
-    assert own is not None
+    assert catalog.find_in_catalog(DatasetId("minari", "mine/own-v0"), online) is not None
     assert shelves["minari"].asked == []
-
-
-def test_unknown_offline_is_none(shelves: dict[str, Shelf], settings: Settings) -> None:
-    assert catalog.find_in_catalog(DatasetId("d4rl", "brand-new-v0"), settings) is None
-    assert shelves["d4rl"].asked == []
+    with pytest.raises(NotFoundError) as caught:
+        catalog.find_in_catalog(DatasetId("d4rl", "ant-medum-v2"), online)
+    assert "did you mean d4rl:ant-medium-v2" in str(caught.value.hint)
+    assert shelves["d4rl"].asked == ["remote"]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +144,9 @@ def test_search_wants_every_word(
     assert all(shelf.asked == [] for shelf in shelves.values())
 
 
-def test_nothing_found_offers_the_nearest(shelves: dict[str, Shelf], settings: Settings) -> None:
-    matches = catalog.search("hoper-medium-v2", settings)
+@pytest.mark.parametrize("query", ["hoper-medium-v2", "d4rl:hoper-medium-v2"])
+def test_nothing_found_offers_the_nearest(
+    shelves: dict[str, Shelf], settings: Settings, query: str
+) -> None:
+    matches = catalog.search(query, settings)
     assert (matches.datasets, matches.near[0]) == ((), "d4rl:hopper-medium-v2")

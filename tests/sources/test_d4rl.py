@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import h5py
+import numpy as np
 import pytest
 
 from offline_data.config import Settings
+from offline_data.episodes.fields import TERMINATED
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL
 from offline_data.sources.d4rl.catalog import FAMILIES, NOTES, listed
-from offline_data.sources.d4rl.ends import RULES, EndRule
+from offline_data.sources.d4rl.episode_ends import RULES, EndRule, episode_ends
 from offline_data.testing.d4rl_toy import TOYS, write_published
 from offline_data.testing.sources import SourceCase, SourceContract
 
 if TYPE_CHECKING:
     from _pytest.fixtures import SubRequest
+
+    from offline_data.sources.d4rl.catalog import Listed
 
 
 class TestContract(SourceContract):
@@ -46,11 +52,7 @@ def test_the_catalogue_uses_every_note_rule_and_family_and_no_other() -> None:
     [
         ("halfcheetah-medium-v2", EndRule("terminals|timeouts", 1000)),
         ("antmaze-large-play-v2", EndRule("timeouts", 1000)),
-        ("antmaze-umaze-v0", EndRule("timeouts", 700)),
         ("kitchen-mixed-v0", EndRule("terminals", 280)),
-        ("minigrid-fourrooms-v0", EndRule("terminals", 50)),
-        ("flow-merge-random-v0", EndRule("terminals|timeouts", 750)),
-        ("maze2d-umaze-v1", EndRule("terminals|timeouts", 300)),
         ("pen-human-v1", EndRule("terminals|timeouts", 100)),
     ],
 )
@@ -71,17 +73,12 @@ def test_resolving_needs_no_network_and_knows_no_revision(settings: Settings) ->
     assert D4RL().resolve("pen-human-v1", "unversioned", settings).revision == "unversioned"
     with pytest.raises(NotFoundError, match="no revisions"):
         D4RL().resolve("pen-human-v1", "3f2a", settings)
-
-
-def test_a_wild_name_points_to_the_list(settings: Settings) -> None:
     with pytest.raises(NotFoundError) as caught:
         D4RL().resolve("zzz", None, settings)
     assert caught.value.hint == "`offline-data list d4rl` lists all"
-
-
-def test_the_remote_list_is_the_catalogue(tmp_path: Path) -> None:
-    assert D4RL().remote(Settings(tmp_path)) == D4RL().catalog()
-    assert D4RL().local(Settings(tmp_path)) == ()
+    online = replace(settings, offline=False)
+    assert D4RL().remote(online) == D4RL().catalog()
+    assert D4RL().local(online) == ()
 
 
 def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
@@ -94,14 +91,9 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
         assert info.about["ref_max_score"] == 3234.3
         assert info.about["metadata"] == {"algorithm": "SAC", "iteration": 600}
         assert info.licence == "CC-BY-4.0"
+        assert [item.key for item in info.dropped] == ["metadata/policy/fc0/weight"]
+        assert "--keep-raw" in info.dropped[0].reason
         assert "2004.07219" in (info.citation or "")
-
-
-def test_the_policy_of_the_recording_is_dropped_with_the_reason(tmp_path: Path) -> None:
-    path = write_published(tmp_path, TOYS["mujoco-v2"])
-    dropped = D4RL().open(D4RL().release_of(path, "mine"), path).info.dropped
-    assert [item.key for item in dropped] == ["metadata/policy/fc0/weight"]
-    assert "--keep-raw" in dropped[0].reason
 
 
 def test_a_users_file_claims_nothing_of_the_publisher(tmp_path: Path) -> None:
@@ -121,15 +113,6 @@ def test_a_users_file_with_a_published_name_is_cut_by_its_rule(tmp_path: Path) -
     assert plain.lengths.tolist() == [4, 1, 1, 6, 2, 4]
 
 
-def test_the_revision_of_a_users_file_changes_with_it(tmp_path: Path) -> None:
-    path = write_published(tmp_path, TOYS["adroit"])
-    first = D4RL().release_of(path, "mine").revision
-    assert first == D4RL().release_of(path, "mine").revision
-    with path.open("ab") as file:
-        file.write(b"more")
-    assert D4RL().release_of(path, "mine").revision != first
-
-
 def test_d3rlpy_files_are_not_taken_for_d4rl(realdata: Path) -> None:
     path = realdata / "agilerl_d3rlpy_v1" / "cartpole_v1.1.0.h5"
     assert not D4RL().accepts(path)
@@ -142,3 +125,176 @@ def test_d3rlpy_files_are_not_taken_for_d4rl(realdata: Path) -> None:
 @pytest.mark.parametrize("family", sorted(TOYS))
 def test_accepts_every_family(tmp_path: Path, family: str) -> None:
     assert D4RL().accepts(write_published(tmp_path, TOYS[family]))
+
+
+FLAGS = [False, True, False, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("rule", "timeouts", "last", "said"),
+    [
+        (EndRule(horizon=2), None, [1, 3, 5], "from terminals and the environment's limit of 2"),
+        (EndRule(), [0, 0, 0, 1, 0, 0, 1], [1, 3, 5, 6], RULES["terminals|timeouts"]),
+        (EndRule("timeouts", 2), [0, 0, 0, 1, 0, 0, 1], [3, 6], RULES["timeouts"]),
+        (EndRule("timeouts", 4), [0] * 7, [3], "from the environment's limit of 4 steps"),
+        (EndRule("timeouts", 4), None, [3], "from the environment's limit of 4 steps"),
+        (EndRule("terminals", 2), [0, 0, 0, 1, 0, 0, 1], [1, 5], RULES["terminals"]),
+        (EndRule(), None, [1, 5], "terminals are set. The file has no timeouts."),
+    ],
+)
+def test_episodes_end_by_the_rule(
+    rule: EndRule, timeouts: list[int] | None, last: list[int], said: str
+) -> None:
+    marked = None if timeouts is None else np.array(timeouts, bool)
+    ends, applied = episode_ends(rule, np.array(FLAGS), marked, "toy.hdf5")
+    assert np.flatnonzero(ends).tolist() == last
+    assert said in applied
+
+
+# Against `qlearning_dataset` of D4RL itself. It leaves out every row that ends an episode by time,
+# and the last row of the file, since it takes the next row of the file as the next observation. A
+# transition is valid here where its next observation is known, or where it is terminated.
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What `qlearning_dataset` looks at, as plain lists."""
+
+    terminals: list[bool]
+    timeouts: list[bool] | None
+    has_next: bool
+    horizon: int
+
+
+def flags_of(path: Path, published: Listed) -> Flags:
+    with h5py.File(path) as file:
+        timeouts: Any = file["timeouts"][()].tolist() if "timeouts" in file else None
+        return Flags(
+            [bool(value) for value in file["terminals"][()].ravel()],
+            timeouts,
+            "next_observations" in file,
+            published.rule.horizon or 0,
+        )
+
+
+def qlearning_rows(flags: Flags) -> set[int]:
+    """Rows that D4RL 1.1's `qlearning_dataset(terminate_on_end=False)` keeps."""
+    kept = set()
+    episode_step = 0
+    for i in range(len(flags.terminals) - 1):
+        if flags.timeouts is not None:
+            final_timestep = flags.timeouts[i]
+        else:
+            final_timestep = episode_step == flags.horizon - 1
+        if final_timestep:
+            episode_step = 0
+            continue
+        if flags.terminals[i]:
+            episode_step = 0
+        kept.add(i)
+        episode_step += 1
+    return kept
+
+
+def by_horizon(flags: Flags, after_terminal: int) -> set[int]:
+    """Rows at the limit of steps; the row after a terminal is number `after_terminal`."""
+    rows, step = set(), 0
+    for i, terminal in enumerate(flags.terminals):
+        at_limit = step == flags.horizon - 1
+        if at_limit:
+            rows.add(i)
+        step = 0 if at_limit else after_terminal if terminal else step + 1
+    return rows
+
+
+def reasons(flags: Flags) -> dict[str, set[int]]:
+    """Rows by the reason for which they are valid here and left out there, and the reverse."""
+    last = len(flags.terminals) - 1
+    terminal = {i for i, flag in enumerate(flags.terminals) if flag}
+    timeout = {i for i, flag in enumerate(flags.timeouts or []) if flag}
+    out: dict[str, set[int]] = {
+        "next observation is in the file": (timeout | {last}) - terminal
+        if flags.has_next
+        else set(),
+        "terminal and timeout": timeout & terminal - {last},
+        "last row of the file is terminal": {last} & terminal,
+        "D4RL's limit is one step early": set(),
+        "the limit is reached": set(),
+    }
+    if flags.timeouts is None:
+        theirs, ours = by_horizon(flags, 1), by_horizon(flags, 0) - terminal
+        out["D4RL's limit is one step early"] = theirs - ours - {last}
+        out["the limit is reached"] = ours - theirs
+    return out
+
+
+def valid_rows(path: Path, published: Listed, tmp_path: Path) -> set[int]:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    (folder / published.file).symlink_to(path)
+    dataset = D4RL().open(D4RL().resolve(published.name, None, Settings(tmp_path)), folder)
+    batch = dataset.read(dataset.parts(1 << 50)[0])
+    valid = np.ones(batch.transitions, dtype=bool)
+    valid[batch.last_rows] = batch.final_observation
+    return set(np.flatnonzero(valid | batch.steps[TERMINATED][:, 0]).tolist())
+
+
+def assert_explained(path: Path, published: Listed, tmp_path: Path) -> dict[str, int]:
+    flags = flags_of(path, published)
+    why = reasons(flags)
+    added = (
+        why["next observation is in the file"]
+        | why["terminal and timeout"]
+        | why["last row of the file is terminal"]
+        | why["D4RL's limit is one step early"]
+    )
+    theirs, ours = qlearning_rows(flags), valid_rows(path, published, tmp_path)
+    assert not added & theirs, "a reason that names a row D4RL has is no reason"
+    assert why["the limit is reached"] <= theirs
+    assert ours == (theirs | added) - why["the limit is reached"]
+    assert len(ours) == len(theirs) + len(added) - len(why["the limit is reached"])
+    return {"rows": len(flags.terminals), "d4rl": len(theirs), "ours": len(ours)} | {
+        reason: len(rows) for reason, rows in why.items() if rows
+    }
+
+
+def test_real_files(realdata: Path, tmp_path: Path) -> None:
+    files = sorted((realdata / "fixtures_generated" / "d4rl").glob("*.hdf5"))
+    assert len(files) == 8
+    for path in files:
+        published = next(one for one in listed().values() if one.file == path.name)
+        (tmp_path / path.name).mkdir()
+        assert_explained(path, published, tmp_path / path.name)
+
+
+EXPECTED = {
+    "adroit": {"rows": 15, "d4rl": 12, "ours": 12},
+    "antmaze": {"rows": 18, "d4rl": 15, "ours": 16, "terminal and timeout": 1},
+    "bullet": {
+        "rows": 9,
+        "d4rl": 7,
+        "ours": 9,
+        "next observation is in the file": 1,
+        "last row of the file is terminal": 1,
+    },
+    "carla": {"rows": 8, "d4rl": 6, "ours": 6},
+    "flow": {"rows": 1003, "d4rl": 1000, "ours": 1000},
+    "kitchen": {"rows": 13, "d4rl": 12, "ours": 13, "last row of the file is terminal": 1},
+    "maze2d": {"rows": 18, "d4rl": 14, "ours": 14},
+    "minigrid": {"rows": 13, "d4rl": 12, "ours": 13, "last row of the file is terminal": 1},
+    "mujoco-v0": {
+        "rows": 1045,
+        "d4rl": 1043,
+        "ours": 1043,
+        "D4RL's limit is one step early": 1,
+        "the limit is reached": 1,
+    },
+    "mujoco-v2": {"rows": 17, "d4rl": 15, "ours": 17, "next observation is in the file": 2},
+}
+
+
+@pytest.mark.parametrize("family", sorted(TOYS))
+def test_toys_of_every_family(tmp_path: Path, family: str) -> None:
+    path = write_published(tmp_path / "toy", TOYS[family])
+    published = listed()[TOYS[family].dataset]
+    assert assert_explained(path, published, tmp_path) == EXPECTED[family]

@@ -12,9 +12,12 @@ import h5py
 import numpy as np
 import pytest
 
-from offline_data.errors import FormatError
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.ingest import Options, convert
+from offline_data.sources.base import Release
+from offline_data.sources.d4rl import D4RL, D4RLEpisodes
 from offline_data.store.reader import open_reader
+from offline_data.testing.d4rl_toy import TOYS, write_published
 from tests.oracles import d4rl_transitions
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 ROWS = 40
 MEMORY = 3 << 29
 COMMAND = (sys.executable, "-c", "from offline_data_cli.main import run; run()")
+
+
+def opened(path: Path) -> D4RLEpisodes:
+    return D4RL().open(Release("mine", "local-0", local=path), path)
 
 
 def write(path: Path, *edits: Edit) -> Path:
@@ -188,20 +195,26 @@ UNFIT: dict[str, tuple[Edit, str]] = {
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_an_unfit_column_is_refused_by_name(tmp_path: Path, settings: Settings, case: str) -> None:
+def test_an_unfit_column_is_refused_by_name(tmp_path: Path, case: str) -> None:
     edit, message = UNFIT[case]
     path = write(tmp_path / "mine.hdf5", edit)
     with pytest.raises(FormatError, match=message) as caught:
-        convert(path, "mine", settings, Options(), source="d4rl")
+        opened(path)
     assert str(path) in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals"])
+def test_a_missing_column_is_named(tmp_path: Path, settings: Settings, name: str) -> None:
+    path = write(tmp_path / "mine.hdf5", lambda file: file.pop(name))
+    with pytest.raises(FormatError, match=rf"mine\.hdf5 .* expected datasets '{name}'; found"):
+        convert(path, "mine", settings, Options(), source="d4rl")
     assert not list(settings.root.glob("local/*"))
+    assert not D4RL().accepts(path)
 
 
 @pytest.mark.parametrize("name", ["timeouts", "next_observations", "rewards"])
 @pytest.mark.parametrize("link", [h5py.SoftLink("/actions"), h5py.ExternalLink("o.h5", "/x")])
-def test_a_column_that_is_a_link_is_refused(
-    tmp_path: Path, settings: Settings, name: str, link: Any
-) -> None:
+def test_a_column_that_is_a_link_is_refused(tmp_path: Path, name: str, link: Any) -> None:
     def edit(file: Any) -> None:
         if name in file:
             del file[name]
@@ -209,7 +222,7 @@ def test_a_column_that_is_a_link_is_refused(
 
     path = write(tmp_path / "mine.hdf5", edit)
     with pytest.raises(FormatError, match=f"'{name}' is a link to"):
-        convert(path, "mine", settings, Options(), source="d4rl")
+        opened(path)
 
 
 def test_flags_with_other_values_are_set_and_counted(tmp_path: Path, settings: Settings) -> None:
@@ -271,33 +284,162 @@ def test_virtual_values_of_another_file_stay_there(
     assert "42" not in str(manifest.about)
 
 
-def test_a_piece_without_observations_is_named(tmp_path: Path, settings: Settings) -> None:
+def in_pieces(tmp_path: Path, edit: Edit) -> Path:
     path = tmp_path / "mine.hdf5"
     write(tmp_path / "whole.hdf5")
     with h5py.File(tmp_path / "whole.hdf5") as whole, h5py.File(path, "w") as file:
         for name in whole:
             for piece in range(3):
                 file[f"virtual/{piece}/{name}"] = whole[name][()]
-        del file["virtual/1/observations"]
-    with pytest.raises(FormatError, match="expected datasets 'virtual/1/observations'"):
-        convert(path, "mine", settings, Options(), source="d4rl")
+        for piece in range(3):
+            file[f"virtual/{piece}/infos/qpos"] = whole["rewards"][()]
+        edit(file)
+    return path
 
 
-@pytest.mark.parametrize("piece", ["virtual/0", "virtual/1", "virtual/2"])
-@pytest.mark.parametrize("instead", ["link", "group"])
-def test_a_piece_that_is_not_read_is_not_left_out(
-    tmp_path: Path, settings: Settings, piece: str, instead: str
-) -> None:
-    path = tmp_path / "mine.hdf5"
-    write(tmp_path / "whole.hdf5")
-    with h5py.File(tmp_path / "whole.hdf5") as whole, h5py.File(path, "w") as file:
-        for name in whole:
-            for number in range(3):
-                file[f"virtual/{number}/{name}"] = whole[name][()]
+def linked(piece: str) -> Edit:
+    def edit(file: Any) -> None:
         del file[piece]
-        if instead == "link":
-            file[piece] = h5py.ExternalLink("whole.hdf5", "/")
-        else:
-            file.create_group(piece)
-    with pytest.raises(FormatError, match=f"piece '{piece}'"):
-        convert(path, "mine", settings, Options(), source="d4rl")
+        file[piece] = h5py.ExternalLink("whole.hdf5", "/")
+
+    return edit
+
+
+def emptied(piece: str) -> Edit:
+    def edit(file: Any) -> None:
+        del file[piece]
+        file.create_group(piece)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        *(
+            (make(f"virtual/{n}"), f"piece 'virtual/{n}'")
+            for n in range(3)
+            for make in (linked, emptied)
+        ),
+        (lambda f: f.pop("virtual/1/observations"), "expected datasets 'virtual/1/observations'"),
+        (lambda f: f.pop("virtual/1/rewards"), "'rewards' is in 2 of the 3 pieces"),
+        (
+            replaced("virtual/1/actions", data=np.ones((ROWS, 3))),
+            "'actions' has a dtype or shape of",
+        ),
+    ],
+)
+def test_a_piece_that_is_not_read_is_not_left_out(tmp_path: Path, edit: Edit, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        opened(in_pieces(tmp_path, edit))
+
+
+def test_a_piece_without_an_info(tmp_path: Path) -> None:
+    found = opened(in_pieces(tmp_path, lambda file: file.pop("virtual/1/infos/qpos")))
+    assert {d.key: d.reason for d in found.info.dropped} == {
+        "infos/qpos": "It is in 2 of the 3 pieces."
+    }
+
+
+DROPPED = {
+    "infos/short": (np.ones(ROWS - 1), "has 39 rows, expected 40"),
+    "infos/word": (np.array(["a"] * ROWS, "S1"), "has dtype |S1"),
+    "infos/wave": (np.ones(ROWS, complex), "has dtype complex128"),
+    "metadata/loss": (np.ones(ROWS), "belongs to the recording policy"),
+    "metadata/seed": (np.complex128(1), "is a value that JSON cannot hold"),
+    "infos/nothing": (h5py.Empty("f4"), "has no rows"),
+    "infos/soft": (h5py.SoftLink("/rewards"), "is a link to '/rewards'"),
+    "infos/out": (h5py.ExternalLink("o.h5", "/rewards"), "is a link to 'o.h5'"),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_other_columns_are_dropped_with_the_reason(tmp_path: Path, name: str) -> None:
+    values, reason = DROPPED[name]
+
+    def edit(file: Any) -> None:
+        file[name] = values
+        file["version"] = "1.0"
+
+    dataset = opened(write(tmp_path / "mine.hdf5", edit))
+    (found,) = dataset.info.dropped
+    assert (found.key, found.reason.startswith(f"It {reason}")) == (name, True)
+    assert not dataset.flat.others
+    assert dataset.info.about["metadata"] == {"version": "1.0"}
+
+
+def test_values_in_other_files_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(ROWS * 8))
+    elsewhere = [(str(tmp_path / "secret"), 0, ROWS * 8)]
+
+    def add(file: Any) -> None:
+        file.create_dataset("infos/out", (ROWS,), "f8", external=elsewhere)
+        layout = h5py.VirtualLayout((ROWS,), "f8")
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "rewards", (ROWS,))
+        file.create_virtual_dataset("infos/virtual", layout)
+
+    dropped = {d.key: d.reason for d in opened(write(tmp_path / "mine.hdf5", add)).info.dropped}
+    assert "another file" in dropped["infos/out"]
+    assert "another file" in dropped["infos/virtual"]
+    required = replaced("rewards", shape=(ROWS,), dtype="f8", external=elsewhere)
+    with pytest.raises(FormatError, match="'rewards' has its values in another file"):
+        opened(write(tmp_path / "mine.hdf5", required))
+
+
+def test_no_end_of_an_episode_is_an_error_that_says_what_to_add(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.hdf5", lambda file: file.pop("timeouts"))
+    with pytest.raises(FormatError, match="marks no end of an episode") as caught:
+        opened(path)
+    assert "'timeouts'" in (caught.value.hint or "")
+
+
+def test_empty_timeouts_make_one_episode(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.hdf5", replaced("timeouts", data=np.zeros(ROWS, bool)))
+    dataset = opened(path)
+    assert dataset.lengths.tolist() == [ROWS]
+    assert "The file stops inside its last episode, of 40 rows" in " ".join(dataset.info.notes)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<!DOCTYPE html><title>Not found", "it is a web page"),
+        (b"", "it is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "damaged or cut short"),
+    ],
+)
+def test_what_is_not_hdf5_is_said(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "mine.hdf5"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=message):
+        opened(path)
+    assert not D4RL().accepts(path)
+
+
+def test_any_cut_is_an_error_of_ours(tmp_path: Path) -> None:
+    whole = write_published(tmp_path, TOYS["mujoco-v2"]).read_bytes()
+    path = tmp_path / "mine.hdf5"
+    for size in range(0, len(whole), 997):
+        path.write_bytes(whole[:size])
+        with pytest.raises(OfflineDataError, match=r"mine\.hdf5"):
+            opened(path)
+
+
+def test_a_damaged_chunk_names_column_and_rows(tmp_path: Path) -> None:
+    path = write_published(tmp_path, TOYS["mujoco-v2"]).rename(tmp_path / "mine.hdf5")
+    with h5py.File(path) as file:
+        chunk = file["actions"].id.get_chunk_info(0)
+    with path.open("r+b") as raw:
+        raw.seek(chunk.byte_offset + chunk.size // 2)
+        raw.write(b"\xff" * 8)
+    dataset = opened(path)
+    with pytest.raises(FormatError, match=r"mine\.hdf5 is damaged: '/actions' .* rows 0 to 16"):
+        dataset.read(dataset.parts(1 << 50)[0])
+
+
+def test_absent_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no file"):
+        opened(tmp_path / "absent.hdf5")
+    with pytest.raises(FormatError, match="is not a plain file"):
+        D4RL().release_of(tmp_path, "mine")

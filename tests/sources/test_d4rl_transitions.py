@@ -16,10 +16,13 @@ import offline_data
 from offline_data.errors import FormatError
 from offline_data.ingest import Options, convert
 from offline_data.progress import SilentProgress
+from offline_data.readers import flat_hdf5
+from offline_data.sources.d4rl import D4RL
 from offline_data.sources.d4rl.catalog import listed
 from offline_data.store.audit import Audit
 from offline_data.store.reader import open_reader
 from offline_data.testing.d4rl_toy import TOYS, write_published
+from offline_data.testing.toy import assert_same_batch
 from tests.oracles import Transition, d4rl_transitions
 
 if TYPE_CHECKING:
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.config import Settings
-    from offline_data.ingest import Result
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.ingest import Stored
 
 Columns = dict[str, Any]
 ROWS = 60
@@ -134,7 +138,7 @@ REAL = [
 ]
 
 
-def rows_of(result: Result) -> Any:
+def rows_of(result: Stored) -> Any:
     dataset = offline_data.open_dataset(result.path)
     return dataset[np.arange(len(dataset))]
 
@@ -146,7 +150,7 @@ def same(found: Any, expected: list[Any]) -> None:
     np.testing.assert_array_equal(values.reshape(wanted.shape), wanted)
 
 
-def assert_transitions(result: Result, expected: list[Transition]) -> None:
+def assert_transitions(result: Stored, expected: list[Transition]) -> None:
     """Compare every row, and which rows may be sampled as transitions."""
     rows = rows_of(result)
     assert len(rows) == len(expected)
@@ -181,6 +185,16 @@ def test_every_transition_is_that_of_the_file(
     expected = d4rl_transitions(path, keep_episodes=keep)
     first = convert(path, "a", settings, Options(audit="all", keep_episodes=keep))
     assert_transitions(first, expected)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("case", ["one row", "large images", "nan"])
+def test_layouts_keep_every_transition(
+    tmp_path: Path, settings: Settings, case: str, keep: bool
+) -> None:
+    path = write(tmp_path / "mine.hdf5", CASES[case]())
+    expected = d4rl_transitions(path, keep_episodes=keep)
+    first = convert(path, "a", settings, Options(keep_episodes=keep))
     second = convert(first.path, "b", settings, Options(audit="all", layout="ted"))
     assert_transitions(second, expected)
     third = convert(second.path, "c", settings, Options(audit="all", layout="compact"))
@@ -264,7 +278,7 @@ def test_every_family(tmp_path: Path, settings: Settings, family: str) -> None:
     assert_transitions(convert(path, "mine", settings, Options()), expected)
 
 
-@pytest.mark.parametrize("count", [10, 11, 21, 101])
+@pytest.mark.parametrize("count", [11, 101])
 def test_pieces_are_in_the_order_of_their_numbers(
     tmp_path: Path, settings: Settings, count: int
 ) -> None:
@@ -321,6 +335,83 @@ def test_the_audit_compares_whole_numbers_as_such(tmp_path: Path, settings: Sett
     batch = open_reader(exact.path).episode_batch(0, 6)
     with pytest.raises(offline_data.errors.AuditError, match="'observation' differs"):
         Audit("all").check(batch, open_reader(wrong.path), 0, 0)
+
+
+def whole(path: Path) -> EpisodeBatch:
+    dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
+    return dataset.read(dataset.parts(1 << 50)[0])
+
+
+@pytest.mark.parametrize("file", REAL)
+def test_all_else_in_real_files_equals_h5py(realdata: Path, file: str) -> None:
+    path = realdata / "fixtures_generated" / "d4rl" / file
+    batch = whole(path)
+    with h5py.File(path) as source:
+        group = source["infos"] if isinstance(source.get("infos"), h5py.Group) else {}
+        for name, values in group.items():
+            np.testing.assert_array_equal(batch.steps["info", name], values[()])
+        for key, name in (("action", "actions"), ("next", "rewards")):
+            leaf = (key,) if key == "action" else ("next", "reward")
+            assert batch.steps[leaf].dtype == source[name].dtype
+
+
+@pytest.mark.parametrize("family", sorted(TOYS))
+def test_infos_stand_beside_their_observation(tmp_path: Path, family: str) -> None:
+    toy = TOYS[family]
+    batch = whole(write_published(tmp_path, toy))
+    assert batch.final_observation.tolist() == [toy.next_observations] * len(toy.lengths)
+    codes = 1000.0 * batch.episode_of + np.arange(batch.transitions) + 1
+    codes -= batch.starts[batch.episode_of]
+    for name, _ in toy.infos:
+        key = ("info", *name.split("/"))
+        values = batch.steps[key].reshape(batch.transitions, -1)
+        assert (values == codes[:, None] + 0.5).all()
+    assert ("demo" in {key[-1] for key in batch.steps}) == toy.demonstrations
+
+
+def test_demonstration_numbers_that_disagree_are_noted(tmp_path: Path) -> None:
+    path = write_published(tmp_path, TOYS["kitchen"])
+    opened = D4RL().open(D4RL().release_of(path, "mine"), path)
+    assert not [note for note in opened.info.notes if "disagree" in note]
+    with h5py.File(path, "r+") as file:
+        file["infos"][2] = 7
+    note = "The demonstration's number (info/demo) and the episodes disagree in 2 rows."
+    assert note in D4RL().open(D4RL().release_of(path, "mine"), path).info.notes
+
+
+def test_a_second_copy_in_pieces_is_dropped_once_and_said(tmp_path: Path) -> None:
+    toy = TOYS["carla"]
+    path = write_published(tmp_path, toy)
+    with h5py.File(path, "r+") as file:
+        file["virtual/0/observations"] = file["observations"][:3]
+    dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
+    assert [item.key for item in dataset.info.dropped] == ["virtual/0/observations"]
+    assert dataset.info.transitions == sum(toy.lengths)
+
+
+def test_many_final_observations_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "mine.hdf5", jumping(24))
+    kept = whole(path)
+    monkeypatch.setattr(flat_hdf5, "KEPT", 0)
+    dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
+    assert dataset.after is not None
+    assert dataset.after.final is None
+    assert_same_batch(dataset.read(dataset.parts(1 << 50)[0]), kept)
+    alone = dataset.read(dataset.parts(1)[1]).observations["observation",]
+    np.testing.assert_array_equal(alone, kept.observations["observation",][11:22])
+
+
+def test_columns_of_the_users_own_are_kept(tmp_path: Path) -> None:
+    path = write_published(tmp_path, TOYS["adroit"])
+    with h5py.File(path, "r+") as file:
+        file["costs"] = np.arange(15, dtype=">i4")
+        file["more/deep"] = np.arange(15, dtype="u1")
+    batch = whole(path)
+    assert batch.steps["extra", "costs"].tolist() == list(range(15))
+    assert batch.steps["extra", "costs"].dtype == np.dtype("int32").newbyteorder("=")
+    assert batch.steps["extra", "more", "deep"].dtype == np.uint8
 
 
 @st.composite

@@ -12,7 +12,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.fetch.cache import FetchRecord, partial_path, write_record
 from offline_data.store.layout import MANIFEST
-from offline_data.store.locks import lock_name
+from offline_data.store.publish import lock_name
 from offline_data.testing.toy import toy_batch, write_toy
 
 SHAS = {"plain": "a" * 64, "laid out": "b" * 64}

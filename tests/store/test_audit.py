@@ -10,8 +10,8 @@ import pytest
 
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.errors import AuditError, UsageError
-from offline_data.store.audit import Audit, parse_audit
-from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
+from offline_data.store.audit import Audit
+from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName, parse_audit
 from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
 

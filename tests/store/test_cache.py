@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from offline_data.config import Settings
 from offline_data.errors import AccessError
@@ -32,7 +33,7 @@ from offline_data.store.cache import (
 )
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import entry_at
-from offline_data.store.locks import dataset_lock, lock_name
+from offline_data.store.publish import dataset_lock, lock_name
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.store.conftest import NOTE, SHAS, edit_manifest
 
@@ -41,8 +42,8 @@ def of_kind(settings: Settings, kind: str) -> list[CacheItem]:
     return [item for item in cache_usage(settings).items if item.kind == kind]
 
 
-def item_of(settings: Settings, sha256: str) -> CacheItem:
-    (found,) = (item for item in cache_usage(settings).items if item.path.name == sha256)
+def item_of(settings: Settings, name: str) -> CacheItem:
+    (found,) = (item for item in cache_usage(settings).items if item.path.name == name)
     return found
 
 
@@ -53,41 +54,49 @@ def on_disk(root: Path) -> int:
     return sum(sizes.values())
 
 
-def test_sizes_add_up_to_all_files(full: Settings) -> None:
+def kinds(items: tuple[CacheItem, ...]) -> list[str]:
+    return sorted(item.kind for item in items)
+
+
+def reasons(settings: Settings, days: int | None = None) -> dict[str, str]:
+    return {item.path.name[:3]: reason for item, reason in plan_prune(settings, days).kept}
+
+
+def refuse(*_: object) -> bool:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_sizes_add_up_to_all_files(settings: Settings, full: Settings) -> None:
     usage = cache_usage(full)
     assert [item.kind for item in usage.items] == [
         *("dataset", "damaged", "partial", "download", "download", "download", "staging"),
     ]
-    assert usage.bytes == sum(item.bytes for item in usage.items)
     assert usage.bytes + usage.other_bytes == on_disk(full.root)
     dataset, damaged, part, *_, laid_out, staged = usage.items
     assert dataset.bytes == on_disk(dataset.path)
     assert (damaged.bytes, part.bytes, laid_out.bytes, staged.bytes) == (301, 20 + len(NOTE), 0, 3)
-
-
-def test_a_link_without_its_first_name_counts_where_it_is(full: Settings) -> None:
+    # a link without its first name counts where it is
     item_of(full, SHAS["laid out"]).path.unlink()
     second = full.downloads / "raw" / "d4rl" / "toy" / "w"
     second.mkdir()
     os.link(full.downloads / "raw" / "d4rl" / "toy" / "v" / "toy.hdf5", second / "toy.hdf5")
     (second / "mine").symlink_to(full.root)
     usage = cache_usage(full)
-    laid_out = [item.bytes for item in usage.items if "raw files of" in item.detail]
-    assert laid_out == [200, len(os.fsencode(full.root))]
+    laid_out_bytes = [item.bytes for item in usage.items if "raw files of" in item.detail]
+    assert laid_out_bytes == [200, len(os.fsencode(full.root))]
     assert usage.bytes + usage.other_bytes == on_disk(full.root)
-
-
-def test_nothing_is_there(settings: Settings) -> None:
+    shutil.rmtree(settings.root)
     assert cache_usage(settings) == CacheUsage((), 0)
     assert not settings.root.exists()
 
 
 def test_what_goes_back_to_the_disk(full: Settings) -> None:
-    blob = item_of(full, SHAS["laid out"])
-    (folder,) = (item for item in cache_usage(full).items if item.path.name == "v")
+    blob, folder = item_of(full, SHAS["laid out"]), item_of(full, "v")
     assert [bytes_freed([blob]), bytes_freed([folder]), bytes_freed([blob, folder])] == [0, 0, 200]
     part = of_kind(full, "partial")
     assert bytes_freed(part) == part[0].bytes
+    assert remove_items([blob], full).freed == 0
+    assert remove_items([folder], full).freed == 200
     shutil.rmtree(full.downloads)
     assert bytes_freed([blob, folder, *part]) == 0
 
@@ -103,29 +112,29 @@ def test_what_goes_back_to_the_disk(full: Settings) -> None:
         (["file:///mnt/x"], False),
     ],
 )
-def test_which_datasets_can_be_had_again(
-    urls: list[str | None], again: bool, full: Settings
-) -> None:
+def test_what_can_be_had_again(urls: list[str | None], again: bool, full: Settings) -> None:
     folder = full.root / "local" / "toy" / "1"
     edit_manifest(folder, files=[{"path": "x", "url": url} for url in urls])
-    assert refetchable(entry_at(folder)) is again
     (item,) = of_kind(full, "dataset")
-    assert item.refetchable is again
-
-
-@pytest.mark.parametrize(
-    ("url", "again"),
-    [("https://host.example/x", True), ("file:///mnt/x", False), (None, False)],
-)
-def test_which_raw_files_can_be_had_again(url: str | None, again: bool, full: Settings) -> None:
-    sha256 = "e" * 64
-    path = full.downloads / "sha256" / "ee" / sha256
+    assert refetchable(entry_at(folder)) is item.refetchable is again
+    path = full.downloads / "sha256" / "ee" / ("e" * 64)
     path.parent.mkdir()
     path.write_bytes(b"raw")
-    if url:
-        write_record(full, FetchRecord(url, sha256, 3, url, "2024-01-01"))
-    item = item_of(full, sha256)
-    assert (item.refetchable, item.detail) == (again, url or "unknown origin")
+    for url in urls[:1]:
+        if url:
+            write_record(full, FetchRecord(url, path.name, 3, url, "2024-01-01"))
+    item = item_of(full, path.name)
+    first = urls[0] if urls else None
+    assert item.detail == (first or "unknown origin")
+    assert item.refetchable is (first is not None and not first.startswith("file"))
+
+
+@pytest.mark.parametrize("damage", [{"size": []}, {"size": "100"}, {"sha256": "A"}, {"url": 7}])
+def test_a_damaged_record_says_nothing(damage: dict[str, object], full: Settings) -> None:
+    (path,) = (full.downloads / "index").glob(f"{key_of('http://host.example/aa')}.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    assert read_record(full, "http://host.example/aa") is None
+    assert item_of(full, SHAS["plain"]).detail == "unknown origin"
 
 
 def test_what_was_asked_to_stay(full: Settings) -> None:
@@ -134,36 +143,31 @@ def test_what_was_asked_to_stay(full: Settings) -> None:
     files = [{"path": "x", "url": "http://host.example/x", "sha256": SHAS["plain"]}]
     edit_manifest(folder, files=files, converter={"options": {"keep_raw": True}})
     assert asked_to_stay(full)[SHAS["plain"]] == item_of(full, SHAS["plain"]).wanted == "--keep-raw"
-    edit_manifest(folder, files=files, converter={"options": {"keep_raw": False}})
-    assert item_of(full, SHAS["plain"]).wanted == ""
-    edit_manifest(folder, files=files, converter={})
-    assert item_of(full, SHAS["plain"]).wanted == ""
+    assert reasons(full)["aaa"] == "asked for with --keep-raw"
+    for converter in ({"options": {"keep_raw": False}}, {}):
+        edit_manifest(folder, files=files, converter=converter)
+        assert item_of(full, SHAS["plain"]).wanted == ""
+        assert "aaa" not in reasons(full)
 
 
-def test_what_a_process_works_on(full: Settings) -> None:
-    assert not any(item.in_use for item in cache_usage(full).items)
+def test_what_a_process_works_on(full: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def used() -> set[str]:
+        return {item.kind for item in cache_usage(full).items if item.in_use}
+
+    assert used() == set()
     with dataset_lock(full.staging, "local/x", SILENT):
-        used = {item.kind for item in cache_usage(full).items if item.in_use}
-        (staged,) = of_kind(full, "staging")
         # raw files too: what is converted may be about to read them
-        assert used == {"staging", "download"}
-        assert staged.detail == "a conversion under way"
-    from filelock import FileLock
-
+        assert used() == {"staging", "download"}
+        assert of_kind(full, "staging")[0].detail == "a conversion under way"
     (part,) = of_kind(full, "partial")
     with FileLock(full.downloads / "locks" / f"{part.path.stem}.lock"):
-        used = {item.kind for item in cache_usage(full).items if item.in_use}
-        assert used == {"partial", "download"}
-
-
-def test_a_lock_that_may_not_be_opened_is_no_traceback(
-    full: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> bool:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(cache, "is_locked", refuse)
-    assert not any(item.in_use for item in cache_usage(full).items)
+        assert used() == {"partial", "download"}
+        assert cache.IN_USE in reasons(full, 0).values()
+        assert remove_items([part], full).in_use == (part,)
+        monkeypatch.setattr(cache, "is_locked", refuse)  # a lock that may not be opened
+        assert used() == set()
+    assert part.path.exists()
+    assert remove_items([part], full).removed == (part,)
 
 
 @pytest.mark.parametrize("place", ["dataset", "dataset-replaced", "."])
@@ -173,82 +177,60 @@ def test_a_dataset_left_in_staging_is_named(place: str, made_here: bool, full: S
     write_toy(staged / place, [toy_batch([2])])
     if not made_here:
         edit_manifest(staged / place, files=[{"path": "x", "url": "http://host.example/x"}])
-    item = next(item for item in of_kind(full, "staging") if item.path == staged)
+    item = item_of(full, staged.name)
     assert item.detail.startswith("local:toy@1, left there")
     assert item.refetchable is not made_here
+    assert (reasons(full).get(staged.name[:3]) == "cannot be fetched again") is made_here
 
 
 def test_what_vanishes_meanwhile_is_no_error(
     full: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lstat, stat_, victims = Path.lstat, Path.stat, ("toy.hdf5", SHAS["plain"], "rows.memmap")
+    stat_, victims = Path.stat, ("toy.hdf5", SHAS["plain"], "rows.memmap")
 
-    def gone(self: Path) -> os.stat_result:
-        if self.name in victims:
-            raise FileNotFoundError(2, "No such file or directory", str(self))
-        return lstat(self)
-
-    def gone_too(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+    def gone(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         if self.name in victims:
             raise FileNotFoundError(2, "No such file or directory", str(self))
         return stat_(self, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setattr(Path, "lstat", gone)
-    monkeypatch.setattr(Path, "stat", gone_too)
+    monkeypatch.setattr(Path, "lstat", lambda self: gone(self, follow_symlinks=False))
+    monkeypatch.setattr(Path, "stat", gone)
     found = [item.path.name for item in cache_usage(full).items]
     assert SHAS["plain"] not in found
     assert SHAS["laid out"] in found
+    monkeypatch.undo()
+    items = cache_usage(full).items
+    shutil.rmtree(full.root)
+    removal = remove_items(items, full)
+    assert (removal.gone, removal.removed, removal.failures) == (items, (), ())
 
 
 def test_a_folder_that_may_not_be_read(full: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     iterdir = Path.iterdir
-
-    def refuse(self: Path) -> object:
-        if self.name == "steps":
-            raise PermissionError(13, "Permission denied", str(self))
-        return iterdir(self)
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(AccessError, match=r"steps cannot be used: Permission denied"):
+    monkeypatch.setattr(
+        Path, "iterdir", lambda self: refuse() if self.name == "steps" else iterdir(self)
+    )
+    with pytest.raises(AccessError, match="cannot be used: Permission denied"):
         cache_usage(full)
 
 
-def test_a_damaged_dataset_that_is_gone_is_not_listed(full: Settings) -> None:
+def test_damaged_datasets_and_parts_say_what_they_are(full: Settings) -> None:
     (damaged,) = of_kind(full, "damaged")
     assert damaged.path == full.root / "local" / "broken" / "1"
     assert not damaged.refetchable
     (damaged.path / MANIFEST).unlink()
     assert of_kind(full, "damaged") == []
-
-
-def test_a_part_says_where_it_is_from(full: Settings) -> None:
     (part,) = of_kind(full, "partial")
     assert part.detail == "http://host.example/part"
-    assert part.path.stem == key_of("http://host.example/part")
-    note = part.path.with_suffix(".json")
-    assert json.loads(note.read_text())["url"] == part.detail
-    note.unlink()
+    part.path.with_suffix(".json").unlink()
     (part,) = of_kind(full, "partial")
     # a part by itself is nothing that could be lost
-    assert (part.detail, part.refetchable) == ("unknown origin", True)
-    assert part == replace(part, bytes=20)
+    assert (part.detail, part.refetchable, part.bytes) == ("unknown origin", True, 20)
 
 
 def made_old(path: Path, days: float) -> None:
     then = time.time() - days * 86_400
     os.utime(path, (then, then))
-
-
-def kinds(items: tuple[CacheItem, ...]) -> list[str]:
-    return sorted(item.kind for item in items)
-
-
-def reasons(settings: Settings, days: int | None = None) -> dict[str, str]:
-    return {item.path.name[:3]: reason for item, reason in plan_prune(settings, days).kept}
-
-
-def everything(settings: Settings) -> tuple[CacheItem, ...]:
-    return cache_usage(settings).items
 
 
 def test_prune_takes_what_nobody_asked_for(full: Settings) -> None:
@@ -263,26 +245,13 @@ def test_prune_takes_what_nobody_asked_for(full: Settings) -> None:
     assert (removal.removed, removal.freed) == (plan.items, 100 + 3)
     assert (removal.in_use, removal.gone, removal.failures) == ((), (), ())
     assert plan_prune(full).items == ()
-    assert kinds(everything(full)) == ["damaged", "dataset", "download", "download", "partial"]
+    left = ["damaged", "dataset", "download", "download", "partial"]
+    assert kinds(cache_usage(full).items) == left
 
 
 def test_prune_never_takes_what_no_host_has(full: Settings) -> None:
     (full.downloads / "index").rename(full.downloads / "forgotten")
-    assert reasons(full)["aaa"] == "cannot be fetched again"
-    staged = full.staging / f"{lock_name('local/y')}.dead"
-    write_toy(staged / "dataset-replaced", [toy_batch([2])])
-    assert reasons(full)[staged.name[:3]] == "cannot be fetched again"
-    assert kinds(plan_prune(full).items) == ["staging"]
-    assert reasons(full, 0)["aaa"] == "cannot be fetched again"
-
-
-def test_raw_files_of_a_dataset_stay_where_it_was_asked_for(full: Settings) -> None:
-    files = [{"path": "x", "url": "http://host.example/aa", "sha256": SHAS["plain"]}]
-    folder = full.root / "local" / "toy" / "1"
-    edit_manifest(folder, files=files, converter={"options": {"keep_raw": True}})
-    assert reasons(full)["aaa"] == "asked for with --keep-raw"
-    shutil.rmtree(folder)
-    assert "aaa" not in reasons(full)
+    assert reasons(full)["aaa"] == reasons(full, 0)["aaa"] == "cannot be fetched again"
 
 
 @pytest.mark.parametrize(
@@ -293,12 +262,10 @@ def test_parts_go_when_they_are_old(
 ) -> None:
     (part,) = (full.downloads / "partial").glob("*.part")
     made_old(part, age)
-    plan = plan_prune(full, days)
-    assert ("partial" in kinds(plan.items)) is goes
-    if goes:
-        removal = remove_items([item for item in plan.items if item.kind == "partial"], full)
-        assert removal.freed == 20 + len(NOTE)
-        assert list(part.parent.iterdir()) == []
+    found = [item for item in plan_prune(full, days).items if item.kind == "partial"]
+    assert bool(found) is goes
+    assert remove_items(found, full).freed == (20 + len(NOTE)) * goes
+    assert bool(list(part.parent.iterdir())) is not goes
 
 
 def test_days_hold_for_all_kinds(full: Settings) -> None:
@@ -309,11 +276,11 @@ def test_days_hold_for_all_kinds(full: Settings) -> None:
 
 
 def test_what_a_living_process_works_on_is_left_alone(full: Settings) -> None:
-    items = everything(full)
+    items = cache_usage(full).items
     code = (
         "from pathlib import Path\n"
         "from offline_data.progress import SILENT\n"
-        "from offline_data.store.locks import dataset_lock\n"
+        "from offline_data.store.publish import dataset_lock\n"
         f"with dataset_lock(Path({str(full.staging)!r}), 'local/x', SILENT):\n"
         "    print('held', flush=True); input()\n"
     )
@@ -332,17 +299,6 @@ def test_what_a_living_process_works_on_is_left_alone(full: Settings) -> None:
     assert kinds(plan_prune(full).items) == ["download", "staging"]
 
 
-def test_a_part_that_is_fetched_is_left_alone(full: Settings) -> None:
-    from filelock import FileLock
-
-    (part,) = (item for item in everything(full) if item.kind == "partial")
-    with FileLock(full.downloads / "locks" / f"{part.path.stem}.lock"):
-        assert cache.IN_USE in reasons(full, 0).values()
-        assert remove_items([part], full).in_use == (part,)
-    assert part.path.exists()
-    assert remove_items([part], full).removed == (part,)
-
-
 def test_all_of_it_can_go_and_records_stay(full: Settings) -> None:
     before = cache_usage(full)
     removal = remove_items(before.items, full)
@@ -358,55 +314,32 @@ def test_all_of_it_can_go_and_records_stay(full: Settings) -> None:
     assert (full.root / "local" / "notes of the user.txt").exists()
 
 
-def test_only_what_goes_back_to_the_disk_is_counted(full: Settings) -> None:
-    items = {item.path.name[:3]: item for item in everything(full)}
-    assert remove_items([items["bbb"]], full).freed == 0
-    assert remove_items([items["v"]], full).freed == 200
-
-
-def test_what_somebody_else_deleted_is_gone(full: Settings) -> None:
-    items = everything(full)
-    shutil.rmtree(full.root)
-    removal = remove_items(items, full)
-    assert (removal.gone, removal.removed, removal.failures) == (items, (), ())
-
-
-def test_a_tree_that_vanishes_while_it_is_deleted(
+def test_what_cannot_be_deleted_does_not_keep_the_others(
     full: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rmtree = shutil.rmtree
-    tries = []
+    unlink, rmtree, tries = Path.unlink, shutil.rmtree, []
 
-    def late(path: Path) -> None:
+    def forbidden(self: Path, missing_ok: bool = False) -> None:
+        if self.name == SHAS["plain"]:
+            raise PermissionError(13, "Permission denied", str(self))
+        unlink(self, missing_ok)
+
+    def late(path: Path) -> None:  # somebody else deletes in there at the same time
         tries.append(path)
         if len(tries) == 1:
             raise FileNotFoundError(2, "No such file or directory", str(path / "rows"))
         rmtree(path)
 
+    monkeypatch.setattr(Path, "unlink", forbidden)
     monkeypatch.setattr(shutil, "rmtree", late)
-    (staged,) = (item for item in everything(full) if item.kind == "staging")
-    assert remove_items([staged], full).failures == ()
-    assert tries == [staged.path] * 2
-    assert not staged.path.exists()
-
-
-def test_one_that_may_not_be_deleted_does_not_keep_the_others(
-    full: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unlink = Path.unlink
-
-    def refuse(self: Path, missing_ok: bool = False) -> None:
-        if self.name == SHAS["plain"]:
-            raise PermissionError(13, "Permission denied", str(self))
-        unlink(self, missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    raw = [item for item in everything(full) if item.kind == "download"]
-    removal = remove_items(raw, full)
+    staged = of_kind(full, "staging")
+    removal = remove_items([*staged, *of_kind(full, "download")], full)
+    assert tries[:2] == [staged[0].path] * 2
+    assert not staged[0].path.exists()
     (error,) = removal.failures
     assert isinstance(error, AccessError)
     assert f"{SHAS['plain']} cannot be used: Permission denied" in error.message
-    assert len(removal.removed) == len(raw) - 1
+    assert kinds(removal.removed) == ["download", "download", "staging"]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Both layouts keep the contract, over shapes that hypothesis chooses too."""
+"""What goes into a dataset directory comes out, in both layouts, and damage is named."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -11,20 +12,152 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, next_of
+from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
+from offline_data.sources.local import StoredEpisodes
+from offline_data.store.layout import EPISODE, LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.store.tables import Column, pack
-from offline_data.testing.batches import assert_same_batch, concatenate
-from offline_data.testing.stores import LayoutContract
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.store.verify import verify
+from offline_data.testing.toy import assert_same_batch, concatenate, toy_batch, write_toy
+
+LENGTHS = ([3, 1, 4], [1], [2, 5, 1, 1])
+UNKNOWN = (1, 4)
 
 
-class TestCompact(LayoutContract):
-    layout = "compact"
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> LayoutName:
+    name: LayoutName = request.param
+    return name
 
 
-class TestTed(LayoutContract):
-    layout = "ted"
+@pytest.fixture
+def batches() -> list[EpisodeBatch]:
+    """Text, images and unknown final rows."""
+    firsts = np.cumsum([0, *map(len, LENGTHS)]).tolist()
+    return [
+        toy_batch(lengths, first_episode=first, text=True, images=True, unknown_final=UNKNOWN)
+        for lengths, first in zip(LENGTHS, firsts, strict=False)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, batches: list[EpisodeBatch], layout: LayoutName) -> Path:
+    write_toy(tmp_path / "toy", batches, layout=layout)
+    return tmp_path / "toy"
+
+
+def test_batches_come_back_as_they_went_in(folder: Path, batches: list[EpisodeBatch]) -> None:
+    reader, whole = open_reader(folder), concatenate(batches)
+    assert_same_batch(reader.episode_batch(0, reader.episode_count), whole)
+    single = [reader.episode_batch(e, e + 1) for e in range(reader.episode_count)]
+    assert_same_batch(concatenate(single), whole)
+
+
+def test_every_transition_is_the_sources(folder: Path, batches: list[EpisodeBatch]) -> None:
+    reader, whole = open_reader(folder), concatenate(batches)
+    rows = np.random.default_rng(0).permutation(reader.transitions)
+    found = reader.transitions_at(rows)
+    for i, row in enumerate(rows):
+        episode = int(np.searchsorted(np.cumsum(whole.lengths), row, side="right"))
+        assert found[EPISODE][i] == episode
+        for key, values in whole.steps.items():
+            np.testing.assert_array_equal(found[key][i], values[row])
+        for key, values in whole.observations.items():
+            if values.dtype != object:
+                np.testing.assert_array_equal(found[key][i], values[row + episode])
+                np.testing.assert_array_equal(found[next_of(key)][i], values[row + episode + 1])
+    np.testing.assert_array_equal(found[DONE], found[TERMINATED] | found[TRUNCATED])
+    assert not any(found[(flag,)].any() for flag in ("done", "terminated", "truncated"))
+
+
+def test_episode_table(folder: Path, batches: list[EpisodeBatch]) -> None:
+    reader, whole = open_reader(folder), concatenate(batches)
+    np.testing.assert_array_equal(reader.lengths, whole.lengths)
+    np.testing.assert_array_equal(reader.starts, whole.starts)
+    np.testing.assert_array_equal(reader.episodes[("id",)], np.arange(len(whole.lengths)))
+    rewards = np.split(whole.steps[("next", "reward")][:, 0], whole.starts[1:])
+    returns = np.asarray(reader.episodes[("return",)], dtype=np.float64)
+    np.testing.assert_allclose(returns, [r.astype(np.float64).sum() for r in rewards])
+
+
+def test_rows_without_a_known_next_are_listed(folder: Path, batches: list[EpisodeBatch]) -> None:
+    reader, whole = open_reader(folder), concatenate(batches)
+    expected = [whole.last_rows[e] for e in UNKNOWN if e % 2 == 1]
+    assert reader.invalid_rows.tolist() == expected
+    counts = reader.manifest.counts
+    assert counts["valid_transitions"] == whole.transitions - len(expected)
+    assert counts["without_final_observation"] == len(UNKNOWN)
+
+
+def test_other_layout_and_back_loses_nothing(
+    folder: Path, tmp_path: Path, layout: LayoutName
+) -> None:
+    other: LayoutName = "ted" if layout == "compact" else "compact"
+    once = StoredEpisodes(folder)
+    write_toy(tmp_path / "b", [once.read(p) for p in once.parts(1)], layout=other)
+    twice = StoredEpisodes(tmp_path / "b")
+    write_toy(tmp_path / "c", [twice.read(p) for p in twice.parts(10**9)], layout=layout)
+    digests = [open_reader(path).manifest.digests for path in (folder, tmp_path / "c")]
+    assert digests[0] == digests[1]
+
+
+def test_verify_names_what_is_damaged(folder: Path) -> None:
+    assert verify(folder) == ()
+    names = sorted(open_reader(folder).manifest.digests)[:3]
+    flipped, short, missing = (folder / name for name in names)
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    short.write_bytes(short.read_bytes()[:-1])
+    missing.unlink()
+    (folder / "stranger").write_text("?")
+    found = [problem.file for problem in verify(folder)]
+    assert found == sorted([*names, "stranger"])
+
+
+def test_opening_a_damaged_directory_says_what_to_run(folder: Path) -> None:
+    name = max(open_reader(folder).manifest.digests)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-8])
+    with pytest.raises(ManifestError) as short:
+        open_reader(folder)
+    (folder / name).unlink()
+    with pytest.raises(ManifestError) as missing:
+        open_reader(folder)
+    for error in (short.value, missing.value):
+        assert name in error.message
+        assert "verify" in str(error.hint)
+
+
+def test_newer_and_damaged_manifests_are_refused(folder: Path, tmp_path: Path) -> None:
+    path = folder / MANIFEST
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps({**value, "format_version": 99}))
+    with pytest.raises(NewerFormatError, match="99"):
+        open_reader(folder)
+    for text in ("", "{", "[]", "{}", '{"format_version": 1}'):
+        path.write_text(text)
+        with pytest.raises(ManifestError):
+            open_reader(folder)
+    with pytest.raises(NotFoundError):
+        open_reader(tmp_path)
+
+
+def test_a_batch_that_does_not_fit_is_refused(tmp_path: Path, layout: LayoutName) -> None:
+    wider = toy_batch([2], first_episode=1, width=4)
+    with pytest.raises(FormatError, match="observation/state"):
+        write_toy(tmp_path / "a", [toy_batch([2]), wider], layout=layout)
+    more = toy_batch([2], first_episode=1, text=True)
+    with pytest.raises(FormatError, match="mission"):
+        write_toy(tmp_path / "b", [toy_batch([2]), more], layout=layout)
+    assert not (tmp_path / "a" / MANIFEST).exists()
+
+
+def test_no_leaf_is_written_to(folder: Path) -> None:
+    reader = open_reader(folder)
+    with pytest.raises(ValueError, match="read-only"):
+        reader.step(TRUNCATED)[0] = True
 
 
 DTYPES = ("bool", "uint8", "int16", "int64", "float16", "float32", "float64", "uint32")

@@ -13,44 +13,43 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from offline_data import disk
+from offline_data import files
 from offline_data.errors import AccessError, NoSpaceError
+from offline_data.files import is_locked
 from offline_data.progress import SILENT
 from offline_data.store import writer
 from offline_data.store.library import entry_at
-from offline_data.store.locks import dataset_lock, is_locked, lock_name
-from offline_data.store.publish import publish, staging_folder
+from offline_data.store.publish import dataset_lock, lock_name, publish, recover, staging_folder
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
+
+
+def transitions(folder: Path) -> int:
+    return entry_at(folder).manifest.counts["transitions"]
+
+
+class KilledError(BaseException): ...
 
 
 def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     name = lock_name("local/a")
     (tmp_path / f"{name}.dead" / "dataset").mkdir(parents=True)
     (tmp_path / f"{lock_name('local/b')}.live").mkdir()
-    with staging_folder(tmp_path, "local/a", tmp_path / "none") as folder:
-        assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-            [folder.name, f"{lock_name('local/b')}.live"]
-        )
+    write_toy(tmp_path / f"{name}.dead-replaced", [toy_batch([2])])
+    with staging_folder(tmp_path, "local/a", tmp_path / "home") as folder:
+        left = {folder.name, f"{lock_name('local/b')}.live", "home"}
+        assert {path.name for path in tmp_path.iterdir()} == left
+        assert transitions(tmp_path / "home") == 2  # it had been moved aside
     assert not folder.exists()
 
 
-def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(tmp_path: Path) -> None:
-    home = tmp_path / "d"
-    aside = tmp_path / f"{lock_name('local/a')}.dead-replaced"
-    write_toy(aside, [toy_batch([2])])
-    with staging_folder(tmp_path, "local/a", home):
-        assert entry_at(home).manifest.counts["transitions"] == 2
-
-
-def test_a_dataset_moved_aside_is_put_back_by_the_next_conversion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["conversion", "resume"])
+def test_a_dataset_moved_aside_by_a_killed_process_is_put_back(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException): ...
-
     def killed(self: Path, target: Path) -> Path:
         if self.name == "dataset":
-            raise Killed
+            raise KilledError
         return rename(self, target)
 
     rename, home = Path.rename, tmp_path / "root" / "d"
@@ -58,13 +57,17 @@ def test_a_dataset_moved_aside_is_put_back_by_the_next_conversion(
     staged = tmp_path / f"{lock_name('local/a')}.dead"
     write_toy(staged / "dataset", [toy_batch([3])])
     monkeypatch.setattr(Path, "rename", killed)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         publish(staged / "dataset", home)
     monkeypatch.undo()
     assert not home.exists()
-    with staging_folder(tmp_path, "local/a", home):
-        assert entry_at(home).manifest.counts["transitions"] == 2
-        assert not staged.exists()
+    if by == "resume":
+        recover(staged / "dataset", home)
+        assert (staged / "dataset").exists()
+    else:
+        with staging_folder(tmp_path, "local/a", home):
+            assert not staged.exists()
+    assert transitions(home) == 2
 
 
 def test_publishing_replaces_whole_or_not_at_all(
@@ -84,25 +87,22 @@ def test_publishing_replaces_whole_or_not_at_all(
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(AccessError):
         publish(tmp_path / "s" / "two", home)
-    assert entry_at(home).manifest.counts["transitions"] == 2
+    assert transitions(home) == 2
     monkeypatch.undo()
     publish(tmp_path / "s" / "two", home)
-    assert entry_at(home).manifest.counts["transitions"] == 3
+    assert transitions(home) == 3
     assert list((tmp_path / "s").iterdir()) == []
 
 
 def test_a_small_disk_is_met_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 1 << 20)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 20)
     with pytest.raises(NoSpaceError, match=r"1\.0 MiB free"):
         write_toy(tmp_path / "d", [toy_batch([20])])
     assert [p for p in (tmp_path / "d").rglob("*") if p.is_file() and p.stat().st_size] == []
-
-
-def test_a_small_dataset_needs_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda _: 2 << 20)
-    write_toy(tmp_path / "d", [toy_batch([20])])
+    monkeypatch.setattr(files, "free_bytes", lambda _: 2 << 20)  # a small dataset needs little
+    write_toy(tmp_path / "small", [toy_batch([20])])
 
 
 def test_files_of_the_users_stay_where_a_dataset_is_replaced(tmp_path: Path) -> None:
@@ -115,25 +115,21 @@ def test_files_of_the_users_stay_where_a_dataset_is_replaced(tmp_path: Path) -> 
     (home / "ted" / "action.memmap").write_text("and this")
     write_toy(staging / "dataset", [toy_batch([5])], layout="ted")
     kept = publish(staging / "dataset", home)
-    assert entry_at(home).manifest.counts["transitions"] == 5
+    assert transitions(home) == 5
     names = ["notes.txt", "plots/a.png", "plots/empty", "ted/action.memmap.kept"]
     assert [path.relative_to(home).as_posix() for path in kept] == names
     assert (home / "notes.txt").read_text() == "mine"
     assert (home / "ted/action.memmap.kept").read_text() == "and this"
     assert list(staging.iterdir()) == []
     assert [problem.file for problem in verify(home)] == names
-
-
-def test_files_of_the_users_survive_a_kill_while_a_dataset_is_replaced(tmp_path: Path) -> None:
-    home, staging = tmp_path / "root" / "d", tmp_path / "staging"
-    write_toy(home, [toy_batch([5])])
+    # and where the process was killed before they were moved
     left = staging / f"{lock_name('local/d')}.dead" / "dataset-replaced"
     write_toy(left, [toy_batch([3])])
-    (left / "notes.txt").write_text("mine")
+    (left / "more.txt").write_text("mine")
     with staging_folder(staging, "local/d", home):
-        assert (home / "notes.txt").read_text() == "mine"
+        assert (home / "more.txt").read_text() == "mine"
     assert not left.exists()
-    assert entry_at(home).manifest.counts["transitions"] == 5
+    assert transitions(home) == 5
 
 
 def test_a_disk_that_fills_up_is_one_clear_error(
@@ -158,6 +154,7 @@ def test_a_read_only_root_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_the_lock_makes_the_second_wait_and_says_so(tmp_path: Path) -> None:
     notes, order = [], []
+    lock = tmp_path / f"{lock_name('local/a')}.lock"
 
     class Notes:
         def note(self, message: str) -> None:
@@ -168,23 +165,24 @@ def test_the_lock_makes_the_second_wait_and_says_so(tmp_path: Path) -> None:
             order.append("second")
 
     with dataset_lock(tmp_path, "local/a", SILENT):
-        assert is_locked(tmp_path, lock_name("local/a"))
+        assert is_locked(lock)
         thread = threading.Thread(target=second)
         thread.start()
         while not notes:
             time.sleep(0.005)
+        time.sleep(0.2)
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert "waiting" in notes[0]
-    assert not is_locked(tmp_path, lock_name("local/a"))
+    assert notes == ["another process is writing local/a; waiting for it"]
+    assert not is_locked(lock)
 
 
 def test_a_killed_holder_frees_its_lock(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
         "from offline_data.progress import SILENT\n"
-        "from offline_data.store.locks import dataset_lock\n"
+        "from offline_data.store.publish import dataset_lock\n"
         f"with dataset_lock(Path({str(tmp_path)!r}), 'local/a', SILENT):\n"
         "    print('held', flush=True); time.sleep(60)\n"
     )
@@ -203,12 +201,10 @@ def test_a_clock_that_runs_backwards_does_not_keep_a_lock_from_being_seen(
     steps = itertools.count()
     for name in ("time", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: 1e9 - 10.0 * next(steps))
-    with FileLock(tmp_path / "held.lock"):
+    lock = tmp_path / "held.lock"
+    with FileLock(lock):
         finished: list[bool] = []
-        asker = threading.Thread(
-            target=lambda: finished.append(is_locked(tmp_path, "held")), daemon=True
-        )
+        asker = threading.Thread(target=lambda: finished.append(is_locked(lock)), daemon=True)
         asker.start()
         asker.join(10)
         assert finished == [True]
-    write_toy(tmp_path / "d", [toy_batch([2])])

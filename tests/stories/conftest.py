@@ -1,19 +1,33 @@
-"""The command as a user starts it: a process of its own, with an environment of its own."""
+"""The command as a user starts it: with an environment of its own, and where it matters a process."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.servers import FileServer, HubServer
+from offline_data_cli.main import main
+
 COMMAND = (sys.executable, "-c", "from offline_data_cli.main import run; run()")
+DOOR = "minari:D4RL/door/human-v2"
+PEN = "d4rl:pen-human-v1"
+PEN_FILE = "/hand_dapg_v1/pen-human-v1.hdf5"
+D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+LENGTHS = (400, 1, 700, 300)
+"""Episodes of the dataset `DOOR` on the hub of this machine."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +67,22 @@ class Shell:
         )
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        if "PYTHONPATH" in self.extra:  # something watches over the process
+            process = self.start(*arguments)
+            out, err = process.communicate(timeout=120)
+            ended = process.returncode
+        else:
+            with (
+                patch.dict(os.environ, self.environ, clear=True),
+                patch("sys.stdin", io.StringIO()),
+                redirect_stdout(io.StringIO()) as stdout,
+                redirect_stderr(io.StringIO()) as stderr,
+            ):
+                ended = main(arguments)
+            out, err = stdout.getvalue(), stderr.getvalue()
+        assert ended == code, f"{arguments}: {ended}\n{out}\n{err}"
         assert "Traceback" not in err
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, ended, out, err)
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
@@ -69,3 +94,30 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository on the hub that has `DOOR`; not to be written."""
+    folder: Path = tmp_path_factory.mktemp("hub")
+    episodes = [toy_episode(e, length, seed=e + 5) for e, length in enumerate(LENGTHS)]
+    write_minari(folder / "door" / "human-v2", episodes)
+    return folder
+
+
+@pytest.fixture
+def hub(repository: Path) -> Iterator[HubServer]:
+    with HubServer({"farama-minari/D4RL": repository}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pen(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of `PEN`."""
+    return write_d4rl_hdf5(tmp_path_factory.mktemp("pen") / "pen.hdf5").read_bytes()
+
+
+@pytest.fixture
+def host(pen: bytes) -> Iterator[FileServer]:
+    with FileServer({PEN_FILE: pen}) as server:
+        yield server

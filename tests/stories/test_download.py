@@ -1,10 +1,9 @@
-"""A user's first hour: download, look, verify, sample, work offline, delete."""
+"""A user's first hour, and hosts that are down, lie, cut and stall."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
+import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +11,10 @@ import numpy as np
 import pytest
 
 from offline_data.store.reader import DatasetReader, open_reader
-from offline_data.testing.d4rl_toy import write_d4rl_hdf5
-from offline_data.testing.hub_server import HubServer
-from offline_data.testing.minari_toy import write_minari
-from offline_data.testing.minari_values import toy_episode
-from offline_data.testing.servers import FileServer
-from tests.stories.conftest import Shell
+from offline_data.testing.servers import Answer, Fault, FileServer, HubServer
+from tests.stories.conftest import D4RL_HOST, DOOR, LENGTHS, PEN, PEN_FILE, Shell
 
-DOOR = "minari:D4RL/door/human-v2"
-PEN = "d4rl:pen-human-v1"
-LENGTHS = (7, 1, 12, 5)
-D4RL_HOST = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubServer]:
-    episodes = [toy_episode(e, length, seed=e + 5) for e, length in enumerate(LENGTHS)]
-    write_minari(tmp_path / "repo" / "door" / "human-v2", episodes)
-    with HubServer({"farama-minari/D4RL": tmp_path / "repo"}) as server:
-        yield server
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[FileServer]:
-    write_d4rl_hdf5(tmp_path / "pen.hdf5")
-    content = (tmp_path / "pen.hdf5").read_bytes()
-    with FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": content}) as server:
-        yield server
+PAGE = Answer(b"<!DOCTYPE html><title>Moved</title>", headers={"Content-Type": "text/html"})
 
 
 def online(shell: Shell, hub: HubServer) -> Shell:
@@ -79,7 +55,7 @@ def test_a_minari_dataset_from_the_hub_to_batches_and_away(shell: Shell, hub: Hu
     assert user.run("verify", DOOR).returncode == 0
     assert user.datasets() == [got["id"]]
     head = user.run("head", DOOR, "-n", "3").stdout
-    assert "2.125" in head
+    assert "0.75" in head
     assert user.json("stats", DOOR)
     assert user.json("sample", DOOR, "--batch", "4")
     again = user.json("download", DOOR)
@@ -90,45 +66,6 @@ def test_a_minari_dataset_from_the_hub_to_batches_and_away(shell: Shell, hub: Hu
     user.run("rm", DOOR, "--yes")
     assert user.datasets() == []
     assert not Path(got["path"]).exists()
-
-
-def test_what_is_here_works_without_any_socket(shell: Shell, hub: HubServer) -> None:
-    online(shell, hub).run("download", DOOR)
-    code = (
-        "import socket, sys\n"
-        "def forbidden(*_, **__): raise SystemExit('a socket was opened')\n"
-        "socket.socket.connect = socket.socket.connect_ex = forbidden\n"
-        "socket.create_connection = socket.getaddrinfo = forbidden\n"
-        "from offline_data_cli.main import main\n"
-        "codes = [main([*verb.split(), '-q']) for verb in sys.argv[1:]]\n"
-        "import offline_data\n"
-        f"ds = offline_data.load_dataset({DOOR!r}, batch_size=4)\n"
-        "assert len(ds) == 25 and ds.sample().shape == (4,)\n"
-        "sys.exit(max(codes))\n"
-    )
-    verbs = [f"{verb} {DOOR}" for verb in ("download", "info", "verify", "head", "stats", "sample")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *verbs, "list"],
-        env={**shell.environ, "OFFLINE_DATA_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("flag", ["--offline", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"])
-def test_what_is_not_here_says_so_offline(shell: Shell, hub: HubServer, flag: str) -> None:
-    user = Shell(shell.folder, {"HF_ENDPOINT": hub.url})
-    if flag.startswith("-"):
-        error = user.json("download", DOOR, flag, code=6)["error"]
-    else:
-        error = Shell(shell.folder, {**user.extra, flag: "1"}).json("download", DOOR, code=6)[
-            "error"
-        ]
-    assert error["code"] == "offline"
-    assert error["message"].endswith(f"online, run: offline-data download {DOOR}")
-    assert flag in error["hint"]
 
 
 def test_a_typo_offers_the_nearest(shell: Shell, hub: HubServer) -> None:
@@ -155,14 +92,103 @@ def test_a_d4rl_dataset_over_a_mirror(shell: Shell, host: FileServer) -> None:
     assert user.json("sample", PEN, "--batch", "8")
 
 
-def test_a_page_of_html_is_not_a_dataset(shell: Shell) -> None:
-    page = b"<!DOCTYPE html><title>Moved</title>"
-    with FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": page}) as host:
-        mirrors = ";".join(f"{scheme}{D4RL_HOST[4:]}={host.url}/" for scheme in ("http", "https"))
-        user = Shell(shell.folder, {"OFFLINE_DATA_MIRRORS": mirrors})
-        user.run("download", PEN, "--offline", code=6)
-        local = shell.folder / "page.hdf5"
-        local.write_bytes(page)
-        error = user.json("convert", str(local), "page", "--from", "d4rl", code=5)["error"]
-        assert "web page" in error["message"]
+def test_places_that_fail_are_passed_over_and_named(shell: Shell, pen: bytes) -> None:
+    with FileServer({PEN_FILE: pen}) as right, FileServer({}) as lying:
+        lying.always(PEN_FILE, Fault(PAGE))
+        dead = "http://127.0.0.1:9"
+        mirrors = ";".join(f"{D4RL_HOST}={host}/" for host in (lying.url, right.url))
+        user = Shell(shell.folder, {"OFFLINE_DATA_MIRRORS": f"{D4RL_HOST}={dead}/;{mirrors}"})
+        user.run("download", PEN)
+        (file,) = user.json("info", PEN)["files"]
+    assert file["url"] == right.at(PEN_FILE)
+    assert file["sha256"] == hashlib.sha256(pen).hexdigest()
+    assert [reason.partition(": ")[0] for reason in file["failed"]] == [
+        "127.0.0.1:9",
+        lying.url.removeprefix("http://"),
+    ]
+    shown = user.run("info", PEN).stdout
+    assert "failed hosts" in shown
+    assert lying.url.removeprefix("http://") in shown
+
+
+def test_a_connection_lost_ten_times_and_killed_twice(
+    shell: Shell, hub: HubServer, repository: Path
+) -> None:
+    content = (repository / "door/human-v2/data/main_data.hdf5").read_bytes()
+    blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
+    user = Shell(shell.folder, {"HF_ENDPOINT": hub.url})
+    tenth = len(content) // 12
+    for _ in range(2):
+        hub.script(blob, *[Fault(cut_after=tenth)] * 3, Fault(stall_after=tenth))
+        process = user.start("download", DOOR)
+        wait_for_requests(hub, blob, 4 + len(of(hub, blob)) // 4 * 4)
+        time.sleep(0.2)
+        process.kill()
+        process.communicate()
+        assert user.datasets() == []
+    hub.script(blob, *[Fault(cut_after=tenth)] * 2)
+    before = len(of(hub, blob))
+    got = user.json("download", DOOR)
+    got = got[0] if isinstance(got, list) else got
+    asked = [int(r.headers["range"].removeprefix("bytes=").rstrip("-")) for r in of(hub, blob)[1:]]
+    assert asked == sorted(asked)
+    assert min(asked[before - 1 :]) >= 8 * tenth
+    reader = open_reader(Path(got["path"]))
+    files = {file["path"]: file for file in reader.manifest.files}
+    assert files["data/main_data.hdf5"]["sha256"] == hashlib.sha256(content).hexdigest()
+    first = reader.transitions_at(np.arange(sum(LENGTHS)))["observation",][:, 0]
+    assert first[:3].tolist() == [1, 2, 3]
+    assert first[-1] == 1000 * 3 + LENGTHS[3]
+
+
+def of(hub: HubServer, path: str) -> list:  # type: ignore[type-arg]
+    return [request for request in hub.requests if request.path == path]
+
+
+def wait_for_requests(hub: HubServer, path: str, count: int) -> None:
+    end = time.monotonic() + 30
+    while len(of(hub, path)) < count:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        (Fault(Answer(b"", 403)), 4, "403"),
+        (Fault(Answer(b"", 404)), 3, "404"),
+        (Fault(PAGE), 5, "web page"),
+        (Fault(Answer(b"", 429, {"Retry-After": "7200"})), 6, "7200"),
+    ],
+)
+def test_the_only_place_fails(
+    fault: Fault, code: int, words: str, shell: Shell, hub: HubServer, repository: Path
+) -> None:
+    content = (repository / "door/human-v2/data/main_data.hdf5").read_bytes()
+    hub.always(f"/cdn/{hashlib.sha256(content).hexdigest()}", fault)
+    user = Shell(shell.folder, {"HF_ENDPOINT": hub.url})
+    result = user.run("download", DOOR, code=code)
+    assert words in result.stderr
+    assert "main_data.hdf5" in result.stderr
+    assert "hint: " in result.stderr
+    assert user.datasets() == []
+    hub.clear_script()
+    user.run("download", DOOR)
+
+
+def test_every_place_is_named_on_a_line_of_its_own(shell: Shell, pen: bytes) -> None:
+    with FileServer({PEN_FILE: pen}) as first, FileServer({PEN_FILE: pen}) as second:
+        first.always(PEN_FILE, Fault(PAGE))
+        second.always(PEN_FILE, Fault(Answer(b"", 403)))
+        mirrors = f"http{D4RL_HOST[4:]}={first.url}/;https{D4RL_HOST[4:]}={second.url}/"
+        published = {"http_proxy": first.url, "https_proxy": "http://127.0.0.1:9"}
+        user = Shell(shell.folder, {"OFFLINE_DATA_MIRRORS": mirrors, **published})
+        lines = user.run("download", PEN, code=3).stderr.splitlines()
+    told = [line for line in lines if line.startswith("  ")]
+    assert [line.split("/")[2].partition(":")[0] for line in told] == [
+        "127.0.0.1",
+        "rail.eecs.berkeley.edu",
+        "127.0.0.1",
+        "rail.eecs.berkeley.edu",
+    ]
     assert user.datasets() == []

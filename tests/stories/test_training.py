@@ -16,7 +16,7 @@ from offline_data.config import resolve_settings
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 
-recording = importlib.import_module("offline_data_cli.recording")
+recording = importlib.import_module("offline_data_cli.commands.demo")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environ = {**os.environ, "MINARI_DATASETS_PATH": str(folder / "minari")}
     environ["OFFLINE_DATA_HOME"] = str(folder / "root")
     settings = resolve_settings(offline=True, environ=environ)
-    return download(parse_id(f"minari:{recording.DATASET}"), settings, Options()).path
+    return download(parse_id(f"minari:{recording.RECORDED}"), settings, Options()).path
 
 
 def test_behaviour_cloning_learns_what_was_played(demo: Path) -> None:

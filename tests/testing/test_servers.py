@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import gzip
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from offline_data.testing.hub_server import HubServer
-from offline_data.testing.servers import FileServer
+from offline_data.testing.servers import FileServer, GcsServer, HubServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,3 +49,61 @@ def test_a_commit_is_a_function_of_the_content_and_stays(tmp_path: Path) -> None
         assert httpx.get(f"{files}/{first}/x").content == b"first"
         assert httpx.get(f"{files}/main/x").content == b"second"
         assert httpx.get(f"{hub.url}/api/datasets/u/n").json()["sha"] == second
+
+
+OBJECTS = {"a/1.json": b"one", "a/b/2": b"two", "c": b"three", "d e": b"four"}
+
+
+def _listed(server: GcsServer, **query: str) -> dict[str, Any]:
+    answer = httpx.get(f"{server.url}/storage/v1/b/open-x/o", params=query)
+    value: dict[str, Any] = answer.json()
+    return value
+
+
+def test_pages_follow_each_other() -> None:
+    names, query = [], {"maxResults": "3"}
+    with GcsServer({"open-x": OBJECTS}, page_size=10) as server:
+        while True:
+            page = _listed(server, **query)
+            names.append([item["name"] for item in page["items"]])
+            if "nextPageToken" not in page:
+                break
+            query["pageToken"] = page["nextPageToken"]
+        assert names == [["a/1.json", "a/b/2", "c"], ["d e"]]
+        assert set("+/=") <= set(query["pageToken"]), "a token that must be quoted"
+        assert _listed(server, prefix="x") == {"kind": "storage#objects"}
+
+
+def test_folders_globs_and_objects() -> None:
+    with GcsServer({"open-x": OBJECTS}) as server:
+        page = _listed(server, delimiter="/")
+        assert ([item["name"] for item in page["items"]], page["prefixes"]) == (
+            ["c", "d e"],
+            ["a/"],
+        )
+        page = _listed(server, prefix="a/", delimiter="/")
+        assert ([item["name"] for item in page["items"]], page["prefixes"]) == (
+            ["a/1.json"],
+            ["a/b/"],
+        )
+        page = _listed(server, matchGlob="**.json")
+        assert [item["name"] for item in page["items"]] == ["a/1.json"]
+        assert httpx.get(page["items"][0]["mediaLink"]).content == b"one"
+        assert httpx.get(f"{server.url}/open-x/d%20e").content == b"four"
+        assert httpx.get(f"{server.url}/open-x/nothing").status_code == 404
+        assert httpx.get(f"{server.url}/storage/v1/b/none/o").status_code == 404
+
+
+def test_items_say_what_is_stored() -> None:
+    with GcsServer(
+        {"open-x": {"check": b"123456789", "z": b"9" * 99}}, composed={"check"}, packed={"z"}
+    ) as server:
+        check, packed = _listed(server)["items"]
+        assert "md5Hash" not in check
+        assert base64.b64decode(check["crc32c"]).hex() == "e3069283"
+        assert int(packed["size"]) == len(gzip.compress(b"9" * 99, mtime=0))
+        assert packed["contentEncoding"] == "gzip"
+        assert httpx.get(packed["mediaLink"]).content == b"9" * 99
+        before = packed["generation"]
+        server.buckets = {"open-x": {"z": b"8" * 99}}
+        assert _listed(server)["items"][0]["generation"] != before

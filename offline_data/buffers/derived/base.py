@@ -1,14 +1,36 @@
-"""The contract of a derived leaf, computed for the rows of a batch from their storage, and its masks."""
+"""The contract of a derived leaf, computed for the rows of a batch from their storage, and its tools."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.episodes.fields import Key, join_key
+from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, MutableMapping
+
     from tensordict import TensorDict
     from torch import Tensor
 
+    from offline_data.buffers.samplers.base import Sampleable
     from offline_data.buffers.storage import Storage
+
+Pad: TypeAlias = Literal["repeat", "zero"]
+"""Padding beyond an episode: the nearest row that it has, or zeros."""
+
+STEPS: Key = ("steps_to_next_obs",)
+"""Leaf that `n_step` makes: how many steps lie between the observation and the next one."""
+
+T = TypeVar("T")
+
+_locks: dict[int, threading.RLock] = {}
 
 
 class Derived(Protocol):
@@ -34,12 +56,182 @@ class Derived(Protocol):
         """
 
 
+class Spans(NamedTuple):
+    """Of each row, the run of rows that it is in; all `[B]`, on the CPU."""
+
+    first: Tensor
+    """First row of the run, int64."""
+    last: Tensor
+    """Last row of the run, int64."""
+    valid: Tensor
+    """Whether the observation after the last row is known, or not needed: it is terminated."""
+    known: Tensor
+    """Whether the observation after the last row is known."""
+
+
+def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
+    """Look up the runs of `rows`, int64 `[B]`."""
+    runs = storage.runs()
+    run = runs.of(rows)
+    first = runs.starts[run]
+    last = first + runs.lengths[run] - 1
+    left_out = torch.as_tensor(storage.rows(valid_only=True).left_out)
+    valid = torch.ones_like(last, dtype=torch.bool)
+    if len(left_out):
+        place = torch.searchsorted(left_out, last).clamp_max(len(left_out) - 1)
+        valid = left_out[place] != last
+    return Spans(first, last, valid, valid if runs.final is None else valid & runs.final[run])
+
+
+class Memory:
+    """Cache of one derived leaf for each storage that it was used on.
+
+    It goes with the storage, and stays behind where the leaf is pickled or copied deeply.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Storage, dict[Hashable, Any]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        return Memory, ()
+
+    def recall(self, storage: Storage, name: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` gave for this storage and name, called once, by one thread."""
+        return once(self._known.setdefault(storage, {}), name, make)
+
+    def recall_written(self, storage: Storage, name: Hashable, make: Callable[[], T]) -> T:
+        """Return the same, made again where the storage was written to since.
+
+        A storage tells so by giving another object as `runs()`.
+        """
+        known = self._known.setdefault(storage, {})
+        found = known.get(name)
+        if found is None or found[0] is not storage.runs():
+            with _lock():
+                found, runs = known.get(name), storage.runs()
+                if found is None or found[0] is not runs:
+                    found = known[name] = (runs, make())
+        made: T = found[1]
+        return made
+
+    def only(self, storage: Storage, keys: tuple[Key, ...]) -> Storage:
+        """Return the storage with these leaves, whose files are mapped once."""
+        return self.recall(storage, keys, lambda: storage.only(keys))
+
+
+def once(known: MutableMapping[Any, Any], name: Hashable, make: Callable[[], T]) -> T:
+    """Return `known[name]`, which `make` gives where it is not there; one thread calls it."""
+    found = known.get(name)
+    if found is None:
+        with _lock():
+            found = known.get(name)
+            if found is None:
+                found = known[name] = make()
+    made: T = found
+    return made
+
+
+def _lock() -> threading.RLock:
+    """Return this process's lock: one that a thread held during a fork would stay locked."""
+    return _locks.setdefault(os.getpid(), threading.RLock())
+
+
 def widen(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Shape a mask `[B]` or `[B, k]` so that it goes with a leaf `[B, k, …]`, and lies beside it.
+    """Shape a mask `[B]` or `[B, k]` so that it goes with a leaf `[B, k, …]`, on its device.
 
     Example:
-        >>> import torch
         >>> widen(torch.tensor([True, False]), torch.zeros(2, 3, 4)).shape
         torch.Size([2, 1, 1])
     """
     return mask.to(leaf.device).view(*mask.shape, *(1,) * (leaf.ndim - mask.ndim))
+
+
+def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
+    """Read several keys; a string is one, a tuple is several.
+
+    Example:
+        >>> as_keys("next.reward"), as_keys(["action", ("observation", "state")])
+        ((('next', 'reward'),), (('action',), ('observation', 'state')))
+    """
+    return tuple(as_key(key) for key in ([keys] if isinstance(keys, str) else keys))
+
+
+def names(keys: Iterable[Key]) -> str:
+    """Write keys as an argument: `['action', 'observation/state']`."""
+    return str([join_key(key) for key in keys])
+
+
+def one_of(value: str, name: str, allowed: Iterable[str]) -> None:
+    """Raise `UsageError` where `value` is none of `allowed`."""
+    if value not in set(allowed):
+        raise UsageError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+
+
+def within(value: float, name: str, low: float, high: float) -> float:
+    """Return `value` if `low <= value <= high`; NaN is not."""
+    if not low <= value <= high:
+        raise UsageError(f"{name} is {value}; expected a number from {low} to {high}")
+    return float(value)
+
+
+def leaf_keys(batch: TensorDict) -> list[Key]:
+    """List the leaves of a batch."""
+    keys = batch.keys(include_nested=True, leaves_only=True)
+    return [key if isinstance(key, tuple) else (key,) for key in keys]
+
+
+def has_leaf(storage: Storage, key: Key) -> bool:
+    """Return True if a storage, which is not empty, has a leaf, in its batches or not."""
+    try:
+        return key in leaf_keys(storage.only((key,)).gather(torch.arange(1)))
+    except UsageError:
+        return False
+
+
+def check_rows(name: str, batch: TensorDict) -> None:
+    """Raise `UsageError` where the rows of a batch are not transitions."""
+    if batch.batch_dims != 1:
+        raise UsageError(
+            f"{name} is for batches [B] of transitions; these rows are whole episodes, "
+            f"{list(batch.batch_size)}",
+            hint="leave out split_trajs=True: a SliceSampler draws pieces of episodes",
+        )
+
+
+def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
+    """Raise `UsageError` where a batch lacks a leaf."""
+    known = leaf_keys(batch)
+    for key in keys:
+        if key not in known:
+            raise UsageError(
+                f"{name} needs the leaf {join_key(key)!r}; batches have "
+                f"{', '.join(map(join_key, known))}",
+                hint="take it into keys= of the buffer, if the dataset has it",
+            )
+
+
+def check_stored(
+    name: str, batch: TensorDict, rows: Tensor, storage: Storage, keys: tuple[Key, ...]
+) -> None:
+    """Raise `UsageError` where leaves are no longer, bit for bit, those of `rows`.
+
+    A leaf that is gathered again from the storage would lose what something before it had
+    changed it.
+    """
+    own = leaf_keys(storage.gather(rows[:1].clone()))
+    stored = storage.only([key for key in keys if key in own]).gather(rows.clone())
+    for key in keys:
+        if key not in own or not _same(batch.get(key), stored.get(key)):
+            raise UsageError(
+                f"{name} takes the leaf {join_key(key)!r} from the storage, and something before "
+                "it in derived= has made or changed that leaf",
+                hint="an order that works: n_step or relabel, frame_stack, action_chunk, "
+                "return_to_go, normalize",
+            )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are the same bit for bit, as NaN is never equal to itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from offline_data.buffers.arguments import positive
-from offline_data.buffers.derived.base import widen
-from offline_data.buffers.derived.checks import (
+from offline_data.buffers.derived.base import (
+    STEPS,
+    Memory,
     check_leaves,
     check_rows,
     check_stored,
+    episode_bounds,
     has_leaf,
     leaf_keys,
+    widen,
     within,
 )
-from offline_data.buffers.derived.memory import Memory
-from offline_data.buffers.derived.spans import spans_of
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.storage import Storage
 
-STEPS: Key = ("steps_to_next_obs",)
-"""Leaf: how many steps lie between the observation and the next one."""
 GAMMA: Key = ("gamma",)
 """Leaf: the discount of what comes after these steps."""
 ORIGINAL_REWARD = "original_reward"
@@ -80,12 +79,10 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
 
 @dataclass(frozen=True, repr=False)
 class NStep:
-    """Result of `n_step`."""
+    """Result of `n_step`, which describes the fields."""
 
     n: int
-    """Steps at most."""
     gamma: float
-    """Discount of one step."""
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
@@ -97,7 +94,11 @@ class NStep:
         at_end: Any = self._memory.only(storage, after).gather(rows + steps - 1)
         following = at_end.get("next") if after else batch.get("next").empty()
         following.set(ORIGINAL_REWARD, batch.get(REWARD))
-        following.set(REWARD[1], self._summed(rewards, steps))
+        taken = widen(torch.arange(self.n) < steps[:, None], rewards)
+        weights = widen(self.gamma ** torch.arange(self.n)[None].double(), rewards)
+        total = torch.where(taken, rewards.double() * weights, 0).sum(1)
+        dtype = rewards.dtype if rewards.is_floating_point() else torch.float32
+        following.set(REWARD[1], total.to(dtype))
         batch.set("next", following)
         batch.set(STEPS, steps.to(rewards.device))
         batch.set(GAMMA, (self.gamma ** steps.double()).float().to(rewards.device))
@@ -115,11 +116,13 @@ class NStep:
         under = tuple(key for key in leaf_keys(batch) if key[0] == "next")
         check_stored("n_step", batch, rows, storage, under)
         after = tuple(key for key in under if key != REWARD)
-        return after, storage.only((REWARD, *_flags_of(storage)))
+        flags = [key for key in (DONE, TERMINATED, TRUNCATED) if has_leaf(storage, key)]
+        ends = [DONE] if DONE in flags else flags  # `done` is made of the two others
+        return after, storage.only((REWARD, *ends))
 
     def _window(self, rows: Tensor, storage: Storage, ahead: Storage) -> tuple[Tensor, Tensor]:
         """Return rewards `[B, n, …]` from each row on, and the steps that are taken, `[B]`."""
-        spans = spans_of(storage, rows)
+        spans = episode_bounds(storage, rows)
         wanted = rows[:, None] + torch.arange(self.n)
         last = torch.maximum(spans.last - (~spans.valid).long(), rows)[:, None]
         taken = wanted <= last
@@ -130,17 +133,3 @@ class NStep:
                 taken[:, 1:] &= ~over[:, :-1]
         rewards = window.get(REWARD[1]).unflatten(0, (len(rows), self.n))
         return rewards, taken.long().cumprod(1).sum(1)
-
-    def _summed(self, rewards: Tensor, steps: Tensor) -> Tensor:
-        """Add up discounted rewards `[B, n, …]` over the steps taken."""
-        time = torch.arange(self.n)
-        taken = widen(time < steps[:, None], rewards)
-        weights = widen(self.gamma ** time[None].double(), rewards)
-        total = torch.where(taken, rewards.double() * weights, 0).sum(1)
-        return total.to(rewards.dtype if rewards.is_floating_point() else torch.float32)
-
-
-def _flags_of(storage: Storage) -> list[Key]:
-    """List the flags that say that an episode ends: `done`, or what it is made of."""
-    flags = [key for key in (DONE, TERMINATED, TRUNCATED) if has_leaf(storage, key)]
-    return flags[:1] if DONE in flags else flags

@@ -1,4 +1,4 @@
-"""`normalize`: leaves brought to mean 0 and spread 1 by the statistics of a dataset."""
+"""`normalize`: leaves scaled to mean 0 and standard deviation 1 of a dataset."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from offline_data.buffers.derived.checks import as_keys, check_rows, leaf_keys, names, within
-from offline_data.buffers.derived.memory import Memory, once
-from offline_data.buffers.derived.statistics import Scale, scales_of
+from offline_data.buffers.derived.base import (
+    Memory,
+    as_keys,
+    check_rows,
+    leaf_keys,
+    names,
+    once,
+    within,
+)
 from offline_data.buffers.keys import KeyLike, as_key, select_keys
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
+from offline_data.store.statistics import Moments, item_moments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,19 +31,46 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.storage import Storage
 
+CHUNK_ITEMS = 1 << 20
+"""Numbers of all leaves that statistics are computed of together."""
+
 _FITTED = "fitted"
+
+
+class Scale:
+    """Mean and standard deviation of one leaf; equal where these are.
+
+    Attributes:
+        mean: float64, in the shape of a row of the leaf or one that broadcasts to it.
+        std: The same.
+    """
+
+    def __init__(self, mean: Any, std: Any) -> None:
+        self.mean = torch.as_tensor(mean, dtype=torch.float64, device="cpu").detach().clone()
+        self.std = torch.as_tensor(std, dtype=torch.float64, device="cpu").detach().clone()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Scale):
+            return NotImplemented
+        return self.mean.equal(other.mean) and self.std.equal(other.std)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.mean.flatten().tolist()), tuple(self.std.flatten().tolist())))
+
+    def __repr__(self) -> str:
+        return f"({self.mean.tolist()}, {self.std.tolist()})"
 
 
 def normalize(
     keys: Iterable[KeyLike] = ("observation",),
     statistics: Mapping[Any, tuple[Any, Any]] | None = None,
     eps: float = 1e-3,
-) -> Normalize:
-    """Bring leaves of a batch to mean 0 and spread 1: `(x - mean) / (std + eps)`, float32.
+) -> Normalizer:
+    """Scale leaves of a batch to mean 0 and deviation 1: `(x - mean) / (std + eps)`, float32.
 
     Mean and standard deviation are taken number by number, in float64, over the root leaves of all
-    rows of a storage (each transition once, values that are not finite left out); next leaves are
-    brought to the same scale. They are computed once, by one pass over the first storage that is
+    rows of a storage (each transition once, values that are not finite left out); next leaves get
+    the same scale. They are computed once, by one pass over the first storage that is
     met, and stay with this object, also where it is pickled: given to a second buffer, for
     validation or online training, it uses those of the first. `fit` computes them before.
 
@@ -65,31 +100,28 @@ def normalize(
         given = {as_key(key): Scale(mean, std) for key, (mean, std) in statistics.items()}
         select_keys(list(given), wanted)
         scales = tuple(given.items())
-    return Normalize(wanted, scales, within(eps, "eps", 0, math.inf))
+    return Normalizer(wanted, scales, within(eps, "eps", 0, math.inf))
 
 
 @dataclass(frozen=True, repr=False)
-class Normalize:
-    """Result of `normalize`."""
+class Normalizer:
+    """Result of `normalize`, which describes the fields."""
 
     keys: tuple[Key, ...]
-    """Root leaves or their parents."""
     statistics: tuple[tuple[Key, Scale], ...] | None
-    """Statistics that were given."""
     eps: float
-    """Added to standard deviations."""
     _fitted: dict[str, Mapping[Key, Scale]] = field(default_factory=dict, init=False, compare=False)
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
-        """Normalize the leaves of the batch; see `Derived`."""
+        """Normalizer the leaves of the batch; see `Derived`."""
         self.fit(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
             batch.set(key, self.normalized(root, batch.get(key)))
         return batch
 
-    def fit(self, storage: Storage) -> Normalize:
+    def fit(self, storage: Storage) -> Normalizer:
         """Compute the statistics of a storage (`buffer.storage`), unless there are some already.
 
         Returns:
@@ -100,7 +132,7 @@ class Normalize:
         return self
 
     def normalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Normalize one leaf: an observation on its way to a policy.
+        """Normalizer one leaf: an observation on its way to a policy.
 
         Args:
             key: Its root key.
@@ -135,9 +167,25 @@ class Normalize:
         return f"normalize({names(self.keys)}, statistics={shown}, eps={self.eps})"
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
+        """Compute mean and standard deviation in one pass over all rows, in bounded memory."""
         row = storage.gather(torch.arange(min(1, len(storage))))
         check_rows("normalize", row)
-        return scales_of(storage, self._roots(row))
+        keys = self._roots(row)
+        stored, moments = storage.only(keys), dict.fromkeys(keys, Moments())
+        width = sum(math.prod(row.get(key).shape[1:]) for key in keys)
+        step = max(1, CHUNK_ITEMS // max(1, width))
+        for begin in range(0, len(storage), step):
+            rows = stored.gather(torch.arange(begin, min(begin + step, len(storage))))
+            for key in keys:
+                own = item_moments(rows.get(key).cpu().double().numpy())
+                moments[key] = moments[key].merge(own)
+        for key, found in moments.items():
+            if not np.all(found.count):
+                raise UsageError(
+                    f"{join_key(key)!r} has no finite value to take a mean of",
+                    hint="normalize(…, statistics={key: (mean, std)}) takes one from elsewhere",
+                )
+        return {key: Scale(found.mean, found.std) for key, found in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
         """List the selected root leaves."""

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from offline_data.buffers.derived.base import widen
-from offline_data.buffers.derived.checks import (
+from offline_data.buffers.derived.base import (
+    STEPS,
+    Memory,
     check_leaves,
     check_rows,
     check_stored,
+    episode_bounds,
     leaf_keys,
+    one_of,
+    widen,
     within,
 )
-from offline_data.buffers.derived.goals import LAWS, Draw, draw_of, laws_of, numbers_for
-from offline_data.buffers.derived.memory import Memory
-from offline_data.buffers.derived.n_step import STEPS
-from offline_data.buffers.derived.reach import reached, rewards_of
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import (
     DONE,
@@ -33,18 +34,22 @@ from offline_data.episodes.fields import (
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tensordict import TensorDict
     from torch import Tensor
 
-    from offline_data.buffers.derived.goals import Law
-    from offline_data.buffers.derived.reach import Rewards
     from offline_data.buffers.storage import Storage
+
+Distribution: TypeAlias = Literal["current", "final", "future", "geometric", "episode", "random"]
+"""Name of a distribution of goals; see `relabel`."""
+
+Rewards: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+"""From what was achieved and the goal, both `[B, …]`, to rewards, `[B]` or `[B, 1]`."""
 
 
 def relabel(
-    strategy: Law | Mapping[Law, float] = "future",
+    strategy: Distribution | Mapping[Distribution, float] = "future",
     p: float = 0.8,
     *,
     goal_key: KeyLike = ("observation", "desired_goal"),
@@ -62,7 +67,7 @@ def relabel(
     state after it                 s_t+1        s_last+1     "achieved" is a part of the state
     ```
 
-    A goal is what was achieved in a state that a law chooses for each transition `t` on its own:
+    A goal is what was achieved in a state drawn for each transition `t` on its own, from a distribution:
 
     - `final`: the episode's last state, `s_last+1`;
     - `future`: one of `s_t+1`, …, `s_last+1`, each with the same probability;
@@ -87,7 +92,7 @@ def relabel(
     in the same order, do not get new goals each time.
 
     Args:
-        strategy: A law, or laws with their probabilities, which add up to 1.
+        strategy: A distribution, or several with their probabilities, which add up to 1.
         p: Probability that a transition gets another goal, from 0 to 1.
         goal_key: Leaf of the goal; where batches have none, it is made (then `p` is 1).
         achieved_key: Leaf that goals are taken from, in the shape of a goal; `observation` where
@@ -98,7 +103,7 @@ def relabel(
         threshold: Euclidean distance up to which a goal is reached; 0: it is equal.
         terminate: Whether a transition with another goal is terminated where that is reached, and
             else not; False: flags stay.
-        gamma: γ of the law `geometric`, at least 0, less than 1.
+        gamma: γ of `geometric`, at least 0, less than 1.
         seed: At least 0; None: drawn now from torch's global generator.
 
     Raises:
@@ -107,7 +112,7 @@ def relabel(
             added up by `n_step`.
 
     Example:
-        >>> relabel({"future": 0.5, "random": 0.5}, p=1, seed=0).laws
+        >>> relabel({"future": 0.5, "random": 0.5}, p=1, seed=0).distributions
         (('future', 0.5), ('random', 0.5))
     """
     if within(gamma, "gamma", 0, 1) == 1:
@@ -115,8 +120,19 @@ def relabel(
             "gamma is 1; a geometric distribution needs gamma below 1",
             hint="use 'final' for the last step of an episode",
         )
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed is {seed}; expected an integer from 0 to 2^63 - 1")
+    shares = {strategy: 1.0} if isinstance(strategy, str) else dict(strategy)
+    for name, share in shares.items():
+        one_of(name, "strategy", ["current", *_CHOOSE])
+        within(share, f"The probability of {name!r}", 0, 1)
+    total = math.fsum(shares.values())
+    if not math.isclose(total, 1):
+        raise UsageError(f"The probabilities add up to {total:.6g}; expected 1")
     return Relabel(
-        laws_of(strategy),
+        tuple((name, float(share)) for name, share in shares.items()),
         within(p, "p", 0, 1),
         as_key(goal_key),
         as_key(achieved_key),
@@ -124,48 +140,50 @@ def relabel(
         within(threshold, "threshold", 0, math.inf),
         terminate,
         gamma,
-        _seed_of(seed),
+        seed,
     )
 
 
 @dataclass(frozen=True, repr=False)
 class Relabel:
-    """Result of `relabel`."""
+    """Result of `relabel`, which describes the fields."""
 
-    laws: tuple[tuple[str, float], ...]
-    """Laws with their probabilities."""
+    distributions: tuple[tuple[str, float], ...]
     p: float
-    """Probability of another goal."""
     goal_key: Key
-    """Leaf of the goal."""
     achieved_key: Key
-    """Leaf that goals are taken from."""
     reward_fn: Rewards | None
-    """Rewards from what was achieved and the goal."""
     threshold: float
-    """Distance up to which a goal is reached."""
     terminate: bool
-    """Whether to make flags too."""
     gamma: float
-    """Of the geometric law."""
     seed: int
-    """Seed of the goals, together with the rows."""
     _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Give the batch other goals; see `Derived`."""
         self._memory.recall(storage, "checked", lambda: self._check(batch, rows, storage))
-        number = numbers_for(self.seed, rows, 3)
-        draw = draw_of(storage, rows, number[2], self.gamma)
-        chosen = (number[0] < self.p) & (rows <= draw.last)
-        self._set_goals(batch, self._goals(batch, draw, number[1], chosen), chosen)
-        self._set_reward(batch, chosen)
+        whether, which, where = random_numbers(self.seed, rows, 3)
+        spans = episode_bounds(storage, rows)
+        last = spans.last - (~spans.known).long()
+        among = Candidates(rows, spans.first, last, where, self.gamma, storage)
+        chosen = (whether < self.p) & (rows <= last)
+        self._set_goals(batch, self._goals(batch, among, which, chosen), chosen)
+        achieved = batch.get(next_of(self.achieved_key))
+        goals = batch.get(next_of(self.goal_key))
+        stored = batch.get(REWARD)
+        rewards = self._rewards(achieved, goals, stored)
+        batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))
         if self.terminate:
-            self._set_flags(batch, chosen)
+            flag = batch.get(TERMINATED)
+            there = _reached(achieved, goals, self.threshold).view(flag.shape)
+            terminated = torch.where(widen(chosen, flag), there, flag)
+            batch.set(TERMINATED, terminated)
+            batch.set(DONE, terminated | batch.get(TRUNCATED))
         return batch
 
     def __repr__(self) -> str:
-        strategy = self.laws[0][0] if len(self.laws) == 1 else dict(self.laws)
+        one = len(self.distributions) == 1
+        strategy = self.distributions[0][0] if one else dict(self.distributions)
         return (
             f"relabel({strategy!r}, {self.p}, goal_key={join_key(self.goal_key)!r}, "
             f"achieved_key={join_key(self.achieved_key)!r}, reward_fn={self.reward_fn!r}, "
@@ -188,29 +206,29 @@ class Relabel:
         check_leaves("relabel", batch, needed)
         check_stored("relabel", batch, rows, storage, tuple(needed))
         if self.goal_key in known:
-            self._check_shape(batch.get(self.goal_key), batch.get(self.achieved_key))
+            goal, achieved = batch.get(self.goal_key), batch.get(self.achieved_key)
+            if (goal.shape, goal.dtype) != (achieved.shape, achieved.dtype):
+                raise UsageError(
+                    f"{join_key(self.goal_key)!r} is {goal.dtype} {list(goal.shape[1:])}, and "
+                    f"{join_key(self.achieved_key)!r} is {achieved.dtype} "
+                    f"{list(achieved.shape[1:])}; expected the same"
+                )
         return True
 
-    def _check_shape(self, goal: Tensor, achieved: Tensor) -> None:
-        if (goal.shape, goal.dtype) != (achieved.shape, achieved.dtype):
-            raise UsageError(
-                f"{join_key(self.goal_key)!r} is {goal.dtype} {list(goal.shape[1:])}, and "
-                f"{join_key(self.achieved_key)!r} is {achieved.dtype} {list(achieved.shape[1:])}; "
-                "expected the same"
-            )
-
-    def _goals(self, batch: TensorDict, draw: Draw, number: Tensor, chosen: Tensor) -> Tensor:
-        """Return the goal that the law drawn for each row chooses; any where none is chosen."""
-        shares = torch.tensor([share for _, share in self.laws], dtype=torch.float64)
-        law = torch.searchsorted(shares.cumsum(0), number, right=True).clamp_max(len(shares) - 1)
-        at, current = draw.rows, torch.zeros_like(chosen)
-        for place, (name, _) in enumerate(self.laws):
+    def _goals(
+        self, batch: TensorDict, among: Candidates, number: Tensor, chosen: Tensor
+    ) -> Tensor:
+        """Return the goal that each row's distribution chooses; any where none is chosen."""
+        shares = torch.tensor([share for _, share in self.distributions], dtype=torch.float64)
+        which = torch.searchsorted(shares.cumsum(0), number, right=True).clamp_max(len(shares) - 1)
+        at, current = among.rows, torch.zeros_like(chosen)
+        for place, (name, _) in enumerate(self.distributions):
             if name == "current":
-                current = law == place
+                current = which == place
             else:
-                at = torch.where((law == place) & chosen, LAWS[name](draw), at)
+                at = torch.where((which == place) & chosen, _CHOOSE[name](among), at)
         after = next_of(self.achieved_key)
-        later = self._memory.only(draw.storage, (after,)).gather(at.clone()).get(after)
+        later = self._memory.only(among.storage, (after,)).gather(at.clone()).get(after)
         return torch.where(widen(current, later), batch.get(self.achieved_key), later)
 
     def _set_goals(self, batch: TensorDict, goals: Tensor, chosen: Tensor) -> None:
@@ -221,26 +239,83 @@ class Relabel:
         batch.set(self.goal_key, torch.where(widen(chosen, goals), goals, own))
         batch.set(next_of(self.goal_key), torch.where(widen(chosen, goals), goals, after))
 
-    def _set_reward(self, batch: TensorDict, chosen: Tensor) -> None:
-        stored = batch.get(REWARD)
-        made = rewards_of(self.reward_fn, self.threshold, *self._outcome(batch), stored)
-        batch.set(REWARD, torch.where(widen(chosen, stored), made, stored.to(made.dtype)))
+    def _rewards(self, achieved: Tensor, goals: Tensor, stored: Tensor) -> Tensor:
+        """Compute rewards in the shape of those stored, and in their dtype where that is floating."""
+        if self.reward_fn is None:
+            made = _reached(achieved, goals, self.threshold).float() - 1
+        else:
+            made = self.reward_fn(achieved, goals)
+        if made.numel() != stored.numel():
+            raise UsageError(
+                f"reward_fn gave {list(made.shape)} for {len(stored)} transitions; expected "
+                f"{[len(stored)]}"
+            )
+        exact = not stored.is_floating_point()
+        dtype = torch.promote_types(stored.dtype, made.dtype) if exact else stored.dtype
+        return made.reshape(stored.shape).to(dtype)
 
-    def _set_flags(self, batch: TensorDict, chosen: Tensor) -> None:
-        stored = batch.get(TERMINATED)
-        there = reached(*self._outcome(batch), self.threshold).view(stored.shape)
-        terminated = torch.where(widen(chosen, stored), there, stored)
-        batch.set(TERMINATED, terminated)
-        batch.set(DONE, terminated | batch.get(TRUNCATED))
 
-    def _outcome(self, batch: TensorDict) -> tuple[Any, Any]:
-        """Return what was achieved in the next state, and the goal."""
-        return batch.get(next_of(self.achieved_key)), batch.get(next_of(self.goal_key))
+class Candidates(NamedTuple):
+    """What goals are drawn from: for each row of a batch the rows of its episode."""
+
+    rows: Tensor
+    """The rows, int64 `[B]`."""
+    first: Tensor
+    """First row of the episode of each."""
+    last: Tensor
+    """Last row of it after which the state is known."""
+    number: Tensor
+    """A random number for each, float64 in [0, 1)."""
+    gamma: float
+    """Of the geometric distribution."""
+    storage: Storage
+    """Storage of the rows."""
 
 
-def _seed_of(seed: int | None) -> int:
-    if seed is None:
-        return int(torch.randint(2**62, ()))
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"seed is {seed}; expected an integer from 0 to 2^63 - 1")
-    return seed
+def _uniform(low: Tensor, high: Tensor, number: Tensor) -> Tensor:
+    """Choose uniformly from `low`, …, `high`."""
+    count = high - low + 1
+    return low + (number * count).long().clamp_max(count - 1)
+
+
+def _geometric(among: Candidates) -> Tensor:
+    """Invert the distribution function, `P(steps <= d) = 1 - γ^d` for d = 1, 2, and so on."""
+    if among.gamma == 0:
+        return among.rows
+    more = (torch.log1p(-among.number) / math.log(among.gamma)).floor()
+    # Compared before it becomes an integer: with γ near 1 it may be larger than any.
+    ahead = torch.minimum(more, (among.last - among.rows).double())
+    return among.rows + ahead.long()
+
+
+def _random(among: Candidates) -> Tensor:
+    rows = among.storage.rows(valid_only=True)
+    return rows.at((among.number * rows.count).long().clamp_max(rows.count - 1))
+
+
+_CHOOSE: dict[str, Callable[[Candidates], Tensor]] = {
+    "final": lambda among: among.last,
+    "future": lambda among: _uniform(among.rows, among.last, among.number),
+    "geometric": _geometric,
+    "episode": lambda among: _uniform(among.first, among.last, among.number),
+    "random": _random,
+}
+"""Distributions of the row, the state after which is the goal."""
+
+
+def random_numbers(seed: int, rows: Tensor, count: int) -> Tensor:
+    """Return float64 `[count, B]` in [0, 1) that follow from a seed and the rows, in their order."""
+    content = rows.contiguous().numpy()
+    digest = blake2b(content.data, digest_size=8, key=seed.to_bytes(8, "little")).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.rand((count, len(rows)), generator=generator, dtype=torch.float64)
+
+
+def _reached(achieved: Tensor, goals: Tensor, threshold: float) -> Tensor:
+    """Return which rows have their goal at most `threshold` away, bool `[B]`."""
+    achieved, goals = (values.unsqueeze(-1).flatten(1) for values in (achieved, goals))
+    if threshold == 0:
+        return (achieved == goals).all(1)
+    distance = torch.linalg.vector_norm(achieved.double() - goals.double(), dim=1)
+    near: Tensor = distance <= threshold
+    return near

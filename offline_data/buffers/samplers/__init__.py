@@ -1,12 +1,9 @@
-"""Which transitions a batch has: one sampler a file."""
+"""Samplers: which transitions a batch has."""
 
 from offline_data.buffers.samplers.base import RowSet, Runs, Sampler
-from offline_data.buffers.samplers.prioritized import PrioritizedSampler
-from offline_data.buffers.samplers.prioritized_slices import PrioritizedSliceSampler
-from offline_data.buffers.samplers.random import RandomSampler
-from offline_data.buffers.samplers.slices import SliceSampler
-from offline_data.buffers.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
-from offline_data.buffers.samplers.without_replacement import SamplerWithoutReplacement
+from offline_data.buffers.samplers.prioritized import PrioritizedSampler, PrioritizedSliceSampler
+from offline_data.buffers.samplers.slices import SliceSampler, SliceSamplerWithoutReplacement
+from offline_data.buffers.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 
 __all__ = [
     "PrioritizedSampler",

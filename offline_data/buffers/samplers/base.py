@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from offline_data.buffers.chain import spread
+from offline_data.buffers.transforms import spread
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 
@@ -32,7 +32,7 @@ class RowSet:
         left_out: `[k]` rows that are left out, ascending.
 
     Attributes:
-        count: How many rows there are.
+        count: Number of rows that remain.
         left_out: `[k]` as given.
 
     Example:
@@ -46,12 +46,12 @@ class RowSet:
         self.count = total - len(left_out)
         self.left_out = left_out
         # Row = number + rows left out at or before it; row x is left out at number x - (those
-        # left out before x), and from that number on counts.
+        # left out before x), and counts from that number on.
         skips = torch.as_tensor(left_out, dtype=torch.int64)
         self._from = (skips - torch.arange(len(skips))) if len(skips) else None
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Turn numbers in `[0, len)` into rows, int64 of the same shape."""
+        """Turn numbers in `[0, count)` into rows, int64 of the same shape."""
         if self._from is None:
             return numbers
         return numbers + torch.searchsorted(self._from, numbers, right=True)
@@ -61,45 +61,45 @@ class RowSet:
 class Runs:
     """Rows that follow each other in time: the episodes of a storage, or what it has of them.
 
-    Run `r` has the rows `starts[r]`, …, `starts[r] + lengths[r] - 1`. Every row is in one run.
+    Episode `e` has the rows `starts[e]`, …, `starts[e] + lengths[e] - 1`. Every row is in one.
 
     Example:
-        >>> runs = Runs(torch.tensor([0, 3]), torch.tensor([3, 2]))
-        >>> runs.of(torch.tensor([0, 2, 3, 4])).tolist()
+        >>> episodes = Runs(torch.tensor([0, 3]), torch.tensor([3, 2]))
+        >>> episodes.of(torch.tensor([0, 2, 3, 4])).tolist()
         [0, 0, 1, 1]
     """
 
     starts: Tensor
-    """First row of each run, int64 `[R]`, ascending."""
+    """First row of each episode, int64 `[E]`, ascending."""
     lengths: Tensor
-    """Rows of each run, int64 `[R]`, at least one."""
+    """Rows of each episode, int64 `[E]`, at least one."""
     final: Tensor | None = None
-    """Whether the observation after the last row of each run is known, bool `[R]`; None: it is for
-    all of them."""
+    """Whether the observation after the last row of each episode is known, bool `[E]`; None: it is
+    for all of them."""
 
     def of(self, rows: Tensor) -> Tensor:
-        """Return the number of the run that each row is in, int64 of the same shape."""
+        """Return the number of the episode that each row is in, int64 of the same shape."""
         return torch.searchsorted(self.starts, rows, right=True) - 1
 
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Leaves that tell trajectories apart, in place of those that a storage looks at by itself.
-
-    A trajectory ends with a row where one of the flags is set, and where the number of the
-    trajectory is not that of the next row.
-    """
+    """Leaves that separate trajectories, instead of those that a storage looks at by itself."""
 
     trajectory: Key | None = None
     """Leaf with the number of the trajectory, of any shape `[B, …]`."""
     ends: tuple[Key, ...] = ()
-    """Flags, of any shape `[B, …]`: set where one of their parts is."""
+    """Flags, of any shape `[B, …]`: set where any of their elements is."""
 
     def check_stored(self) -> None:
-        """Raise `UsageError` unless the leaves are those that the index of a dataset stands for."""
-        own = {DONE} <= {*self.ends} or {TERMINATED, TRUNCATED} <= {*self.ends} or not self.ends
-        known = {DONE, TERMINATED, TRUNCATED}
-        if own and {*self.ends} <= known and self.trajectory in (None, EPISODE):
+        """Raise `UsageError` unless the leaves say what the episode index of a dataset does."""
+        flags = {*self.ends}
+        complete = not flags or DONE in flags or {TERMINATED, TRUNCATED} <= flags
+        if (
+            complete
+            and flags <= {DONE, TERMINATED, TRUNCATED}
+            and self.trajectory in (None, EPISODE)
+        ):
             return
         asked = [key for key in (self.trajectory, *self.ends) if key is not None]
         raise UsageError(
@@ -125,17 +125,14 @@ class Sampleable(Protocol):
         """
 
     def runs(self) -> Runs:
-        """Return which rows follow each other; cheap to ask again.
-
-        It is the same object until rows are written.
-        """
+        """Return which rows follow each other: the same object until rows are written."""
 
 
 class Sampler(ABC):
     """Draws the rows of batches; one instance belongs to one buffer.
 
-    A subclass writes `sample`. It is called by one thread at a time for a buffer, in the order of
-    the batches, also where batches are prefetched.
+    A subclass implements `sample`. It is called by one thread at a time for a buffer, in the order
+    of the batches, also where batches are prefetched.
     """
 
     _generator: torch.Generator | None = None
@@ -143,10 +140,16 @@ class Sampler(ABC):
 
     keeps_together: bool = False
     """Whether rows of a batch belong together, so that a batch must be drawn again where some of
-    its rows are written over before it is handed out."""
+    its rows are written over before it is returned."""
 
     ran_out: bool = False
-    """Whether the batch drawn last ended an epoch: then iteration over the buffer stops."""
+    """Whether the last batch ended an epoch: iteration over the buffer stops then."""
+
+    _computed: tuple[str, ...] = ()
+    """Attributes that a pickle leaves out: they are computed from the storage again."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key not in self._computed}
 
     @abstractmethod
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
@@ -154,15 +157,12 @@ class Sampler(ABC):
 
         Returns:
             Rows, int64 `[B]`, a tensor that the sampler does not keep (`B` may be less than
-            `batch_size` where an epoch ends); and leaves `[B, …]` by key that the sampler knows
-            of them: they are set in the batch, and given by `buffer.sample(return_info=True)`.
+            `batch_size` where an epoch ends); and leaves `[B, …]` by key that the sampler adds to
+            the batch, which `buffer.sample(return_info=True)` returns too.
         """
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:  # noqa: ARG002
-        """Count what a batch of this size would be drawn from; 0: nothing can be drawn now.
-
-        Here: the rows that may be drawn.
-        """
+        """Count what a batch of this size would be drawn from, here rows; 0: nothing yet."""
         if not len(storage):
             return 0
         return storage.rows(valid_only=getattr(self, "valid_only", True)).count
@@ -170,48 +170,42 @@ class Sampler(ABC):
     def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:  # noqa: ARG002
         """Return the rows that `sample` would draw now, changing nothing; None: not known.
 
-        Others come where something else draws from the same generator first.
+        Other rows are drawn if something else draws from the same generator first.
         """
         return None
 
-    def _drawn_by_copy(self, storage: Sampleable, batch_size: int, **attributes: Any) -> Tensor:
-        """Return the rows that a copy draws: one with other `attributes`, and its own randomness."""
+    def _drawn_by_copy(self, storage: Sampleable, batch_size: int) -> Tensor:
+        """Return the rows that a copy of this sampler draws, with a copy of its generator."""
         other = object.__new__(type(self))
         generator = (self._generator or torch.default_generator).clone_state()
-        other.__dict__.update(vars(self), _generator=generator, **attributes)
+        other.__dict__.update(vars(self), _generator=generator)
         return other.sample(storage, batch_size)[0]
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Set in a gathered batch what `sample` said of it; here: leaf by leaf.
+        """Set the leaves that `sample` returned in the gathered batch, whose leaves stay as they are.
 
-        If rows are trajectories, `[B, T]`, each of their steps gets the priority of the row.
-
-        A subclass may combine its leaves with what is there. Several threads may call it at once,
-        for different batches.
-
-        Args:
-            batch: `[B]`, changed in place; no leaf of it is written to.
-            leaves: As `sample` gave them.
+        If rows are trajectories, `[B, T]`, each step gets the value of its row. Several threads
+        may call it at once, for different batches.
         """
         for key, leaf in leaves.items():
             batch.set(key, spread(leaf, batch.batch_size))
 
     def extend(self, rows: Tensor) -> None:  # noqa: B027 - most samplers have nothing to note
-        """Take note that `rows`, int64 `[n]`, were written in the storage; nothing by default."""
+        """Note that `rows`, int64 `[n]`, were written in the storage; nothing by default."""
 
     def add(self, row: int) -> None:
-        """Take note that one row was written in the storage."""
+        """Note that one row was written in the storage."""
         self.extend(torch.tensor([row]))
 
     def empty(self) -> None:  # noqa: B027 - a sampler may have nothing to forget
-        """Take note that the storage was emptied; nothing by default."""
+        """Note that the storage was emptied; nothing by default."""
 
     def set_rng(self, generator: torch.Generator) -> None:
-        """Take randomness from `generator` from now on, not from a seed or the global one."""
+        """Draw from `generator` from now on, instead of from a seed or the global generator."""
         self._generator = generator
 
     def update_priority(self, rows: Tensor | int, priority: Tensor | float) -> None:  # noqa: ARG002
-        """Warn that this sampler has no priorities; one that has them takes them in."""
+        """Warn that this sampler has no priorities; one that has them updates them."""
         warnings.warn(
             f"update_priority was called, and {type(self).__name__} has no priorities: nothing "
             "changes; offline_data.PrioritizedSampler has them",
@@ -219,17 +213,24 @@ class Sampler(ABC):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that `load_state_dict` resumes from; nothing by default."""
-        return {}
+        """Return the state to resume from: here that of the generator, if it has its own."""
+        return {} if self._generator is None else {"generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `state_dict` gave; raises `UsageError` where it is none."""
-        if state:
-            raise UsageError(f"{type(self).__name__} has no state; found {sorted(state)}")
+        """Resume from a state of `state_dict`; raises `UsageError` if it is of another sampler."""
+        if unknown := sorted(state.keys() - {"generator"}):
+            raise UsageError(f"{type(self).__name__} has no state; found {unknown}")
+        if self._generator is not None and "generator" in state:
+            self._generator.set_state(state["generator"])
+
+
+def seeded(seed: int | None) -> torch.Generator | None:
+    """Return a generator with this seed; None: None, which stands for torch's global one."""
+    return None if seed is None else torch.Generator().manual_seed(seed)
 
 
 def drawable(storage: Sampleable, *, valid_only: bool) -> RowSet:
-    """Return the rows to draw from; raises `UsageError` where there are none."""
+    """Return the rows to draw from; raises `UsageError` if there are none."""
     rows = storage.rows(valid_only=valid_only)
     if not rows.count:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Transitions drawn by their priority."""
+"""Transitions and slices drawn by their priority."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from offline_data.buffers.samplers.base import Sampleable, Sampler, drawable
-from offline_data.buffers.samplers.priorities import Priorities
-from offline_data.buffers.samplers.prioritized_arguments import (
-    check_prioritized,
-    not_negative,
-    plain,
-)
-from offline_data.buffers.samplers.reductions import one_per_row, one_per_update
+from offline_data.buffers.reduce import check_reduction, one_per_row, one_per_update
+from offline_data.buffers.samplers import sum_tree
+from offline_data.buffers.samplers.base import Sampleable, Sampler, drawable, seeded
+from offline_data.buffers.samplers.slices import SliceSampler, SliceStarts
+from offline_data.buffers.samplers.sum_tree import SumTree
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
+    from typing import TypeGuard
 
+    from numpy.typing import NDArray
+    from tensordict import TensorDict
+    from torch import Tensor
 
 WEIGHT = "priority_weight"
 """Key of the importance weights of a batch, as in TorchRL."""
+
+_NEVER = -1.0
+"""Stands for the priority of a row that never got one."""
 
 
 class PrioritizedSampler(Sampler):
     r"""Draws row `i` with probability `P(i) = w_i / Σw`, where `w_i = (p_i + eps) ** alpha`.
 
     Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952), proportional variant.
-    Every draw is on its own. Batches have the leaf `priority_weight`, of the sampler's dtype,
+    Draws are independent. Batches have the leaf `priority_weight`, of the sampler's dtype,
     `[B]`: `(w_i / min w) ** -beta`, which is the paper's `(N · P(i)) ** -beta` divided by the
-    greatest there can be. It uses `beta` as it is at the draw: anneal it by `sampler.beta = …`.
+    greatest possible one. It uses `beta` as it is at the draw: anneal it by `sampler.beta = …`.
 
-    Rows that were there before the first batch have priority 1; rows that are written later get
+    Rows that exist before the first batch have priority 1; rows that are written later get
     the highest that any row ever had, 1 at least. `update_priority` (of the buffer, with
     `batch["index"]`) sets others.
 
     Weights and importance weights are TorchRL's, numbers of `dtype`. Unlike there, sums are
-    float64, so that no row of priority zero is drawn; a set that was there before the sampler can
+    float64, so that no row of priority zero is drawn; a set that is older than the sampler can
     be sampled at once; where an update has a row twice `reduction` decides (there the last one
     counts); `alpha` may be changed at any time, also from 0; priorities that are no numbers are
     refused; and the minimum is over the rows that can be drawn.
@@ -47,12 +49,12 @@ class PrioritizedSampler(Sampler):
     Args:
         max_capacity: Rows that the storage may have; memory is about 18 bytes for each.
         alpha: How much priorities count, not negative; 0: not at all.
-        beta: How much of the bias importance weights take back, not negative; 1: all of it.
+        beta: How much of the bias importance weights correct, not negative; 1: all of it.
         eps: Added to each priority, so that none is never drawn; not negative.
         dtype: `torch.float32` or `torch.float64`.
         reduction: `"max"`, `"min"`, `"mean"`, `"median"` or `"sum"`: which priority a row gets
             that an update has several for.
-        max_priority_within_buffer: Whether the default is the highest priority that some row
+        max_priority_within_buffer: Whether new rows get the highest priority that some row
             has now, not one that was overwritten since; 1 where there is none.
         device: None or the CPU, where priorities are.
         seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
@@ -81,52 +83,65 @@ class PrioritizedSampler(Sampler):
         seed: int | None = None,
         valid_only: bool = True,
     ) -> None:
-        check_prioritized(max_capacity, eps, dtype, reduction, device)
+        if max_capacity < 1:
+            raise UsageError(f"max_capacity is {max_capacity}; expected at least 1")
+        if dtype not in (torch.float32, torch.float64):
+            raise UsageError(f"dtype is {dtype}; expected torch.float32 or torch.float64")
+        if device is not None and torch.device(device).type != "cpu":
+            raise UsageError(f"device is {device}; priorities are on the CPU", hint="leave it out")
         self.max_capacity = max_capacity
         self.dtype = dtype
-        self.reduction = reduction
+        self.reduction = check_reduction(reduction)
         self.seed = seed
         self.valid_only = valid_only
-        self._beta = not_negative(beta, "beta")
-        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
-        self._priorities = Priorities(
-            max_capacity,
-            alpha=not_negative(alpha, "alpha"),
-            eps=eps,
-            dtype=dtype,
-            keep="min" if reduction == "min" else "max",
-            within=max_priority_within_buffer,
-        )
+        self._alpha = _not_negative(alpha, "alpha")
+        self._beta = _not_negative(beta, "beta")
+        self._eps = _not_negative(eps, "eps")
+        self._generator = seeded(seed)
+        self._within = max_priority_within_buffer
+        self._limit = self._highest_allowed(alpha)
+        self._stored = torch.from_numpy(np.full(max_capacity, _NEVER))
+        self._drawable = torch.zeros(max_capacity, dtype=torch.bool)
+        self._tree = SumTree(max_capacity)  # weights of rows that can be drawn, zero for others
+        self._highest: float | None = 1.0
         self._filled = 0  # rows that all have a priority
         self._followed: tuple[int, NDArray[np.int64]] | None = None
 
     @property
     def alpha(self) -> float:
         """How much priorities count; setting it takes time in proportion to the rows."""
-        return self._priorities.alpha
+        return self._alpha
 
     @alpha.setter
     def alpha(self, alpha: float) -> None:
-        self._priorities.alpha = not_negative(alpha, "alpha")
+        limit = self._highest_allowed(_not_negative(alpha, "alpha"))
+        row = int(self._stored.argmax())
+        if self._stored[row] > limit:
+            raise UsageError(f"alpha={alpha}: the weight of row {row} would not be finite")
+        self._alpha, self._limit = alpha, limit
+        self._weigh(self._drawable.nonzero().reshape(-1))
 
     @property
     def beta(self) -> float:
-        """How much of the bias importance weights take back."""
+        """How much of the bias importance weights correct."""
         return self._beta
 
     @beta.setter
     def beta(self, beta: float) -> None:
-        self._beta = not_negative(beta, "beta")
+        self._beta = _not_negative(beta, "beta")
 
     @property
     def eps(self) -> float:
         """Added to each priority."""
-        return self._priorities.eps
+        return self._eps
 
     @property
     def default_priority(self) -> float:
-        """Priority of new rows."""
-        return self._priorities.default
+        """Priority of new rows: the highest one; 1 if there is none."""
+        if self._highest is None:
+            highest = float(self._stored.max())
+            self._highest = 1.0 if highest == _NEVER else highest
+        return self._highest
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `batch_size` rows and their importance weights; see `Sampler.sample`.
@@ -150,33 +165,61 @@ class PrioritizedSampler(Sampler):
             UsageError: Shapes that do not fit; a row that is not there; a priority that is
                 negative, infinite or no number. Nothing has changed then.
         """
-        if not (plain(rows, torch.int64) and plain(priority, self.dtype, len(rows))):
-            rows, priority = self._madeplain(rows, priority)
+        if not (_is_flat(rows, torch.int64) and _is_flat(priority, self.dtype, len(rows))):
+            rows = torch.as_tensor(rows, device="cpu")
+            if rows.is_floating_point() or rows.dtype is torch.bool:
+                raise UsageError(f"Rows are integers; found {rows.dtype}")
+            values = torch.as_tensor(priority, device="cpu").detach()
+            values = one_per_row(values, rows.shape, self.reduction).to(self.dtype)
+            rows, priority = rows.reshape(-1).to(torch.int64).contiguous(), values.contiguous()
         if self.reduction not in ("max", "min"):
             rows, priority = one_per_update(rows, priority, self.reduction)
-        self._priorities.update(rows, priority)
+        self._update(rows, priority)
 
     def extend(self, rows: Tensor) -> None:
         """Give the default priority to rows that were written; see `Sampler.extend`."""
-        self._priorities.renew(rows.reshape(-1).to("cpu", torch.int64).contiguous())
+        rows = rows.reshape(-1).to("cpu", torch.int64).contiguous()
+        if self._within and len(rows) and 0 <= rows.min() <= rows.max() < self.max_capacity:
+            self._stored[rows] = _NEVER  # what was overwritten is no longer the highest
+            self._highest = None
+        self._update(rows, torch.full(rows.shape, self.default_priority, dtype=self.dtype))
 
     def empty(self) -> None:
         """Forget all priorities; see `Sampler.empty`."""
-        self._priorities.forget()
+        self._tree = SumTree(self.max_capacity)
+        self._stored.fill_(_NEVER)
+        self._drawable.fill_(False)
+        self._highest = 1.0
         self._filled, self._followed = 0, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return priorities, exponents and the state of its own generator, if it has one."""
-        own = {} if self._generator is None else {"generator": self._generator.get_state()}
-        return {"beta": self._beta, **self._priorities.state_dict(), **own}
+        return {
+            "beta": self._beta,
+            "alpha": self._alpha,
+            "eps": self._eps,
+            "priorities": self._stored.to(self.dtype, copy=True),
+            "weights": self._tree.weights.to(self.dtype, copy=True),
+            "allowed": self._drawable.clone(),
+            "highest": self._highest,
+            **super().state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `state_dict` gave; raises `UsageError` where it does not fit."""
-        self._priorities.load_state_dict(state)
-        self._beta = state["beta"]
+        """Resume from a state of `state_dict`; raises `UsageError` if it is of other capacity."""
+        if state["priorities"].shape != self._stored.shape:
+            raise UsageError(
+                f"The state has priorities of {len(state['priorities'])} rows, and the sampler "
+                f"was made for {self.max_capacity}"
+            )
+        self._alpha, self._beta, self._eps = state["alpha"], state["beta"], state["eps"]
+        self._limit = self._highest_allowed(self._alpha)
+        self._stored.copy_(state["priorities"])
+        self._drawable.copy_(state["allowed"])
+        self._highest = state["highest"]
+        self._tree.set(torch.arange(self.max_capacity), state["weights"].double())
         self._filled, self._followed = 0, None
-        if self._generator is not None and "generator" in state:
-            self._generator.set_state(state["generator"])
+        super().load_state_dict({"generator": state["generator"]} if "generator" in state else {})
 
     def __repr__(self) -> str:
         return (
@@ -184,18 +227,14 @@ class PrioritizedSampler(Sampler):
             f"beta={self.beta}, eps={self.eps}, reduction={self.reduction!r})"
         )
 
-    def _madeplain(self, rows: Any, priority: Any) -> tuple[Tensor, Tensor]:
-        """Return rows, int64 `[n]`, and priorities `[n]`, both on the CPU and contiguous."""
-        rows = torch.as_tensor(rows, device="cpu")
-        if rows.is_floating_point() or rows.dtype is torch.bool:
-            raise UsageError(f"Rows are integers; found {rows.dtype}")
-        priority = torch.as_tensor(priority, device="cpu").detach()
-        values = one_per_row(priority, rows.shape, self.reduction).to(self.dtype)
-        return rows.reshape(-1).to(torch.int64).contiguous(), values.contiguous()
+    def _highest_allowed(self, alpha: float) -> float:
+        """Return a priority up to which weights, and the sum of all of them, are finite."""
+        top = torch.finfo(self.dtype).max / 4 / self.max_capacity
+        return float(top ** (1 / max(alpha, 1.0)))
 
     def _draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Draw rows `[count]`, and their importance weights."""
-        tree = self._priorities.tree
+        tree = self._tree
         if not tree.total:
             raise UsageError(
                 "No transition can be drawn: all priorities are zero",
@@ -205,8 +244,66 @@ class PrioritizedSampler(Sampler):
         rows, weights = tree.draw(fractions)
         return rows, torch.pow(weights.to(self.dtype) / tree.minimum, -self._beta)
 
+    def _update(self, rows: Tensor, priorities: Tensor) -> None:
+        """Store priorities `[n]` of the dtype for rows int64 `[n]`, both on the CPU, contiguous."""
+        wrong, after, before = self._store(rows, priorities)
+        if wrong >= 0:
+            row, priority = int(rows[wrong]), float(priorities[wrong])
+            if not 0 <= row < self.max_capacity:
+                raise UsageError(
+                    f"Row {row} cannot have a priority: the sampler was made for "
+                    f"{self.max_capacity}"
+                )
+            raise UsageError(
+                f"Row {row} cannot have the priority {priority}: expected 0 or more, and "
+                f"at most {self._limit:.3g}, where its power {self._alpha} is a number still",
+                hint="the size of a TD error is one: td_error.abs()",
+            )
+        if self._highest is not None and after >= self._highest:
+            self._highest = after
+        elif self._within and self._highest is not None and before >= self._highest:
+            self._highest = None
+
+    def _store(self, rows: Tensor, priorities: Tensor) -> tuple[int, float, float]:
+        """Store priorities and weights; both ways do the same, but powers may differ by a rounding.
+
+        Returns:
+            Number of the first row or priority that is invalid (then nothing has changed), or -1;
+            the highest priority of `rows` now, and before.
+        """
+        if sum_tree.compiled is not None:
+            found: tuple[int, float, float] = sum_tree.compiled.update(
+                self._tree.packed,
+                self._stored.data_ptr(),
+                self._drawable.data_ptr(),
+                self._limit,
+                self.reduction != "min",
+                rows.data_ptr(),
+                priorities.data_ptr(),
+                rows.shape[0],
+                self.dtype is torch.float64,
+                self._eps,
+                self._alpha,
+            )
+            return found
+        values = priorities.double().numpy()
+        wrong = sum_tree.first_invalid(self.max_capacity, self._limit, rows.numpy(), values)
+        if wrong >= 0 or not len(rows):
+            return wrong, _NEVER, _NEVER
+        before = float(self._stored[rows].max())
+        # numpy stores the last one where a row comes again
+        order = torch.argsort(priorities, descending=self.reduction == "min", stable=True).numpy()
+        self._stored.numpy()[rows.numpy()[order]] = values[order]
+        self._weigh(rows)
+        return -1, float(self._stored[rows].max()), before
+
+    def _weigh(self, rows: Tensor) -> None:
+        """Bring the tree in line with the priorities of `rows`, int64 `[n]`."""
+        weights = self._stored[rows].to(self.dtype).add(self._eps).pow_(self._alpha).double()
+        self._tree.set(rows, weights.mul_(self._drawable[rows]))
+
     def _follow(self, storage: Sampleable) -> None:
-        """Bring what may be drawn in line with the storage."""
+        """Bring the rows that can be drawn in line with the storage."""
         count, left_out = len(storage), storage.rows(valid_only=self.valid_only).left_out
         known, known_left_out = self._followed or (0, left_out[:0])
         if known == count and _same(left_out, known_left_out):
@@ -218,11 +315,11 @@ class PrioritizedSampler(Sampler):
         mask = torch.zeros((count if grown else self.max_capacity) - first, dtype=torch.bool)
         mask[: count - first] = True
         mask[torch.from_numpy(left_out[left_out >= first] - first)] = False
-        self._priorities.allow(mask, first)
+        self._allow(mask, first)
         self._followed = (count, left_out)
 
     def _fill(self, count: int) -> None:
-        """Give rows that are there, and never got a priority, one."""
+        """Give rows of the storage that never got a priority one."""
         if count > self.max_capacity:
             raise UsageError(
                 f"The storage has {count} transitions, and the sampler was made for "
@@ -230,9 +327,148 @@ class PrioritizedSampler(Sampler):
                 hint=f"max_capacity={count}",
             )
         if count > self._filled:
-            priority = self.default_priority if self._filled else 1.0
-            self._priorities.fill(self._filled, count, priority)
+            new = self._stored[self._filled : count]
+            new.masked_fill_(new == _NEVER, self.default_priority if self._filled else 1.0)
             self._filled = count
+
+    def _allow(self, mask: Tensor, first: int = 0) -> None:
+        """Set which of the rows from `first` on can be drawn, bool `[n]`; all have priorities."""
+        here = self._drawable[first : first + len(mask)]
+        changed = (mask != here).nonzero().reshape(-1) + first
+        here.copy_(mask)
+        self._weigh(changed)
+
+
+class PrioritizedSliceSampler(PrioritizedSampler):
+    """Draws slices that begin at row `i` with probability `w_i / Σw`; see `PrioritizedSampler`.
+
+    The sum is over the rows at which a slice can begin: those with enough rows after them in
+    their episode, and with `strict_length=False` the first row of each episode that is shorter.
+    The priorities of other rows are kept and change no draw, so let a row's priority speak for
+    what follows it. Every row of a slice has the importance weight of the slice's first row.
+
+    As in TorchRL, but that weights are relative to the least weight of a row that can be drawn
+    (there of any row), that finding these rows takes time when episodes are added and not for
+    each batch, and what `PrioritizedSampler` and `SliceSampler` say.
+
+    Args:
+        max_capacity: Rows that the storage may have.
+        alpha: See `PrioritizedSampler`, also for the next ones.
+        beta: See there.
+        eps: See there.
+        dtype: See there.
+        reduction: See there.
+        num_slices: Slices of a batch; its size must be a multiple.
+        slice_len: Rows of a slice; exclusive with `num_slices`, and the same must hold.
+        max_priority_within_buffer: See `PrioritizedSampler`.
+        seed: Seed of a generator of its own; None: torch's global one.
+        valid_only: See `SliceSampler`.
+        slices: Other options of `SliceSampler`, but `over`.
+
+    Raises:
+        UsageError: Invalid or unsupported argument.
+
+    Example:
+        >>> PrioritizedSliceSampler(
+        ...     100, alpha=1.0, beta=0.5, slice_len=4, strict_length=False
+        ... ).alpha
+        1.0
+    """
+
+    keeps_together = True
+    _computed: tuple[str, ...] = ("_begins",)
+    _begins: SliceStarts | None = None
+
+    def __init__(
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        reduction: str = "max",
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        max_priority_within_buffer: bool = False,
+        seed: int | None = None,
+        valid_only: bool = False,
+        **slices: Any,
+    ) -> None:
+        if "over" in slices:
+            raise UsageError("Priorities decide where slices begin: leave over out")
+        super().__init__(
+            max_capacity,
+            alpha,
+            beta,
+            eps,
+            dtype,
+            reduction,
+            max_priority_within_buffer,
+            seed=seed,
+            valid_only=valid_only,
+        )
+        self.num_slices = num_slices
+        self.slice_len = slice_len
+        self._slices = SliceSampler(
+            num_slices=num_slices, slice_len=slice_len, valid_only=valid_only, **slices
+        )
+
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
+        """Draw slices of together `batch_size` rows; see `Sampler.sample`.
+
+        Raises:
+            UsageError: A batch size that does not fit; no episode that is long enough; a storage
+                of more rows than `max_capacity`.
+        """
+        count, length = self._slices.slices_of(batch_size)
+        where = self._slices.starts_in(storage, length)
+        if where is not self._begins:
+            self._fill(len(storage))
+            self._allow(torch.from_numpy(where.mask(self.max_capacity)))
+            self._begins = where
+        starts, weights = self._draw(count)
+        lengths = where.lengths_from(starts.numpy())
+        rows, leaves = self._slices.batch_of(starts.numpy(), lengths, length)
+        each = torch.from_numpy(lengths) if len(rows) < batch_size else length
+        return rows, {**leaves, WEIGHT: weights.repeat_interleave(each)}
+
+    def sampleable(self, storage: Sampleable, batch_size: int) -> int:
+        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`."""
+        return self._slices.sampleable(storage, batch_size)
+
+    def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
+        """Add the marks of slices to the batch's flags; see `SliceSampler.complete`."""
+        self._slices.complete(batch, leaves)
+
+    def empty(self) -> None:
+        """Forget all priorities; see `Sampler.empty`."""
+        super().empty()
+        self._begins = None
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`; raises `UsageError` if it is of other capacity."""
+        super().load_state_dict(state)
+        self._begins = None
+
+
+def _not_negative(value: float, name: str) -> float:
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} is {value}; expected a finite number, 0 or more")
+    return value
+
+
+def _is_flat(value: Any, dtype: torch.dtype, size: int | None = None) -> TypeGuard[Tensor]:
+    """Return True if no conversion is needed: mostly none is, and looking is quick."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype is dtype
+        and value.ndim == 1
+        and (size is None or value.shape[0] == size)
+        and value.device.type == "cpu"
+        and not value.requires_grad
+        and value.is_contiguous()
+    )
 
 
 def _same(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:

@@ -1,42 +1,120 @@
-"""Pieces of episodes, drawn with replacement."""
+"""Slices: consecutive rows of one episode, drawn with replacement or one per episode and epoch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
-from offline_data.buffers.samplers.base import Runs, Sampleable, Sampler
-from offline_data.buffers.samplers.slice_arguments import (
-    boundaries_of,
-    check_slices,
-    slices_of,
-)
-from offline_data.buffers.samplers.slice_rows import SliceRows, laid_out, laid_out_evenly, padded
-from offline_data.buffers.samplers.windows import Law, Windows, episodes_of, runs_by, windows
+from offline_data.buffers.keys import as_key
+from offline_data.buffers.samplers.base import Boundaries, Runs, Sampleable, Sampler, seeded
+from offline_data.buffers.samplers.epochs import EpochSampler
+from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy as np
     from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
 
     NestedKey: TypeAlias = str | tuple[str, ...]
 
+Distribution: TypeAlias = Literal["episodes", "starts"]
+"""Unit that is drawn uniformly."""
+
 MASK = ("collector", "mask")
 """Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
+
+_BOUNDARIES = frozenset({"traj_key", "end_key", "end_keys"})
+_SPEED = frozenset({"step_key", "cache_values", "compile", "use_gpu"})
+"""How fast TorchRL finds the trajectories; `step_key` belongs to `fragmented`, which is refused."""
+
+_STARTS = 1
+"""Separates the random numbers that choose starts from those that order episodes."""
+
+
+@dataclass(frozen=True)
+class SliceStarts:
+    """Rows at which slices of one length may begin, in the `K` episodes that have some, ascending.
+
+    ```
+    episode of 5 rows, slices of 3:    0 1 2 3 4     a slice may begin at 3 rows: 0, 1, 2
+    episode of 2 rows, slices of 3:    0 1           none, or it is a slice itself
+    ```
+    """
+
+    starts: NDArray[np.int64]
+    """`[K]` first row of each episode."""
+    counts: NDArray[np.int64]
+    """`[K]` rows from the first one on at which a slice may begin, at least one."""
+    lengths: NDArray[np.int64]
+    """`[K]` rows of a slice."""
+    ends: NDArray[np.int64]
+    """`[K]` cumulative sum of `counts`."""
+
+    @classmethod
+    def find(cls, episodes: Runs, length: int, *, strict: bool) -> SliceStarts:
+        """Find where slices of `length` rows may begin; raises `UsageError` if nowhere.
+
+        With `strict` shorter episodes are left out; else they are slices themselves.
+        """
+        starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
+        if not len(lengths):
+            raise UsageError("There is no episode to take a slice from")
+        if strict:
+            starts, lengths = starts[lengths >= length], lengths[lengths >= length]
+        if not len(starts):
+            raise UsageError(
+                f"No episode has {length} transitions; the longest of {len(episodes.lengths)} has "
+                f"{int(episodes.lengths.max())}",
+                hint="ask for shorter slices, or take short episodes whole with "
+                "strict_length=False",
+            )
+        counts = np.maximum(lengths - length + 1, 1)
+        return cls(starts, counts, np.minimum(lengths, length), np.cumsum(counts))
+
+    def draw(
+        self, over: Distribution, which: NDArray[np.float64], where: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Turn fractions of `[0, 1)` into slices; returns first rows and lengths, both `[S]`.
+
+        `which`, `[S]`, decides the episode (and for `"starts"` the row), `where`, `[S]`, the row.
+        """
+        if over == "episodes":
+            return self.at((which * len(self.starts)).astype(np.int64), where)
+        number = (which * self.ends[-1]).astype(np.int64)
+        episode = np.searchsorted(self.ends, number, side="right")
+        after = number - (self.ends[episode] - self.counts[episode])
+        return self.starts[episode] + after, self.lengths[episode]
+
+    def at(
+        self, episodes: NDArray[np.int64], where: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return a slice of each of these episodes (numbers in `[0, K)`); see `draw`."""
+        after = (where * self.counts[episodes]).astype(np.int64)
+        return self.starts[episodes] + after, self.lengths[episodes]
+
+    def lengths_from(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how long the slices are that begin at `rows`, same shape."""
+        return self.lengths[np.searchsorted(self.starts, rows, side="right") - 1]
+
+    def mask(self, count: int) -> NDArray[np.bool_]:
+        """Return for rows `[0, count)` whether a slice may begin there."""
+        change = np.zeros(count + 1, np.int8)
+        change[self.starts] += 1
+        change[self.starts + self.counts] -= 1
+        return np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
 
 
 class SliceSampler(Sampler):
     """Draws slices: rows that follow each other in one episode, a batch of `B = slices · length`.
 
-    The law is TorchRL's by default, `over="episodes"`: every episode that is long enough with the
-    same probability, then every start in it, so a start in an episode of `T` rows comes with
+    The distribution is TorchRL's by default, `over="episodes"`: every episode that is long enough
+    with the same probability, then every start in it, so a start in an episode of `T` rows has
     probability `1 / (K · (T - length + 1))`. With `over="starts"` every start of every episode
-    comes with the same probability, as uniform sampling of transitions suggests.
+    has the same probability, as uniform sampling of transitions suggests.
 
     The last row of each slice has `truncated_key` set, and `done` beside it; `terminated` is left
     as it is. The first row of each slice has `init_key` set in sets that have such a leaf. Flags
@@ -53,7 +131,7 @@ class SliceSampler(Sampler):
             themselves, and batches that have some are shorter.
         pad_output: Whether such slices are filled up by their last row, so that batches are
             `[B]`; needs `strict_length=False`. The leaf `("collector", "mask")`, bool `[B]`,
-            tells rows from padding.
+            separates rows from padding.
         truncated_key: Key that marks ends, bool `[B, 1]`; None: not marked.
         init_key: Key that marks beginnings; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
@@ -61,16 +139,16 @@ class SliceSampler(Sampler):
         valid_only: Whether slices leave out the transition whose next observation is unknown and
             that is not terminated; by default they keep it, as a slice is about what follows
             what, so mask it where you bootstrap from `("next", "observation")`.
-        replacement: False gives a `SliceSamplerWithoutReplacement`, which all else goes to.
+        replacement: False makes a `SliceSamplerWithoutReplacement` of the other arguments.
         torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` name the leaves
-            that tell trajectories apart in a storage that grows, instead of those that
-            `GrowingStorage.runs` lists; of several `end_keys` those count that are there, and with
+            that separate trajectories in a storage that grows, instead of those that
+            `GrowingStorage.runs` lists; of several `end_keys` those count that exist, and with
             `traj_key` beside them both cut. A dataset's episodes are stored: there they can only
             name its own `episode` and `("next", "done")`. `cache_values`, `compile` and `use_gpu`
             change nothing: where slices may begin is always kept until rows are written.
 
     Raises:
-        UsageError: Invalid argument, or one without a counterpart here.
+        UsageError: Invalid or unsupported argument.
 
     Example:
         >>> SliceSampler(slice_len=8, traj_key="episode")
@@ -78,15 +156,13 @@ class SliceSampler(Sampler):
     """
 
     keeps_together = True
+    _computed: tuple[str, ...] = ("_known",)
+    _known: tuple[Runs, int, SliceStarts] | None = None
 
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:  # noqa: ARG004
-        """Give the sampler that `replacement` asks for."""
+        """Make the sampler that `replacement` asks for."""
         if replacement or cls is not SliceSampler:
             return super().__new__(cls)
-        from offline_data.buffers.samplers.slices_without_replacement import (
-            SliceSamplerWithoutReplacement,
-        )
-
         return super().__new__(SliceSamplerWithoutReplacement)
 
     def __init__(
@@ -98,14 +174,20 @@ class SliceSampler(Sampler):
         pad_output: bool = False,
         truncated_key: NestedKey | None = ("next", "truncated"),
         init_key: NestedKey | None = "is_init",
-        over: Law = "episodes",
+        over: Distribution = "episodes",
         seed: int | None = None,
         valid_only: bool = False,
         replacement: bool = True,  # noqa: ARG002 - `__new__` looks at it
         **torchrl: Any,
     ) -> None:
-        self._boundaries = boundaries_of(type(self).__name__, torchrl)
-        check_slices(num_slices, slice_len)
+        self._boundaries = _boundaries(type(self).__name__, torchrl)
+        if (num_slices is None) == (slice_len is None):
+            raise UsageError(
+                f"Give either num_slices or slice_len; found {num_slices=} and {slice_len=}"
+            )
+        for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected at least 1")
         if pad_output and strict_length:
             raise UsageError("pad_output=True pads short episodes, and strict_length leaves none")
         if over not in ("episodes", "starts"):
@@ -118,13 +200,7 @@ class SliceSampler(Sampler):
         self.init_key = init_key
         self.over = over
         self.valid_only = valid_only
-        if seed is not None:
-            self._generator = torch.Generator().manual_seed(seed)
-        self._known: tuple[Runs, int, Windows] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what the storage tells again."""
-        return {**vars(self), "_known": None}
+        self._generator = seeded(seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices of together `batch_size` rows; see `Sampler.sample`.
@@ -132,8 +208,8 @@ class SliceSampler(Sampler):
         Raises:
             UsageError: A batch size that does not fit; no episode that is long enough.
         """
-        count, length = slices_of(batch_size, self.num_slices, self.slice_len)
-        where = self.windows_in(storage, length)
+        count, length = self.slices_of(batch_size)
+        where = self.starts_in(storage, length)
         fractions = torch.rand(2, count, dtype=torch.float64, generator=self._generator).numpy()
         return self.batch_of(*where.draw(self.over, fractions[0], fractions[1]), length)
 
@@ -143,39 +219,26 @@ class SliceSampler(Sampler):
         Raises:
             UsageError: A batch size that does not fit.
         """
-        _, length = slices_of(batch_size, self.num_slices, self.slice_len)
+        _, length = self.slices_of(batch_size)
         try:
-            return int(self.windows_in(storage, length).ends[-1]) if len(storage) else 0
+            return int(self.starts_in(storage, length).ends[-1]) if len(storage) else 0
         except UsageError:  # no episode is long enough
             return 0
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
         """Add the marks of ends and beginnings to the batch's flags; see `Sampler.complete`."""
         others = dict(leaves)
-        last = others.pop(self.truncated_key, None)
-        if batch.batch_dims > 1:  # a row is a whole trajectory, and none is cut
-            others.pop(self.init_key, None)
-            super().complete(batch, others)
-            return
-        if last is not None:
-            _mark_ends(batch, self.truncated_key, last)
-        first = others.pop(self.init_key, None)
-        if first is not None and batch.get(self.init_key, None) is not None:
-            batch.set(self.init_key, _either(first, batch.get(self.init_key)))
+        last, first = others.pop(self.truncated_key, None), others.pop(self.init_key, None)
+        if batch.batch_dims == 1:  # otherwise a row is a whole trajectory, and none is cut
+            if last is not None:
+                _mark_ends(batch, self.truncated_key, last)
+            if first is not None and batch.get(self.init_key, None) is not None:
+                batch.set(self.init_key, _either(first, batch.get(self.init_key)))
         super().complete(batch, others)
 
     def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:
         """Return what `sample` would draw now; see `Sampler.foresee`."""
         return self._drawn_by_copy(storage, batch_size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of its own generator, if it has one."""
-        return {} if self._generator is None else {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `state_dict` gave."""
-        if self._generator is not None and "generator" in state:
-            self._generator.set_state(state["generator"])
 
     def __repr__(self) -> str:
         return (
@@ -183,35 +246,166 @@ class SliceSampler(Sampler):
             f"strict_length={self.strict_length}, over={self.over!r})"
         )
 
-    def windows_in(self, storage: Sampleable, length: int) -> Windows:
-        """Return where slices may begin; the same as before while the storage stays the same."""
-        runs = runs_by(storage, self._boundaries)
+    def slices_of(self, batch_size: int) -> tuple[int, int]:
+        """Return number and length of the slices of a batch; raises `UsageError`."""
+        name = "num_slices" if self.num_slices else "slice_len"
+        given: int = getattr(self, name)
+        if batch_size % given:
+            raise UsageError(
+                f"A batch of {batch_size} must be a multiple of {name}={given}",
+                hint=f"try a batch of {batch_size // given * given or given}",
+            )
+        other = batch_size // given
+        return (given, other) if self.num_slices else (other, given)
+
+    def starts_in(self, storage: Sampleable, length: int) -> SliceStarts:
+        """Return where slices may begin, the same object until the storage changes."""
+        if self._boundaries is None:
+            runs = storage.runs()
+        elif (by_leaves := getattr(storage, "runs_by", None)) is not None:
+            runs = by_leaves(self._boundaries)
+        else:
+            self._boundaries.check_stored()
+            runs = storage.runs()
         if self._known is None or self._known[0] is not runs or self._known[1] != length:
-            episodes = episodes_of(storage, runs, valid_only=self.valid_only)
-            found = windows(episodes, length, strict=self.strict_length)
+            episodes = _without_invalid_ends(storage, runs) if self.valid_only else runs
+            found = SliceStarts.find(episodes, length, strict=self.strict_length)
             self._known = (runs, length, found)
         return self._known[2]
 
     def batch_of(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
     ) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Return rows and leaves of slices that begin at `starts` and have `lengths` rows."""
-        slices = self._lay_out(starts, lengths, width)
-        leaves = {}
+        """Return rows and leaves of slices `[S]` laid end to end, padded to `width` if asked for."""
+        first: Any
+        last: Any
+        if self.strict_length or self.pad_output:
+            steps = np.arange(width)
+            first, last = slice(0, None, width), slice(width - 1, None, width)
+            if self.pad_output:
+                last = np.arange(len(starts)) * width + lengths - 1
+                mask = (steps < lengths[:, None]).reshape(-1)
+                steps = np.minimum(steps, lengths[:, None] - 1)
+            rows = (starts[:, None] + steps).reshape(-1)
+        else:
+            ends = np.cumsum(lengths)
+            first, last = ends - lengths, ends - 1
+            rows = np.repeat(starts - first, lengths) + np.arange(ends[-1])
+        marks = np.zeros((2, len(rows), 1), bool)
+        marks[0, last] = True
+        marks[1, first] = True
+        leaves: dict[Any, Tensor] = {}
         if self.truncated_key is not None:
-            leaves[self.truncated_key] = torch.from_numpy(slices.last)
+            leaves[self.truncated_key] = torch.from_numpy(marks[0])
         if self.init_key is not None:
-            leaves[self.init_key] = torch.from_numpy(slices.first)
-        if slices.mask is not None:
-            leaves[MASK] = torch.from_numpy(slices.mask)
-        return torch.from_numpy(slices.rows), leaves
-
-    def _lay_out(
-        self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
-    ) -> SliceRows:
+            leaves[self.init_key] = torch.from_numpy(marks[1])
         if self.pad_output:
-            return padded(starts, lengths, width)
-        return laid_out_evenly(starts, width) if self.strict_length else laid_out(starts, lengths)
+            leaves[MASK] = torch.from_numpy(mask)
+        return torch.from_numpy(rows), leaves
+
+
+class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
+    """Goes through all episodes, a slice of each exactly once an epoch.
+
+    As in TorchRL the episode is what is not drawn again: its slice begins anywhere in it with
+    the same probability, and the last batch of an epoch has the slices that are left. Order and
+    starts are functions of `(seed, epoch)`, of the number of episodes and of the slices' length,
+    the same in every process and on every machine. Iteration over a buffer stops at the end of an
+    epoch; an iteration that was left early resumes where it was.
+
+    Unlike TorchRL's, episodes that are too short are no part of an epoch, so that every batch but
+    the last is full (there they leave gaps, or fail the batch); slices are in the order drawn
+    (there ascending where an episode is too short); and what was drawn is not forgotten while the
+    number of episodes stays the same.
+
+    Args:
+        num_slices: Slices of a batch; its size must be a multiple.
+        slice_len: Rows of a slice; exclusive with `num_slices`, and the same must hold.
+        drop_last: Whether to leave out the last batch of an epoch where slices lack.
+        shuffle: False: ascending episodes; starts are random all the same.
+        seed: Not negative; None: drawn from torch's global generator at the first batch.
+        options: Those of `SliceSampler`, but `over`.
+
+    Raises:
+        UsageError: Invalid or unsupported argument.
+
+    Example:
+        >>> SliceSamplerWithoutReplacement(slice_len=8, seed=0)
+        SliceSamplerWithoutReplacement(slice_len=8, seed=0, epoch=0, position=0)
+    """
+
+    _computed = ("_known", "_order")
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        if options.get("over", "episodes") != "episodes":
+            raise UsageError(
+                "Every episode is sampled once per epoch: over='starts' has no meaning"
+            )
+        SliceSampler.__init__(self, num_slices=num_slices, slice_len=slice_len, **options)
+        EpochSampler.__init__(self, drop_last=drop_last, shuffle=shuffle, seed=seed)
+
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
+        """Draw the next slices, fewer at the end of an epoch; see `Sampler.sample`.
+
+        Raises:
+            UsageError: A batch size that does not fit; no episode that is long enough; with
+                `drop_last`, a batch of more slices than there are episodes.
+        """
+        count, length = self.slices_of(batch_size)
+        where = self.starts_in(storage, length)
+        episodes = len(where.starts)
+        if self.drop_last and count > episodes:
+            raise UsageError(
+                f"A batch of {count} slices is more than the {episodes} episodes of an epoch, and "
+                "drop_last leaves out batches that are not full"
+            )
+        numbers, epoch, position = self._take(episodes, count)
+        # The k-th slice of an epoch begins where the k-th random number says, whatever the batches.
+        seed = np.random.SeedSequence((self._settled_seed(), epoch, _STARTS))
+        raw = np.asarray(
+            np.random.PCG64(seed).advance(position).random_raw(len(numbers)), np.uint64
+        )
+        fractions = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return self.batch_of(*where.at(numbers, fractions), length)
+
+    def __repr__(self) -> str:
+        given = "num_slices" if self.num_slices else "slice_len"
+        return super().__repr__().replace("(", f"({given}={getattr(self, given)}, ", 1)
+
+
+def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
+    """Return the leaves that TorchRL's arguments say end trajectories; None: they name none."""
+    others = {name: value for name, value in arguments.items() if name not in _BOUNDARIES | _SPEED}
+    refuse(sampler, others, "ends trajectories fragmented span")
+    trajectory, end, several = (arguments.get(name) for name in ("traj_key", "end_key", "end_keys"))
+    if end is not None and several is not None:
+        raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
+    if several is not None and (isinstance(several, str) or not len(several)):
+        raise UsageError(f"end_keys is {several!r}; expected a list of keys")
+    ends = (end,) if end is not None else tuple(several or ())
+    if trajectory is None and not ends:
+        return None
+    return Boundaries(None if trajectory is None else as_key(trajectory), tuple(map(as_key, ends)))
+
+
+def _without_invalid_ends(storage: Sampleable, runs: Runs) -> Runs:
+    """Cut off the last transition of episodes where it is not valid."""
+    left_out = storage.rows(valid_only=True).left_out
+    if not len(left_out):
+        return runs
+    starts, lengths = runs.starts.numpy(), runs.lengths.numpy()
+    lengths = lengths - np.isin(starts + lengths - 1, left_out)
+    kept = lengths > 0
+    return Runs(torch.from_numpy(starts[kept]), torch.from_numpy(lengths[kept]))
 
 
 def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:

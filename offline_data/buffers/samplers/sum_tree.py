@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from offline_data.buffers.native import extension
+from offline_data.buffers.gather.native import extension
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,9 +53,9 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        sizes = [_filled(capacity)]
+        sizes = [_whole_nodes(capacity)]
         while sizes[-1] > _WIDTH:
-            sizes.append(_filled(sizes[-1] // _WIDTH))
+            sizes.append(_whole_nodes(sizes[-1] // _WIDTH))
         sizes.append(1)
         self._first = np.concatenate([[0], np.cumsum(sizes)]).tolist()
         self._sums = np.zeros(self._first[-1])
@@ -63,7 +63,7 @@ class SumTree:
         self.packed = self._pack()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave addresses behind."""
+        """Leave out addresses."""
         return {**vars(self), "packed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -93,13 +93,20 @@ class SumTree:
             weights: float64 `[n]` likewise, finite and not negative.
 
         Returns:
-            Number in `[0, n)` of the first row that is out of range or weight that cannot be,
-            in which case nothing has changed; -1: all is fine.
+            Number in `[0, n)` of the first row that is out of range or weight that is invalid,
+            in which case nothing has changed; -1: all are fine.
         """
         if compiled is not None:
             args = rows.data_ptr(), weights.data_ptr(), rows.shape[0]
             return int(compiled.set(self.packed, *args))
-        return self._set(rows.numpy(), weights.numpy())
+        leaves, values = rows.numpy(), weights.numpy()
+        wrong = first_invalid(self.capacity, sys.float_info.max, leaves, values)
+        if wrong >= 0:
+            return wrong
+        self._sums[leaves] = values
+        for level in range(1, len(self._first) - 1):
+            self._renew(level, leaves)
+        return -1
 
     def draw(self, fractions: Tensor) -> tuple[Tensor, Tensor]:
         """Draw rows, each with probability weight / total; never one of weight zero.
@@ -117,17 +124,19 @@ class SumTree:
                 self.packed, fractions.data_ptr(), count, rows.data_ptr(), weights.data_ptr()
             )
             return rows, weights
-        found = self._draw(fractions.numpy())
-        return torch.from_numpy(found), torch.from_numpy(self._sums[found])
-
-    def _set(self, rows: NDArray[np.int64], weights: NDArray[np.float64]) -> int:
-        wrong = unsound(self.capacity, sys.float_info.max, rows, weights)
-        if wrong >= 0:
-            return wrong
-        self._sums[rows] = weights
-        for level in range(1, len(self._first) - 1):
-            self._renew(level, rows)
-        return -1
+        # From the top down; `mass` is what is left of each draw's share of the sum.
+        at, draws = np.zeros(len(fractions), np.int64), np.arange(len(fractions))
+        mass = fractions.numpy() * self.total
+        for level in range(len(self._first) - 2, 0, -1):
+            below = self._sums[self._first[level - 1] : self._first[level]].reshape(-1, _WIDTH)[at]
+            upto = np.cumsum(below, axis=1)
+            chosen = (upto <= mass[:, None]).sum(1)
+            beyond = chosen == _WIDTH  # by rounding: then it is the last that can be drawn
+            if beyond.any():
+                chosen[beyond] = _WIDTH - 1 - (below[beyond, ::-1] > 0).argmax(1)
+            mass = mass - np.where(chosen > 0, upto[draws, chosen - 1], 0.0)
+            at = at * _WIDTH + chosen
+        return torch.from_numpy(at), torch.from_numpy(self._sums[at])
 
     def _renew(self, level: int, rows: NDArray[np.int64]) -> None:
         """Bring a level in line with the one below it, where leaves `rows` have changed."""
@@ -136,30 +145,14 @@ class SumTree:
         if count <= len(rows):
             nodes = np.arange(count)
         sums = self._sums[below:start].reshape(-1, _WIDTH)[nodes]
-        self._sums[start + nodes] = _sums_of(sums)
+        lane = sums[:, :4] + sums[:, 4:]  # the order in which four lanes add up 8 numbers
+        self._sums[start + nodes] = (lane[:, 0] + lane[:, 1]) + (lane[:, 2] + lane[:, 3])
         if level == 1:
             least = np.where(sums > 0, sums, np.inf)
         else:
             low, high = below - self._first[1], start - self._first[1]
             least = self._minima[low:high].reshape(-1, _WIDTH)[nodes]
         self._minima[start - self._first[1] + nodes] = least.min(1)
-
-    def _draw(self, fractions: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Go from the top down; `mass` is what is left of each draw's share of the sum."""
-        at, draws = np.zeros(len(fractions), np.int64), np.arange(len(fractions))
-        mass = fractions * self.total
-        for level in range(len(self._first) - 2, 0, -1):
-            begin, stop = self._first[level - 1], self._first[level]
-            below = self._sums[begin:stop].reshape(-1, _WIDTH)[at]
-            upto = np.cumsum(below, axis=1)
-            chosen = (upto <= mass[:, None]).sum(1)
-            beyond = chosen == _WIDTH  # by rounding: then it is the last that can be drawn
-            if beyond.any():
-                chosen[beyond] = _WIDTH - 1 - (below[beyond, ::-1] > 0).argmax(1)
-            before = np.where(chosen > 0, upto[draws, chosen - 1], 0.0)
-            mass = mass - before
-            at = at * _WIDTH + chosen
-        return at
 
     def _pack(self) -> bytes:
         """Pack a `Tree` of `_sum_tree.c`."""
@@ -170,21 +163,13 @@ class SumTree:
         )
 
 
-def unsound(
+def first_invalid(
     capacity: int, limit: float, rows: NDArray[np.int64], values: NDArray[np.float64]
 ) -> int:
-    """Return the number of the first row or value that cannot be, or -1."""
+    """Return the number of the first row or value that is out of range, or -1."""
     fine = (rows >= 0) & (rows < capacity) & (values >= 0) & (values <= limit)
     return -1 if fine.all() else int(fine.argmin())
 
 
-def _filled(count: int) -> int:
-    """Round up to whole nodes."""
+def _whole_nodes(count: int) -> int:
     return -(-count // _WIDTH) * _WIDTH
-
-
-def _sums_of(below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add up rows of 8 in the order in which four lanes do it."""
-    lane = below[:, :4] + below[:, 4:]
-    total: NDArray[np.float64] = (lane[:, 0] + lane[:, 1]) + (lane[:, 2] + lane[:, 3])
-    return total

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from offline_data.preprocess.errors import WorkerDiedError
+from offline_data.errors import WorkerDiedError
 from offline_data.preprocess.executors.base import at_least
 from offline_data.processes import Child, ChildDiedError
-from offline_data.processes.wire import pack_function
+from offline_data.processes.protocol import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
 
 
 def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
-    """Return `workers` where they save more than their start costs, else 1: in this process.
+    """Return `workers` where they save more than the seconds of their start, else 1: this process.
 
-    Args:
-        seconds: Estimated time of all tasks in one process.
-        workers: Processes that may be used.
-        start_cost: Seconds until they have started; they start at the same time.
+    `seconds` is the estimated time of all tasks in one process; workers start at the same time.
 
     Example:
         >>> choose_workers(60.0, 4, start_cost=3.0), choose_workers(3.5, 4, start_cost=3.0)
@@ -102,12 +98,9 @@ class LocalProcesses:
     def run(
         self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
     ) -> Iterator[tuple[int, R]]:
-        """Yield the number and the answer of each task as it finishes.
+        """Yield the number and the answer of each task as it finishes; see `Executor.run`.
 
-        Raises:
-            UsageError: `job` refers to something that exists in this process only.
-            WorkerDiedError: Two processes died with the same task.
-            Exception: Raised by `job`; `__cause__` has its traceback there as text.
+        Also raises `UsageError` where `job` refers to something that exists in this process only.
         """
         run = _ChildRun(pack_function(job), tasks, self._threads, self._limit)
         yield from run.answers(min(self._workers, len(tasks)), progress)
@@ -123,7 +116,7 @@ class _ChildRun:
         self._tasks = tasks
         self._threads = threads
         self._limit = limit
-        self._left = deque(range(len(tasks)))
+        self._left = iter(range(len(tasks)))  # threads take from it; its `next` is atomic
         self._children: set[Child] = set()
         self._lock = Lock()
         self._stopped = False
@@ -156,7 +149,7 @@ class _ChildRun:
         child: Child | None = None
         served = 0
         try:
-            while (number := self._take()) is not None:
+            for number in iter(lambda: None if self._stopped else next(self._left, None), None):
                 what = f"while it ran task {number + 1} of {len(self._tasks)}"
                 for is_last in (False, True):
                     if child is None:
@@ -186,12 +179,6 @@ class _ChildRun:
             self._news.put(error)
         finally:
             self._end(child)
-
-    def _take(self) -> int | None:
-        try:
-            return None if self._stopped else self._left.popleft()
-        except IndexError:
-            return None
 
     def _start(self) -> Child:
         child = Child(self._function, threads=self._threads).start()

@@ -10,11 +10,15 @@ from multiprocessing.pool import Pool, ThreadPool
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import UsageError
-from offline_data.preprocess.errors import WorkerDiedError
-from offline_data.processes.calls import answer_in_pool
+from offline_data.errors import UsageError, WorkerDiedError
 from offline_data.processes.child import how_ended
-from offline_data.processes.wire import dumps, loads, pack_function
+from offline_data.processes.protocol import (
+    answer_in_pool,
+    dumps,
+    loads,
+    pack_function,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,12 +73,9 @@ class GivenPool:
         tasks: Sequence[T],
         progress: Progress,  # noqa: ARG002 - what a pool does about a death is its own
     ) -> Iterator[tuple[int, R]]:
-        """Yield the number and the answer of each task as it finishes.
+        """Yield the number and the answer of each task as it finishes; see `Executor.run`.
 
-        Raises:
-            UsageError: The pool is closed, or `job` refers to something of this process only.
-            WorkerDiedError: A process of the pool died; its other calls are not waited for.
-            Exception: Raised by `job`; `__cause__` has its traceback there as text.
+        Also raises `UsageError` where the pool is closed, or `job` refers to this process only.
         """
         pool = _WatchedPool(self._pool) if isinstance(self._pool, Pool) else self._pool
         watched = pool if isinstance(pool, _WatchedPool) else None
@@ -96,7 +97,7 @@ class GivenPool:
                     raise _broken(error) from error
                 except futures.CancelledError as error:
                     raise UsageError("The pool was closed before it had done all tasks") from error
-                yield number, loads(packed).result()
+                yield number, result_of(loads(packed))
         finally:
             running = {future for future in under_way if not future.cancel()}
             while running and not (watched and watched.lost()):

@@ -20,11 +20,16 @@ from offline_data.errors import (
     NetworkError,
     OfflineDataError,
     UsageError,
+    WorkerDiedError,
 )
-from offline_data.preprocess.errors import WorkerDiedError
 from offline_data.preprocess.executors.base import at_least
-from offline_data.processes.calls import answer_in_pool
-from offline_data.processes.wire import dumps, loads, pack_function
+from offline_data.processes.protocol import (
+    answer_in_pool,
+    dumps,
+    loads,
+    pack_function,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -109,11 +114,6 @@ class RayExecutor:
         Closing the iterator, or an error out of it, ends the tasks that are under way, on every
         node, and waits for their end.
 
-        Args:
-            job: What to do with a task; sent once, by cloudpickle.
-            tasks: All of them; without any, Ray is not started.
-            progress: Told when a worker or a node was lost and its task is run again.
-
         Raises:
             MissingDependencyError: ray is not installed, or what the job uses is not on a node.
             UsageError: A job that cannot be sent; an address that is none, or another one than
@@ -124,7 +124,13 @@ class RayExecutor:
             RemoteError: `job` raised what cannot be sent here.
             Exception: Whatever else `job` raised; `__cause__` has its traceback as text.
         """
-        ray = _import_ray()
+        try:
+            import ray
+            import ray.exceptions
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"Running tasks on Ray needs ray: {error}", hint="pip install 'offline-data[ray]'"
+            ) from error
         function = pack_function(
             partial(run_on_worker, pack_function(job), tuple(sys.path), self.worker_threads)
         )
@@ -159,39 +165,43 @@ class _RayRun:
         self._waiting = deque(range(len(tasks)))
         self._under_way: dict[Any, int] = {}
         self._deaths: Counter[int] = Counter()
+        self._losses = tuple(getattr(ray.exceptions, name) for name in _LOSSES)
         options = {"num_cpus": cpus, "max_retries": 0, "scheduling_strategy": "SPREAD"}
         self._answer = ray.remote(**options)(answer_in_pool)
 
     def answers(self, most: int | None, progress: Progress) -> Iterator[tuple[int, Any]]:
         """Yield numbers and answers, with at most `most` tasks under way (None: as Ray can)."""
         while self._waiting or self._under_way:
-            self._submit(self._queue() if most is None else most)
+            limit = most or self._queue()
+            while self._waiting and len(self._under_way) < limit:
+                number = self._waiting.popleft()
+                request = dumps(self._tasks[number])
+                self._under_way[self._answer.remote(self._function, request)] = number
             finished, _ = self._ray.wait(list(self._under_way))
             for reference in finished:
                 number = self._under_way.pop(reference)
                 try:
                     answer = self._ray.get(reference)
-                except _losses(self._ray) as error:
+                except self._losses as error:
                     self._lost(number, error, progress)
                 except self._ray.exceptions.RayError as error:
-                    raise _not_run(number, error) from error
+                    raise OfflineDataError(
+                        f"Ray could not run task {number + 1}: {_COLOURS.sub('', str(error))}",
+                        hint="offline-data must be installed on every node of the cluster",
+                    ) from error
                 else:
-                    yield number, loads(answer).result()
+                    yield number, result_of(loads(answer))
 
     def _queue(self) -> int:
         """Return how many tasks keep the cluster busy; it may have grown since the last time."""
         return _QUEUED * max(1, int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus)
 
-    def _submit(self, most: int) -> None:
-        while self._waiting and len(self._under_way) < most:
-            number = self._waiting.popleft()
-            request = dumps(self._tasks[number])
-            self._under_way[self._answer.remote(self._function, request)] = number
-
     def _lost(self, number: int, error: Exception, progress: Progress) -> None:
         """Let a task be run again, or give up on it."""
         self._deaths[number] += 1
-        what = f"{_loss(self._ray, error)} while it ran task {number + 1} of {len(self._tasks)}"
+        kinds = zip(self._losses, _LOSSES.values(), strict=True)
+        loss = next(words for kind, words in kinds if isinstance(error, kind))
+        what = f"{loss} while it ran task {number + 1} of {len(self._tasks)}"
         if self._deaths[number] > self._retries:
             raise WorkerDiedError(
                 f"{what}, in attempt {self._deaths[number]} of {self._retries + 1}",
@@ -219,55 +229,21 @@ def _reserved(ray: Any, threads: int) -> int:
     return min(threads, int(max(nodes, default=0)) or threads)
 
 
-def _losses(ray: Any) -> tuple[type[Exception], ...]:
-    """Name what Ray raises for a task whose worker, node, or answer is gone."""
-    known = ray.exceptions
-    return (
-        known.WorkerCrashedError,
-        known.OutOfMemoryError,
-        known.NodeDiedError,
-        known.LocalRayletDiedError,
-        known.ObjectLostError,
-    )
-
-
-def _loss(ray: Any, error: Exception) -> str:
-    if isinstance(error, ray.exceptions.WorkerCrashedError):
-        return "A Ray worker died"
-    if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return "A Ray worker was ended, because memory was short,"
-    return "A Ray node was lost"
-
-
-def _not_run(number: int, error: Exception) -> OfflineDataError:
-    return OfflineDataError(
-        f"Ray could not run task {number + 1}: {_COLOURS.sub('', str(error))}",
-        hint="offline-data must be installed on every node of the cluster",
-    )
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Running tasks on Ray needs ray: {error}", hint="pip install 'offline-data[ray]'"
-        ) from error
-    return ray
+_LOSSES = {
+    "WorkerCrashedError": "A Ray worker died",
+    "OutOfMemoryError": "A Ray worker was ended, because memory was short,",
+    "NodeDiedError": "A Ray node was lost",
+    "LocalRayletDiedError": "A Ray node was lost",
+    "ObjectLostError": "A Ray node was lost",
+}
+"""What Ray raises for a task whose worker, node, or answer is gone."""
 
 
 def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: object) -> object:
     """Run a task on a node, with the modules that are found on the caller's machine.
 
-    Args:
-        function: The job, of `pack_function`.
-        paths: Where modules are found there; a shared filesystem has them here as well.
-        threads: Threads that torch computes with; numpy's are set by Ray.
-        task: The argument of the job.
-
-    Raises:
-        MissingDependencyError: A package that the job uses is not installed on the node.
+    `paths` are where modules are found there; a shared filesystem has them here as well. `threads`
+    are those of torch; numpy's are set by Ray.
     """
     sys.path.extend(path for path in paths if path not in sys.path)
     try:
@@ -295,18 +271,8 @@ def connected(
 ) -> Iterator[bool]:
     """Connect to Ray for a block; yields whether it was started for it.
 
-    The Ray that this process is connected to already is used, and left as it is.
-
-    Args:
-        ray: The package.
-        address: Where it runs, `auto`, `local`, or None: where `RAY_ADDRESS` says, else `local`.
-        cpus: Those of a Ray that is started here; None: all.
-        namespace: Of a connection that is made here.
-
-    Raises:
-        UsageError: The address is none, or another one than this process is connected to.
-        NetworkError: No cluster answers there.
-        AuthError: It asks for a token that is not here.
+    The Ray that this process is connected to already is used, and left as it is. See `RayExecutor`
+    for the arguments, and `RayExecutor.run` for what is raised.
     """
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address if address not in {None, "auto"} else address

@@ -11,51 +11,48 @@ import torch
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
-from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.results import (
+from offline_data.errors import StepError
+from offline_data.preprocess.functions.rows import (
+    CPU,
+    FunctionSchema,
     Leaves,
-    Schema,
     conform,
     described,
     leaves_of,
+    own_randomness,
     schema_of,
+    seed_all,
     to_array,
+    user_errors,
 )
-from offline_data.preprocess.functions.rows import CPU, called, own_randomness, seed_all
 from offline_data.preprocess.functions.step import (
     UNSTEADY,
-    keys_of,
-    notes_of,
-    reason_of,
+    UserFunction,
     same_rows,
-    schema_json,
-    schema_of_json,
     schema_of_table,
-    with_found,
 )
 from offline_data.preprocess.functions.ted import (
     INDEX,
-    TwoCopies,
+    NeedsExplicitNext,
     from_ted,
     refuse_codes,
     to_ted,
     words_of,
 )
-from offline_data.preprocess.identity import describe_function
 from offline_data.preprocess.piece import Piece
-from offline_data.preprocess.steps.base import Revision, Step
+from offline_data.preprocess.steps.base import Revised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from typing_extensions import Self
 
-    from offline_data.preprocess.functions.results import Place
+    from offline_data.preprocess.functions.rows import Place
     from offline_data.preprocess.functions.ted import Table
 
 
 @dataclass(frozen=True)
-class EpisodeStep(Step):
+class EpisodeStep(UserFunction):
     """A function called with every episode.
 
     `fn` gets a TensorDict `[T]` of the transitions of one episode in TED, with `index` and
@@ -73,28 +70,11 @@ class EpisodeStep(Step):
         (array([2, 2]), array([0, 2]))
     """
 
-    name: ClassVar[str] = "fn"
-    brings_torch: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = False
+    learns: ClassVar[tuple[str, ...]] = ("explicit_next", "unsteady", "guessed")
 
-    fn: Callable[[Any], Any] = field(repr=False)
-    """From the TensorDict of an episode to that of an episode, or to None."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What the manifest says of it; see `describe_function`, which finds it out."""
-    seed: int = 0
-    """What random numbers of an episode depend on, beside its number."""
-    two_copies: tuple[str, ...] = field(default=(), metadata={"state": True})
-    """Leaves whose value after an action is not the one before the next; parts joined by `/`."""
-    unsteady: str = field(default="", metadata={"state": True})
-    """Why what it gives depends on the order of calls; empty: nothing shows that it does."""
     guessed: bool = field(default=False, metadata={"state": True})
     """Whether `schema` is that of what it is given, because it left out every episode so far."""
-    schema: Schema | None = field(default=None, metadata={"state": True}, repr=False)
-    """Leaves of the first result, with dtype and shape of a row."""
-
-    def __post_init__(self) -> None:
-        if not self.about:
-            object.__setattr__(self, "about", describe_function(self.fn))
 
     @property
     def per_row(self) -> bool:
@@ -106,53 +86,29 @@ class EpisodeStep(Step):
         return {"step": self.name, **self.about, "by": "episode", "seed": self.seed}
 
     def apply(self, piece: Piece) -> Piece:
-        """Return the episodes that are left, with what `fn` made of them.
-
-        Raises:
-            StepError: `fn` failed, or returned what cannot be stored.
-            Revision: The data show that leaves must be stored otherwise.
-        """
+        """Return the episodes that are left, with what `fn` made of them; see `FunctionStep`."""
         parts = list(self._parts(piece))
-        schema = self.schema or schema_of_table(parts[0].table if parts else to_ted(piece))
+        schema = self.schema or schema_of_table(parts[0][1] if parts else to_ted(piece))
         try:
-            return assembled(piece, parts, schema, keys_of(self.two_copies))
-        except TwoCopies as found:
-            names = with_found(self.two_copies, found)
-            step = replace(self, two_copies=names, schema=schema)
-            raise Revision(step, reason_of(found)) from found
+            return assembled(piece, parts, schema, self.explicit_keys)
+        except NeedsExplicitNext as found:
+            raise Revised(self.storing_next(found, schema).state(), found.reason) from found
 
     def settled(self, probe: Piece) -> Self:
         """Learn what it returns."""
         step = replace(self, schema=None)
         first = list(step._parts(probe))
-        unsteady = "" if _same(first, list(step._parts(probe))) else UNSTEADY
-        schema = schema_of_table(first[0].table if first else to_ted(probe))
+        again = list(step._parts(probe))
+        same = [at for at, _ in first] == [at for at, _ in again] and all(
+            _rows(one) == _rows(other) and same_rows(one, other, np.arange(_rows(one)))
+            for (_, one), (_, other) in zip(first, again, strict=True)
+        )
+        unsteady = "" if same else UNSTEADY
+        schema = schema_of_table(first[0][1] if first else to_ted(probe))
         return replace(self, schema=schema, guessed=not first, unsteady=unsteady)
 
-    def state(self) -> dict[str, Any]:
-        """Return what it returns; nothing before it has learnt that."""
-        if self.schema is None:
-            return {}
-        return {
-            "two_copies": list(self.two_copies),
-            "unsteady": self.unsteady,
-            "guessed": self.guessed,
-            "schema": schema_json(self.schema),
-        }
-
-    def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return it as `state` says."""
-        if not state:
-            return self
-        learnt = {**state, "two_copies": tuple(state["two_copies"])}
-        return replace(self, **{**learnt, "schema": schema_of_json(state["schema"])})
-
-    def notes(self) -> tuple[str, ...]:
-        """Say what is stored twice, and whether values may depend on more than the data."""
-        return notes_of(self.about, self.two_copies, (), self.unsteady)
-
-    def _parts(self, piece: Piece) -> Iterator[Part]:
-        """Call `fn` with every episode, and yield what it does not leave out."""
+    def _parts(self, piece: Piece) -> Iterator[tuple[int, Table]]:
+        """Call `fn` with every episode; yield number in the piece and rows of those it keeps."""
         table, batch, schema = to_ted(piece), piece.batch, self.schema
         tree = tree_of({key: slot for slot, key in enumerate(table)})
         for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
@@ -161,15 +117,16 @@ class EpisodeStep(Step):
             with own_randomness(), torch.no_grad():
                 seed_all(self.seed, number)
                 given = assemble(tree, rows, torch.Size((int(length),)), CPU)
-                result = called(self.fn, given, place)
+                with user_errors(place):
+                    result = self.fn(given)
             if result is not None:
                 leaves = leaves_of(result, place)
                 schema = self._held(leaves, schema, place)
                 arrays = {key: to_array(key, leaves[key], place).copy() for key in schema}
                 check_done(arrays, place)
-                yield Part(at, arrays)
+                yield at, arrays
 
-    def _held(self, leaves: Leaves, schema: Schema | None, place: Place) -> Schema:
+    def _held(self, leaves: Leaves, schema: FunctionSchema | None, place: Place) -> FunctionSchema:
         """Hold a result to the schema, or learn it."""
         rows = _rows_of(leaves, place)
         found = described(leaves, rows)
@@ -180,7 +137,7 @@ class EpisodeStep(Step):
             _check_required(found, place)
         if schema is not None and self.guessed:
             step = replace(self, schema=found, guessed=False)
-            raise Revision(step, f"{place()} is the first one that the function keeps")
+            raise Revised(step.state(), f"{place()} is the first one that the function keeps")
         conform(schema or found, found, place)
         return schema or found
 
@@ -190,17 +147,6 @@ def _place(piece: Piece, at: int) -> Place:
         return f"episode {int(piece.episodes[at])} ({int(piece.batch.lengths[at])} transitions)"
 
     return words
-
-
-def _same(first: list[Part], again: list[Part]) -> bool:
-    """Return True if two runs over the same episodes gave the same to the bit."""
-    if [part.place for part in first] != [part.place for part in again]:
-        return False
-    pairs = zip(first, again, strict=True)
-    return all(
-        one.rows == other.rows and same_rows(one.table, other.table, np.arange(one.rows))
-        for one, other in pairs
-    )
 
 
 def _rows_of(leaves: Leaves, place: Place) -> int:
@@ -215,7 +161,7 @@ def _rows_of(leaves: Leaves, place: Place) -> int:
     return counts.pop()
 
 
-def _check_required(found: Schema, place: Place) -> None:
+def _check_required(found: FunctionSchema, place: Place) -> None:
     missing = [join_key(key) for key in (REWARD, TERMINATED, TRUNCATED) if key not in found]
     missing += [] if any(key[0] == "action" for key in found) else ["action"]
     if missing:
@@ -234,42 +180,39 @@ def _check_required(found: Schema, place: Place) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Part:
-    """What became of one episode."""
-
-    place: int
-    """Which episode of the piece it is."""
-    table: Table
-    """`[T', …]` columns, T' at least 1."""
-
-    @property
-    def rows(self) -> int:
-        """Transitions that it has now."""
-        return len(next(iter(self.table.values())))
+def _rows(table: Table) -> int:
+    return len(next(iter(table.values())))
 
 
-def assembled(piece: Piece, parts: list[Part], schema: Schema, two_copies: set[Key]) -> Piece:
+def assembled(
+    piece: Piece, parts: list[tuple[int, Table]], schema: FunctionSchema, explicit_next: set[Key]
+) -> Piece:
     """Lay episodes end to end, where the function ended one earlier marked as truncated.
 
-    Args:
-        piece: The episodes before.
-        parts: Those that are left, in order; may be none.
-        schema: Leaves of all parts.
-        two_copies: Root keys that are stored with their `next`.
-
-    Raises:
-        TwoCopies: There are more of those.
-        StepError: Leaves that no dataset can have.
+    `parts` are the number in the piece and the `[T', …]` columns of those that are left, in order.
+    See `from_ted` for `explicit_next`, and what is raised.
     """
-    tables = [_ended(piece, part) for part in parts]
+    tables = [_ended(piece, at, table) for at, table in parts]
     leaves = {
         key: np.concatenate([np.zeros((0, *shape), dtype), *(table[key] for table in tables)])
         for key, (dtype, shape) in schema.items()
     }
-    frame = _frame(piece, parts, leaves)
+    chosen = np.array([at for at, _ in parts], np.int64)
+    lengths = np.array([_rows(table) for table in tables], np.int64)
+    required = (REWARD, TERMINATED, TRUNCATED)
+    steps = {k: v for k, v in leaves.items() if k[0] == "action" or k in required}
+    extras = {key: column[chosen] for key, column in piece.batch.episodes.items()}
+    final = np.array([_final(piece, at, table) for at, table in parts], bool)
+    frame = Piece(
+        EpisodeBatch(lengths, steps, {}, final, extras),
+        piece.episodes[chosen],
+        piece.rows[chosen],
+        piece.steps[chosen],
+        words_of(piece),
+        piece.by_rows,
+    )
     refuse_codes(Piece.place, frame, leaves)
-    return from_ted(frame, leaves, two_copies)[0]
+    return from_ted(frame, leaves, explicit_next)[0]
 
 
 def check_done(table: Table, place: Place) -> None:
@@ -288,10 +231,9 @@ def check_done(table: Table, place: Place) -> None:
         )
 
 
-def _ended(piece: Piece, part: Part) -> Table:
+def _ended(piece: Piece, at: int, table: Table) -> Table:
     """Mark the last row as truncated where the episode is shorter and nothing ends it."""
-    table = part.table
-    shorter = part.rows < int(piece.batch.lengths[part.place])
+    shorter = _rows(table) < int(piece.batch.lengths[at])
     if not shorter or table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():
         return table
     truncated = table[TRUNCATED].copy()
@@ -299,32 +241,17 @@ def _ended(piece: Piece, part: Part) -> Table:
     return {**table, TRUNCATED: truncated}
 
 
-def _frame(piece: Piece, parts: list[Part], leaves: Table) -> Piece:
-    """Return the episodes that are left, with what `from_ted` takes from where they were."""
-    chosen = np.array([part.place for part in parts], np.int64)
-    lengths = np.array([part.rows for part in parts], np.int64)
-    required = (REWARD, TERMINATED, TRUNCATED)
-    steps = {k: v for k, v in leaves.items() if k[0] == "action" or k in required}
-    extras = {key: column[chosen] for key, column in piece.batch.episodes.items()}
-    final = np.array([_final(piece, part) for part in parts], bool)
-    return Piece(
-        EpisodeBatch(lengths, steps, {}, final, extras),
-        piece.episodes[chosen],
-        piece.rows[chosen],
-        piece.steps[chosen],
-        words_of(piece),
-        piece.by_rows,
-    )
-
-
-def _final(piece: Piece, part: Part) -> bool:
+def _final(piece: Piece, at: int, table: Table) -> bool:
     """Return True if the observation after the last row is the source's own.
 
     It is where the parent has it, and where that row was not the last: its `index` says so.
     """
-    first = int(piece.rows[part.place])
-    last = first + int(piece.batch.lengths[part.place]) - 1
-    index = part.table.get(INDEX)
-    if bool(piece.batch.final_observation[part.place]) or index is None or index.ndim != 1:
-        return bool(piece.batch.final_observation[part.place])
-    return part.rows <= last - first and first <= int(index[-1]) < last
+    first, known, index = (
+        int(piece.rows[at]),
+        bool(piece.batch.final_observation[at]),
+        table.get(INDEX),
+    )
+    last = first + int(piece.batch.lengths[at]) - 1
+    if known or index is None or index.ndim != 1:
+        return known
+    return _rows(table) <= last - first and first <= int(index[-1]) < last

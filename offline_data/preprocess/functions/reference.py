@@ -45,11 +45,11 @@ def load_function(text: str) -> Callable[[Any], Any]:
         raise UsageError(
             f"{text!r} names no function", hint="write FILE.py:NAME or package.module:NAME"
         )
-    module = _file(Path(place)) if place.endswith(".py") else _module(place)
-    found: Any = module
+    found: Any = _file(Path(place)) if place.endswith(".py") else _module(place)
     for part in name.split("."):
         if not hasattr(found, part):
-            raise _no_name(text, part, found)
+            names = [name for name in dir(found) if not name.startswith("_")]
+            raise UsageError(f"{text}: there is no {part!r}", hint=_did_you_mean(part, names))
         found = getattr(found, part)
     if isinstance(found, type):
         raise UsageError(
@@ -60,7 +60,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
     return found  # type: ignore[no-any-return]
 
 
-class _Afresh(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Compiles a file as it is now: a `.pyc` counts as its own for a whole second after a change."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the file is known
@@ -68,12 +68,14 @@ class _Afresh(SourceFileLoader):
 
 
 def _file(path: Path) -> ModuleType:
+    import cloudpickle
+
     path = user_path(path, "the file of the function")
     if not path.is_file():
-        near = nearest(path.name, (one.name for one in path.parent.glob("*.py")))
-        raise UsageError(f"There is no file {path}", hint=_mean(near))
+        near = _did_you_mean(path.name, (one.name for one in path.parent.glob("*.py")))
+        raise UsageError(f"There is no file {path}", hint=near)
     name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_loader(name, _Afresh(name, str(path)))
+    spec = importlib.util.spec_from_loader(name, _UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
@@ -85,8 +87,8 @@ def _file(path: Path) -> ModuleType:
         del sys.modules[name]
         if before is not None:
             sys.modules[name] = before
-        raise _failed(str(path), error, _beside(path.parent, error)) from error
-    _by_value(module)
+        raise _failed(str(path), error, _import_hint(path.parent, error)) from error
+    cloudpickle.register_pickle_by_value(module)
     return module
 
 
@@ -99,8 +101,11 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise _failed(name, error) from error
-        near = nearest(name, _beside_module(name))
-        hint = _mean(near) or "a file is written FILE.py:NAME"
+        above = name.rpartition(".")[0]
+        folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(here)]
+        prefix = f"{above}." if above else ""
+        beside = (prefix + found.name for found in pkgutil.iter_modules(folders or []))
+        hint = _did_you_mean(name, beside) or "a file is written FILE.py:NAME"
         raise UsageError(f"There is no module {error.name!r}", hint=hint) from error
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
@@ -112,16 +117,13 @@ def _look_in(folder: Path, *, first: bool) -> None:
         sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
-def _by_value(module: ModuleType) -> None:
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)
-
-
 def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageError:
     """Say why an import failed, with its traceback from the first line of the user's on."""
-    trace = error.__traceback__
-    while trace is not None and _is_machinery(trace.tb_frame.f_code.co_filename):
+    machinery, trace = {__file__, importlib.__file__}, error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in machinery and not file.startswith("<frozen importlib"):
+            break
         trace = trace.tb_next
     lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
     return UsageError(
@@ -129,11 +131,7 @@ def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageEr
     )
 
 
-def _is_machinery(file: str) -> bool:
-    return file in {__file__, importlib.__file__} or file.startswith("<frozen importlib")
-
-
-def _beside(folder: Path, error: BaseException) -> str | None:
+def _import_hint(folder: Path, error: BaseException) -> str | None:
     """Return what may help where a file cannot import what it imports."""
     if not isinstance(error, ImportError):
         return None
@@ -145,18 +143,6 @@ def _beside(folder: Path, error: BaseException) -> str | None:
     return None
 
 
-def _beside_module(name: str) -> Iterable[str]:
-    """Return names of modules where one was looked for: those of the current folder, or package."""
-    above = name.rpartition(".")[0]
-    folders = getattr(sys.modules.get(above), "__path__", None) if above else [str(Path.cwd())]
-    prefix = f"{above}." if above else ""
-    return [prefix + found.name for found in pkgutil.iter_modules(folders or [])]
-
-
-def _no_name(text: str, part: str, found: Any) -> UsageError:
-    names = [name for name in dir(found) if not name.startswith("_")]
-    return UsageError(f"{text}: there is no {part!r}", hint=_mean(nearest(part, names)))
-
-
-def _mean(near: list[str]) -> str | None:
+def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    near = nearest(name, known)
     return f"did you mean {near[0]!r}?" if near else None

@@ -1,8 +1,8 @@
-"""A function called with one row after the other, with a block, or with an episode.
+"""A function called with one row after the other, or with a block, and what it returns.
 
 This is what every other way of running a function is held to. What it raises is said with its row and
 its own traceback; random numbers are seeded for every call, and the caller's generators are left as
-they were.
+they were. What it returned first is what it must return always.
 """
 
 from __future__ import annotations
@@ -10,41 +10,47 @@ from __future__ import annotations
 import os
 import random
 import traceback
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
 from offline_data.buffers.assemble import assemble, tree_of
-from offline_data.episodes.fields import join_key
-from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.functions.results import (
-    Leaves,
-    Place,
-    Schema,
-    conform,
-    described,
-    difference,
-    leaves_of,
-    not_plain,
-    schema_of,
-    to_array,
-)
+from offline_data.episodes.fields import Key, check_key, join_key
+from offline_data.errors import FormatError, StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from offline_data.episodes import Key
     from offline_data.preprocess.functions.ted import Table
 
-NO_ROWS = torch.Size(())
+Place: TypeAlias = Callable[[], str]
+"""Says which row, block or episode it is, when a message needs it."""
 
+Leaves: TypeAlias = "dict[Key, Tensor]"
+FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
+"""What a function returns: name of the dtype and shape of a row of every leaf."""
+
+NO_ROWS = torch.Size(())
 CPU = torch.device("cpu")
+
+STORABLE = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
+    torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64, torch.complex64,
+    torch.complex128,
+})  # fmt: skip
+"""Types that numpy has too."""
+
+_PLACES = frozenset({"index", "episode", "done", "terminated", "truncated"})
+"""Names of leaves at the root that say where a row is: nothing can be below them."""
 
 _STRIP = 32
 """Rows that are tensors at once: many small ones that live long keep the garbage collector busy."""
@@ -55,45 +61,35 @@ _FRAMES = 30
 _MASK = (1 << 64) - 1
 
 
-def called(fn: Callable[[Any], Any], data: Any, place: Place) -> Any:
-    """Call a function of the user's.
+class user_errors:  # noqa: N801 - used like a function, in a `with` statement
+    """Turns what a function of the user's raises into a `StepError` with its own traceback.
 
-    Args:
-        fn: The function.
-        data: What it gets.
-        place: Where that comes from.
-
-    Raises:
-        StepError: What it raised, with its own traceback; also where it would end the program.
-
-    Example:
-        >>> called(len, "abc", lambda: "row 0")
-        3
+    Also what would end the program, but for `KeyboardInterrupt`.
     """
-    try:
-        return fn(data)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        trace = _below(error.__traceback__)
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt):
+            return
+        trace = None if trace is None else trace.tb_next  # without the frame of the `with`
         lines = traceback.format_exception(type(error), error, trace, limit=-_FRAMES)
+        try:
+            text = str(error).strip().partition("\n")[0]
+        except Exception:  # noqa: BLE001 - an error whose own text fails
+            text = ""
+        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise StepError(
-            f"The function failed on {place()}: {_said(error)}\n" + "".join(lines).rstrip(),
+            f"The function failed on {self._place()}: {said}\n" + "".join(lines).rstrip()
         ) from error
-
-
-def _said(error: BaseException) -> str:
-    """Write an error in one line."""
-    try:
-        first = str(error).strip().partition("\n")[0]
-    except Exception:  # noqa: BLE001 - an error whose own text fails
-        first = ""
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _below(trace: TracebackType | None) -> TracebackType | None:
-    """Leave the frame of `called` out of a traceback."""
-    return trace.tb_next if trace is not None else None
 
 
 def run_rows(
@@ -102,7 +98,7 @@ def run_rows(
     numbers: NDArray[np.int64],
     place: Callable[[int], str],
     seed: int,
-    schema: Schema | None = None,
+    schema: FunctionSchema | None = None,
 ) -> Table:
     """Call `fn` with every row of a table as a TensorDict without batch size.
 
@@ -128,7 +124,7 @@ def run_rows(
         {('y',): array([2., 4.])}
     """
     tree = tree_of({key: slot for slot, key in enumerate(table)})
-    out = _Out(schema, len(numbers))
+    out = _Columns(schema, len(numbers))
     with own_randomness(), torch.no_grad():
         for begin in range(0, len(numbers), _STRIP):
             part = slice(begin, begin + _STRIP)
@@ -136,30 +132,19 @@ def run_rows(
             strip = zip(numbers[part].tolist(), *columns, strict=True)
             for row, (number, *leaves) in enumerate(strip, begin):
                 seed_all(seed, number)
-                here = _Here(place, row)
-                result = called(fn, assemble(tree, leaves, NO_ROWS, CPU), here)
+                here = partial(place, row)
+                given = assemble(tree, leaves, NO_ROWS, CPU)
+                with user_errors(here):
+                    result = fn(given)
                 out.put(row, leaves_of(result, here), here)
     return {key: values.numpy() for key, values in out.columns.items()}
 
 
-class _Here:
-    """A place that is put into words when somebody asks."""
-
-    __slots__ = ("_place", "_row")
-
-    def __init__(self, place: Callable[[int], str], row: int) -> None:
-        self._place, self._row = place, row
-
-    def __call__(self) -> str:
-        return self._place(self._row)
-
-
-class _Out:
+class _Columns:
     """Columns of results: copied at once, for a function may use its memory again."""
 
-    def __init__(self, schema: Schema | None, rows: int) -> None:
-        self._schema = schema
-        self._rows = rows
+    def __init__(self, schema: FunctionSchema | None, rows: int) -> None:
+        self._schema, self._rows = schema, rows
         self.columns: dict[Key, Tensor] = {}
         self._slots: list[tuple[Key, torch.dtype, torch.Size]] = []
         self._places: list[tuple[Tensor, ...]] = []
@@ -168,19 +153,18 @@ class _Out:
         """Take the result of the next row; what is as expected is found so without a schema."""
         if not self._slots:
             self._begin(leaves, here)
-        if len(leaves) != len(self._slots):
-            raise difference(self._expected, described(leaves), here)
         at = row % _STRIP
         if not at:
             self._places = [c[row : row + _STRIP].unbind(0) for c in self.columns.values()]
+        same = len(leaves) == len(self._slots)
         for (key, dtype, shape), places in zip(self._slots, self._places, strict=True):
-            leaf = leaves.get(key)
+            leaf = leaves.get(key) if same else None
             if leaf is None or leaf.dtype is not dtype or leaf.shape != shape:
-                raise difference(self._expected, described(leaves), here)
+                conform(self._expected, described(leaves), here)
             try:
-                places[at].copy_(leaf)
+                places[at].copy_(leaves[key])
             except (RuntimeError, NotImplementedError) as error:
-                raise not_plain(key, leaf, here) from error
+                raise not_plain(key, leaves[key], here) from error
 
     def _begin(self, leaves: Leaves, here: Place) -> None:
         """Make columns; the order of leaves is that of the first result of all."""
@@ -204,29 +188,12 @@ def run_block(
     number: int,
     place: Place,
     seed: int,
-    schema: Schema | None = None,
+    schema: FunctionSchema | None = None,
 ) -> Table:
-    """Call `fn` with all rows of a table as one TensorDict.
-
-    Args:
-        fn: The function; may write into what it gets.
-        table: `[n, …]` columns, n at least 1; overwritten where `fn` writes.
-        number: What random numbers of the block depend on, beside `seed`.
-        place: Says where the block comes from.
-        seed: Of all blocks.
-        schema: What the result is held to; None: whatever can be stored.
+    """Call `fn` with all rows of a table as one TensorDict; see `run_rows`.
 
     Returns:
         `[n, …]` columns, which may share memory with `table`, and with what `fn` keeps.
-
-    Raises:
-        StepError: `fn` failed, or returned what cannot be stored, or another number of rows.
-
-    Example:
-        >>> import numpy as np
-        >>> table = {("x",): np.array([1.0, 3.0])}
-        >>> run_block(lambda td: {"x": td["x"] - td["x"].mean()}, table, 0, lambda: "here", 0)
-        {('x',): array([-1.,  1.])}
     """
     rows = len(next(iter(table.values())))
     tree = tree_of({key: slot for slot, key in enumerate(table)})
@@ -234,14 +201,9 @@ def run_block(
     with own_randomness(), torch.no_grad():
         seed_all(seed, number)
         block = assemble(tree, inputs, torch.Size((rows,)), CPU)
-        leaves = leaves_of(called(fn, block, place), place)
-    _check_rows(leaves, rows, place)
-    expected = schema or schema_of(leaves, place, rows)
-    conform(expected, described(leaves, rows), place)
-    return {key: to_array(key, leaves[key], place) for key in expected}
-
-
-def _check_rows(leaves: Leaves, rows: int, place: Place) -> None:
+        with user_errors(place):
+            result = fn(block)
+        leaves = leaves_of(result, place)
     for key, value in leaves.items():
         if value.ndim < 1 or len(value) != rows:
             raise StepError(
@@ -249,6 +211,9 @@ def _check_rows(leaves: Leaves, rows: int, place: Place) -> None:
                 f"expected {rows} rows",
                 hint="without batched=N a function gets one row at a time",
             )
+    expected = schema or schema_of(leaves, place, rows)
+    conform(expected, described(leaves, rows), place)
+    return {key: to_array(key, leaves[key], place) for key in expected}
 
 
 def mixed(seed: int, number: int) -> int:
@@ -295,11 +260,8 @@ def own_randomness() -> Iterator[None]:
 
 def states() -> tuple[Any, Any, Any]:
     """Return the states of the three global generators."""
-    return (
-        torch.default_generator.get_state(),
-        np.random.get_state(),  # noqa: NPY002
-        random.getstate(),
-    )
+    of_numpy = np.random.get_state()  # noqa: NPY002
+    return torch.default_generator.get_state(), of_numpy, random.getstate()
 
 
 def same(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
@@ -310,3 +272,139 @@ def same(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
         and np.array_equal(before[1][1], after[1][1])
         and before[2] == after[2]
     )
+
+
+def leaves_of(result: Any, place: Place) -> Leaves:
+    """Return the leaves of what a function returned, by key.
+
+    That is a TensorDict, a tensorclass, or a mapping of tensors, arrays, numbers and mappings; a
+    `StepError` where it is something else, or has something in it that is no tensor.
+    """
+    if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
+        what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
+        raise StepError(f"The function returned {what} for {place()}; expected a TensorDict")
+    found: Leaves = {}
+    try:
+        _collect(result, (), found, place)
+    except RecursionError as error:
+        raise StepError(
+            f"The function's result for {place()} is nested without end: it holds itself"
+        ) from error
+    if not found:
+        raise StepError(f"The function returned a TensorDict without leaves for {place()}")
+    return found
+
+
+def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
+    """Add the leaves below `above`."""
+    for name, value in result.items():
+        if type(name) is str:
+            key = (*above, name)
+        elif isinstance(name, tuple) and name and all(isinstance(part, str) for part in name):
+            key = (*above, *name)
+        else:
+            raise StepError(
+                f"The function's result for {place()} has a leaf named {name!r}; expected text"
+            )
+        if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                raise not_plain(key, value, place)
+            found[key] = value
+        elif isinstance(value, Mapping) or (
+            is_tensor_collection(value) and not is_non_tensor(value)
+        ):
+            _collect(value, key, found, place)
+        else:
+            found[key] = _number(key, value, place)
+
+
+def _number(key: Key, value: Any, place: Place) -> Tensor:
+    if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
+        try:
+            return torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            pass  # text, objects, numbers that are too large
+    raise StepError(
+        f"The function returned {join_key(key)!r} for {place()} as {type(value).__name__}; "
+        "expected a tensor",
+        hint="text and objects cannot be stored: number them",
+    )
+
+
+def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
+    """Describe the first rows of leaves; a `StepError` where no dataset can have name or type."""
+    for key, value in leaves.items():
+        _check_name(key, leaves, place)
+        if value.dtype not in STORABLE:
+            raise StepError(
+                f"The function returned {join_key(key)!r} for {place()} as {_named(value.dtype)}, "
+                "which cannot be stored",
+                hint="cast it, for example to float32 or float16",
+            )
+    return described(leaves, rows)
+
+
+def _check_name(key: Key, leaves: Leaves, place: Place) -> None:
+    try:
+        check_key(key)
+    except FormatError as error:
+        raise StepError(
+            f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
+            hint="rename the leaf in the function",
+        ) from error
+    above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
+    if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
+        expected = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
+        raise StepError(
+            f"The function returned a leaf {join_key(key)!r} for {place()}; expected {expected}",
+            hint="rename the leaf in the function",
+        )
+
+
+def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
+    """Return dtype and shape of one row of leaves, or of each of `rows` along the first axis."""
+    skip = 0 if rows is None else 1
+    return {key: (_named(v.dtype), tuple(v.shape[skip:])) for key, v in leaves.items()}
+
+
+def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
+    """Raise `StepError` where leaves are missing or new, or have another dtype or shape."""
+    missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
+    if missing or surplus:
+        lacks = [f"lacks {_listed(missing)}"] if missing else []
+        has = [f"has, unlike the first one, {_listed(surplus)}"] if surplus else []
+        raise StepError(f"The function's result for {place()} {' and '.join(lacks + has)}")
+    for key, (dtype, shape) in schema.items():
+        if found[key] != (dtype, shape):
+            here = f"{found[key][0]} {list(found[key][1])}"
+            raise StepError(
+                f"The function returned {join_key(key)!r} as {here} for {place()}, and as {dtype} "
+                f"{list(shape)} before",
+                hint="a leaf has one dtype and one shape in all rows: cast it, pad it or cut it",
+            )
+
+
+def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
+    """Return a tensor as an array of the CPU, which may share its memory; it must be dense."""
+    try:
+        return np.asarray(value.detach().cpu().resolve_conj().resolve_neg().numpy())
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise not_plain(key, value, place) from error
+
+
+def not_plain(key: Key, value: Tensor, place: Place) -> StepError:
+    """Return the error for a tensor that cannot be copied."""
+    layout = _named(value.layout)
+    where = f"on device {value.device}" + ("" if layout == "strided" else f", {layout}")
+    return StepError(
+        f"The function returned {join_key(key)!r} for {place()} {where}: its values cannot be read",
+        hint="return a dense tensor of the CPU",
+    )
+
+
+def _listed(keys: set[Key]) -> str:
+    return ", ".join(sorted(map(join_key, keys)))
+
+
+def _named(what: torch.dtype | torch.layout) -> str:
+    return str(what).removeprefix("torch.")

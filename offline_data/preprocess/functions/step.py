@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from offline_data.episodes.fields import join_key
-from offline_data.errors import UsageError
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.functions.rows import run_block, run_rows
-from offline_data.preprocess.functions.ted import VIEWS, Made, On, TwoCopies, equal_rows
+from offline_data.preprocess.functions.ted import VIEWS, Made, NeedsExplicitNext, On, equal_rows
 from offline_data.preprocess.functions.vectorize import (
     LEAST_ROWS,
     Gathered,
@@ -24,28 +23,107 @@ from offline_data.preprocess.functions.vectorize import (
     run_vmap,
 )
 from offline_data.preprocess.identity import describe_function, unknown_note
-from offline_data.preprocess.piece import ByRows
-from offline_data.preprocess.steps.base import Revision, Step
+from offline_data.preprocess.steps.base import Revised, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
     from typing_extensions import Self
 
     from offline_data.episodes import Key
-    from offline_data.preprocess.functions.results import Schema
+    from offline_data.preprocess.functions.rows import FunctionSchema
     from offline_data.preprocess.functions.ted import Table
     from offline_data.preprocess.piece import Piece
 
-_AGAIN = 4
+_CALLED_TWICE = 4
 """Rows for which a function is called a second time, to see whether it gives the same."""
+
+_IN_MANIFEST = {"explicit_next": "two_copies"}
 
 UNSTEADY = "it gives something else when it is called again"
 
 
 @dataclass(frozen=True)
-class FunctionStep(Step):
+class UserFunction(Step):
+    """A step that calls a function of the user's, and learns from a probe what it returns."""
+
+    name: ClassVar[str] = "fn"
+    brings_torch: ClassVar[bool] = True
+    learns: ClassVar[tuple[str, ...]]
+    """Fields that are learnt, in the order of the manifest."""
+
+    fn: Callable[[Any], Any] = field(repr=False)
+    """From a TensorDict to a TensorDict (or a nested dict of tensors)."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What the manifest says of it; see `describe_function`, the default."""
+    seed: int = 0
+    """What its random numbers depend on, beside the number of the row or episode."""
+    explicit_next: tuple[str, ...] = field(default=(), metadata={"state": True})
+    """Leaves whose value after an action is not the one before the next; parts joined by `/`."""
+    unsteady: str = field(default="", metadata={"state": True})
+    """Why what it gives depends on the order of calls; empty: nothing shows that it does."""
+    schema: FunctionSchema | None = field(default=None, metadata={"state": True}, repr=False)
+    """Leaves of the first result, with dtype and shape of a row."""
+
+    def __post_init__(self) -> None:
+        if not self.about:
+            object.__setattr__(self, "about", describe_function(self.fn))
+
+    def state(self) -> dict[str, Any]:
+        """Return what it learnt as JSON values; nothing before it has learnt anything."""
+        if self.schema is None:
+            return {}
+        values = {_IN_MANIFEST.get(name, name): getattr(self, name) for name in self.learns}
+        state = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        schema = [[list(key), dtype, list(shape)] for key, (dtype, shape) in self.schema.items()]
+        return {**state, "schema": schema}
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return it as `state` says; raises `ValueError` where no `state` says so."""
+        if not state:
+            return self
+        learnt: dict[str, Any] = {
+            name: tuple(found) if isinstance(found, list) else found
+            for name in self.learns
+            for found in [state[_IN_MANIFEST.get(name, name)]]
+        }
+        if any(type(value) is not type(getattr(self, name)) for name, value in learnt.items()):
+            raise ValueError(f"a function has not learnt {learnt}")
+        schema = {tuple(key): (str(dtype), tuple(n)) for key, dtype, n in state["schema"]}
+        return replace(self, **learnt, schema=schema)
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what is stored twice, and whether values may depend on more than the data."""
+        name = self.about.get("name", "the function")
+        notes = []
+        if self.explicit_next:
+            notes.append(
+                f"{', '.join(self.explicit_next)}: stored before and after every action, "
+                f"for {name} tells them apart"
+            )
+        if self.unsteady:
+            notes.append(
+                f"What {name} gives may depend on the order of calls, and be different next time: "
+                f"{self.unsteady}"
+            )
+        if self.about.get("unknown"):
+            notes.append(unknown_note(self.about))
+        return tuple(notes)
+
+    def storing_next(self, found: NeedsExplicitNext, schema: FunctionSchema | None = None) -> Self:
+        """Return the step that also stores the next values that were found to need it."""
+        names = tuple(sorted({*self.explicit_next, *map(join_key, found.keys)}))
+        return replace(self, explicit_next=names, schema=schema or self.schema)
+
+    @property
+    def explicit_keys(self) -> set[Key]:
+        """`explicit_next` as keys, whose parts may have dots in them."""
+        return {tuple(name.split("/")) for name in self.explicit_next}
+
+
+@dataclass(frozen=True)
+class FunctionStep(UserFunction):
     """A function called with every row, or with blocks of rows.
 
     `fn` gets a TensorDict without batch size, one transition in TED (with `index` and `episode`) or
@@ -69,41 +147,29 @@ class FunctionStep(Step):
         ('vectorised', [2.0, 4.0, 6.0])
     """
 
-    name: ClassVar[str] = "fn"
-    brings_torch: ClassVar[bool] = True
+    learns: ClassVar[tuple[str, ...]] = (
+        "run", "why", "checked", "unsteady", "explicit_next", "kept",
+    )  # fmt: skip
 
-    fn: Callable[[Any], Any] = field(repr=False)
-    """From a TensorDict to a TensorDict (or a nested dict of tensors)."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What the manifest says of it; see `describe_function`, which finds it out."""
     on: On = "transitions"
     """What a row is. `observations`: every observation once, whatever is before or after it."""
     batched: int | None = None
     """Most rows of a block, where `fn` takes blocks: it gets, and returns, `[n, …]`."""
     vectorize: Literal["auto"] | bool = "auto"
     """Whether to try `torch.vmap`; False: row by row."""
-    seed: int = 0
-    """What random numbers of a row depend on, beside the row."""
     run: Literal["rows", "vectorised", "blocks"] = field(default="rows", metadata={"state": True})
     """How it is run."""
     why: str = field(default="", metadata={"state": True})
     """Why row by row."""
     checked: int = field(default=LEAST_ROWS, metadata={"state": True})
     """Rows of every block that are compared, where blocks are vectorised."""
-    unsteady: str = field(default="", metadata={"state": True})
-    """Why what it gives depends on the order of calls; empty: nothing shows that it does."""
-    two_copies: tuple[str, ...] = field(default=(), metadata={"state": True})
-    """Leaves whose value after an action is not the one before the next; parts joined by `/`."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
     """Leaves that every dataset has and `fn` does not return: they stay as they were."""
-    schema: Schema | None = field(default=None, metadata={"state": True}, repr=False)
-    """Leaves of the first result, with dtype and shape of a row."""
 
     def __post_init__(self) -> None:
         if self.batched is not None and self.batched < 1:
             raise UsageError(f"batched is {self.batched}; expected the rows of a block, at least 1")
-        if not self.about:
-            object.__setattr__(self, "about", describe_function(self.fn))
+        super().__post_init__()
 
     @property
     def per_row(self) -> bool:
@@ -115,19 +181,33 @@ class FunctionStep(Step):
         asked = ("on", "batched", "vectorize", "seed")
         return {"step": self.name, **self.about, **{name: getattr(self, name) for name in asked}}
 
+    def notes(self) -> tuple[str, ...]:
+        """Say what was kept although the function does not return it, and what is stored twice."""
+        name = self.about.get("name", "the function")
+        kept = (f"{', '.join(self.kept)}: not returned by {name}, kept as they were",)
+        return (*(kept if self.kept else ()), *super().notes())
+
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with what `fn` made of every row.
 
         Raises:
             StepError: `fn` failed, or returned what cannot be stored.
-            Revision: The data show that it must be stored otherwise.
+            Revised: The data show that next values must be stored.
         """
-        made, by_rows = self._made(piece)
+        view, by_rows = VIEWS[self.on], list[tuple[int, str, int]]()
+        table, numbers = view.table(piece), view.numbers(piece)
+        if not len(numbers):
+            schema = self.schema or {}
+            made = Made({k: np.zeros((0, *shape), dtype) for k, (dtype, shape) in schema.items()})
+        elif self.run == "rows":
+            place = self._places(piece)
+            made = Made(run_rows(self.fn, table, numbers, place, self.seed, self.schema))
+        else:
+            made, by_rows = self._blocks(piece, table, numbers)
         try:
-            found, _ = VIEWS[self.on].rebuilt(piece, made, keys_of(self.two_copies))
-        except TwoCopies as two:
-            step = replace(self, two_copies=with_found(self.two_copies, two))
-            raise Revision(step, reason_of(two)) from two
+            found, _ = view.rebuilt(piece, made, self.explicit_keys)
+        except NeedsExplicitNext as error:
+            raise Revised(self.storing_next(error).state(), error.reason) from error
         return replace(found, by_rows=(*piece.by_rows, *by_rows))
 
     def settled(self, probe: Piece) -> Self:
@@ -140,87 +220,78 @@ class FunctionStep(Step):
                 hint="choose episodes by a step of its own: --step filter:…",
             )
         step = replace(self, schema=None, run="rows" if self.batched is None else "blocks")
-        leaves = step._chosen(probe, np.arange(count))
-        again = some(count) if self.batched is None else np.arange(count)
-        steady = same_rows(leaves, step._chosen(probe, again), again)
+        leaves = step._tried(probe, np.arange(count))
+        again = rows_called_twice(count) if self.batched is None else np.arange(count)
+        steady = same_rows(leaves, step._tried(probe, again), again)
         step = replace(step, unsteady="" if steady else UNSTEADY, schema=schema_of_table(leaves))
         if self.batched is None:
             step = step._fastest(view.table(probe), leaves)
-        return step._completed(probe, Made(leaves))
+        while True:
+            try:
+                _, kept = view.rebuilt(probe, Made(leaves), step.explicit_keys)
+                return replace(step, kept=tuple(map(join_key, kept)))
+            except NeedsExplicitNext as found:
+                step = step.storing_next(found)
 
-    def state(self) -> dict[str, Any]:
-        """Return how it is run and what it returns; nothing before it has learnt that."""
-        if self.schema is None:
-            return {}
-        return {
-            **{name: getattr(self, name) for name in ("run", "why", "checked", "unsteady")},
-            "two_copies": list(self.two_copies),
-            "kept": list(self.kept),
-            "schema": schema_json(self.schema),
-        }
+    def _places(
+        self, piece: Piece, begin: int = 0, at: NDArray[np.int64] | None = None
+    ) -> Callable[[int], str]:
+        """Return what says where a row comes from, counted from `begin` on, or among those `at`."""
+        place = VIEWS[self.on].place
+        return lambda row: place(piece, begin + (row if at is None else int(at[row])))
 
-    def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return it as `state` says."""
-        if not state:
-            return self
-        lists = {name: tuple(state[name]) for name in ("two_copies", "kept")}
-        return replace(self, **{**state, **lists, "schema": schema_of_json(state["schema"])})
-
-    def notes(self) -> tuple[str, ...]:
-        """Say what was kept although the function does not return it, and what is stored twice."""
-        return notes_of(self.about, self.two_copies, self.kept, self.unsteady)
-
-    def _made(self, piece: Piece) -> tuple[Made, list[ByRows]]:
-        """Run `fn` on all rows of a piece; also returns which blocks had to be run row by row."""
-        view = VIEWS[self.on]
-        table, numbers = view.table(piece), view.numbers(piece)
-        places = Places(piece, self.on)
-        if not len(numbers):
-            schema = self.schema or {}
-            empty = {k: np.zeros((0, *shape), dtype) for k, (dtype, shape) in schema.items()}
-            return Made(empty), []
-        if self.run == "rows":
-            return Made(self._rows(table, numbers, places)), []
-        step, gathered, by_rows = self, Gathered(table, len(numbers)), list[ByRows]()
+    def _blocks(
+        self, piece: Piece, table: Table, numbers: NDArray[np.int64]
+    ) -> tuple[Made, list[tuple[int, str, int]]]:
+        """Run `fn` on blocks; also returns which of them had to be run row by row."""
+        step, gathered, by_rows = self, Gathered(table, len(numbers)), list[tuple[int, str, int]]()
         for part in parts(len(numbers), self.batched or block_rows(table)):
             block = {key: values[part] for key, values in table.items()}
-            here = Places(piece, self.on, part.start)
+            rows, begin = part.stop - part.start, part.start
             if self.run == "blocks":
-                made = step._block(block, numbers[part], here)
+                made = Made(step._block(piece, block, begin, int(numbers[begin])))
             else:
                 try:
-                    made = step._vectorised(block, numbers[part], here)
+                    made = step._vectorised(piece, block, numbers[part], begin)
                 except NotVectorized as reason:
-                    fresh = {key: values[part] for key, values in view.table(piece).items()}
-                    made = Made(step._rows(fresh, numbers[part], here))
-                    why = f"{reason}, first seen near {here(0)}"
-                    by_rows.append(ByRows(part.stop - part.start, why))
+                    place = self._places(piece, begin)
+                    fresh = {k: v[part] for k, v in VIEWS[self.on].table(piece).items()}
+                    made = Made(
+                        run_rows(self.fn, fresh, numbers[part], place, self.seed, step.schema)
+                    )
+                    by_rows.append((rows, f"{reason}, first seen near {place(0)}", 0))
             step = replace(step, schema=step.schema or schema_of_table(made.leaves))
             gathered.put(part, made)
         return gathered.made(), by_rows
 
-    def _rows(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Table:
-        return run_rows(self.fn, table, numbers, place, self.seed, self.schema)
+    def _block(self, piece: Piece, block: Table, begin: int, number: int) -> Table:
+        place, rows = self._places(piece, begin), len(next(iter(block.values())))
 
-    def _block(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Made:
-        where = place.block(len(numbers))
-        return Made(run_block(self.fn, table, int(numbers[0]), where, self.seed, self.schema))
+        def where() -> str:
+            return f"the block of {rows} rows from {place(0)} to {place(rows - 1)}"
 
-    def _vectorised(self, table: Table, numbers: NDArray[np.int64], place: Places) -> Made:
+        return run_block(self.fn, block, number, where, self.seed, self.schema)
+
+    def _vectorised(
+        self, piece: Piece, block: Table, numbers: NDArray[np.int64], begin: int
+    ) -> Made:
         """Run a block by `torch.vmap`, and compare; raises `NotVectorized`."""
         at = checked_rows(numbers, self.checked)
-        alone = {key: values[at] for key, values in table.items()}  # `fn` may write into the table
-        made = run_vmap(self.fn, table)
-        compare(self._rows(alone, numbers[at], place.of(at)), made.leaves, at)
+        alone = {key: values[at] for key, values in block.items()}  # `fn` may write into the block
+        made, place = run_vmap(self.fn, block), self._places(piece, begin, at)
+        compare(
+            run_rows(self.fn, alone, numbers[at], place, self.seed, self.schema), made.leaves, at
+        )
         return made
 
-    def _chosen(self, probe: Piece, at: NDArray[np.int64]) -> Table:
-        """Run `fn` on chosen rows of a piece, or on all as blocks."""
-        if self.run == "blocks":
-            return self._made(probe)[0].leaves
+    def _tried(self, probe: Piece, at: NDArray[np.int64]) -> Table:
+        """Run `fn` on some rows of a piece, or on all as blocks."""
         view = VIEWS[self.on]
-        table = {key: values[at] for key, values in view.table(probe).items()}
-        return self._rows(table, view.numbers(probe)[at], Places(probe, self.on).of(at))
+        table, numbers = view.table(probe), view.numbers(probe)
+        if self.run == "blocks":
+            return self._blocks(probe, table, numbers)[0].leaves
+        rows = {key: values[at] for key, values in table.items()}
+        return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
 
     def _fastest(self, table: Table, rows: Table) -> Self:
         """Return the step that runs many rows at once, if it gives the same as row by row."""
@@ -233,47 +304,10 @@ class FunctionStep(Step):
             return replace(self, why=str(reason))
         return replace(self, run="vectorised", checked=rows_to_check(made))
 
-    def _completed(self, probe: Piece, made: Made) -> Self:
-        """Return the step that knows what it keeps and what it stores twice."""
-        view = VIEWS[self.on]
-        try:
-            kept = view.rebuilt(probe, made, keys_of(self.two_copies))[1]
-        except TwoCopies as found:
-            step = replace(self, two_copies=with_found(self.two_copies, found))
-            return step._completed(probe, made)
-        return replace(self, kept=tuple(map(join_key, kept)))
 
-
-class Places:
-    """Says where rows come from that are counted from some row of a piece on."""
-
-    def __init__(
-        self, piece: Piece, on: On, begin: int = 0, at: NDArray[np.int64] | None = None
-    ) -> None:
-        self._piece, self._on, self._begin, self._at = piece, on, begin, at
-
-    def __call__(self, row: int) -> str:
-        """Say where a row is."""
-        within = row if self._at is None else int(self._at[row])
-        return VIEWS[self._on].place(self._piece, self._begin + within)
-
-    def of(self, at: NDArray[np.int64]) -> Places:
-        """Return the places of rows that are chosen by `at`."""
-        return Places(self._piece, self._on, self._begin, at)
-
-    def block(self, rows: int) -> Callable[[], str]:
-        """Say where a block is."""
-        return lambda: f"the block of {rows} rows from {self(0)} to {self(rows - 1)}"
-
-
-def some(rows: int) -> NDArray[np.int64]:
-    """Choose a few rows, the last first, on which a function is called a second time.
-
-    Example:
-        >>> some(9).tolist(), some(1).tolist()
-        ([8, 5, 2, 0], [0])
-    """
-    return np.unique(np.linspace(0, rows - 1, min(rows, _AGAIN)).astype(np.int64))[::-1]
+def rows_called_twice(rows: int) -> NDArray[np.int64]:
+    """Choose a few rows, the last first, on which a function is called a second time."""
+    return np.unique(np.linspace(0, rows - 1, min(rows, _CALLED_TWICE)).astype(np.int64))[::-1]
 
 
 def same_rows(table: Table, again: Table, at: NDArray[np.int64]) -> bool:
@@ -283,68 +317,6 @@ def same_rows(table: Table, again: Table, at: NDArray[np.int64]) -> bool:
     return all(bool(equal_rows(table[key][at], again[key]).all()) for key in again)
 
 
-def schema_of_table(table: Table) -> Schema:
-    """Describe the rows of a table.
-
-    Example:
-        >>> import numpy as np
-        >>> schema_of_table({("x",): np.ones((2, 3))})
-        {('x',): ('float64', (3,))}
-    """
+def schema_of_table(table: Table) -> FunctionSchema:
+    """Describe the rows of a table."""
     return {key: (values.dtype.name, values.shape[1:]) for key, values in table.items()}
-
-
-def schema_json(schema: Schema) -> list[Any]:
-    """Return a schema as JSON values."""
-    return [[list(key), dtype, list(shape)] for key, (dtype, shape) in schema.items()]
-
-
-def schema_of_json(value: Iterable[Sequence[Any]]) -> Schema:
-    """Read what `schema_json` wrote.
-
-    Example:
-        >>> schema_of_json([[["next", "reward"], "float32", [1]]])
-        {('next', 'reward'): ('float32', (1,))}
-    """
-    return {tuple(key): (dtype, tuple(shape)) for key, dtype, shape in value}
-
-
-def keys_of(names: Iterable[str]) -> set[Key]:
-    """Read keys that `join_key` wrote: parts may have dots in them.
-
-    Example:
-        >>> keys_of(["observation/a.b"])
-        {('observation', 'a.b')}
-    """
-    return {tuple(name.split("/")) for name in names}
-
-
-def with_found(names: Iterable[str], found: TwoCopies) -> tuple[str, ...]:
-    """Return names of leaves that are stored twice, with those that were found now, sorted."""
-    return tuple(sorted({*names, *map(join_key, found.keys)}))
-
-
-def reason_of(found: TwoCopies) -> str:
-    """Say why everything is done again."""
-    return f"{found} after an action is not what stands before the next, so that both are stored"
-
-
-def notes_of(
-    about: Mapping[str, Any], two_copies: Sequence[str], kept: Sequence[str], unsteady: str
-) -> tuple[str, ...]:
-    """Say what a function does not return, what it tells apart, and what else is to be known."""
-    name = about.get("name", "the function")
-    notes = []
-    if kept:
-        notes.append(f"{', '.join(kept)}: not returned by {name}, kept as they were")
-    if two_copies:
-        listed = ", ".join(two_copies)
-        notes.append(f"{listed}: stored before and after every action, for {name} tells them apart")
-    if unsteady:
-        notes.append(
-            f"What {name} gives may depend on the order of calls, and be different next time: "
-            f"{unsteady}"
-        )
-    if about.get("unknown"):
-        notes.append(unknown_note(about))
-    return tuple(notes)

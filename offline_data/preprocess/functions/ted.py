@@ -14,7 +14,7 @@ row 2                  s2             s3                  s2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from offline_data.episodes.fields import (
     join_key,
     next_of,
 )
-from offline_data.errors import FormatError
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import FormatError, StepError
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.episodes import EpisodeBatch
     from offline_data.preprocess.piece import Piece
 
     Table = dict[Key, NDArray[Any]]
     """Columns `[n, …]` by key."""
 
 On: TypeAlias = Literal["transitions", "observations"]
+"""What a row is that a function gets."""
 
 INDEX: Key = ("index",)
 
@@ -53,12 +52,15 @@ GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
 """Leaves that every row has and that follow from its place: a function may not change them."""
 
 
-class TwoCopies(Exception):  # noqa: N818 - a finding, not an error
+class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
     """Leaves whose value after an action is not the value before the next one."""
 
     def __init__(self, keys: Collection[Key]) -> None:
         super().__init__(", ".join(map(join_key, keys)))
         self.keys = tuple(keys)
+        self.reason = (
+            f"{self} after an action is not what stands before the next, so that both are stored"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def given(piece: Piece) -> Table:
 def from_ted(
     piece: Piece,
     leaves: Table,
-    two_copies: Collection[Key],
+    explicit_next: Collection[Key],
     untouched: Collection[Key] = frozenset(),
 ) -> tuple[Piece, list[Key]]:
     """Return a piece whose columns are those of a table of TED rows, and what had to be kept.
@@ -107,38 +109,44 @@ def from_ted(
         piece: The same episodes before; an action, a reward and flags that `leaves` lacks stay
             as they are here.
         leaves: `[N, …]` columns.
-        two_copies: Root keys that are stored with their `next`, because it is something else.
+        explicit_next: Root keys that are stored with their `next`, because it is something else;
+            `NeedsExplicitNext` is raised where there are more of these.
         untouched: Keys of `leaves` whose values are those that `to_ted` gave for this piece.
-
-    Raises:
-        TwoCopies: There are more of those.
-        StepError: Leaves that no dataset can have.
     """
-    kept = _required(piece, leaves)
+    kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in leaves]
+    if not any(key[0] == "action" for key in leaves):
+        kept += [key for key in piece.batch.steps if key[0] == "action"]
     found = {key: values for key, values in leaves.items() if key not in {*GIVEN, DONE}}
     found |= {key: piece.batch.steps[key] for key in kept}
     same = {key for key in untouched if key in found}
-    once = [key for key in found if _is_pair(key, found) and key not in two_copies]
+    once = [key for key in found if _is_pair(key, found) and key not in explicit_next]
     whole = {k for k in once if {k, next_of(k)} <= same and k in piece.batch.observations}
-    different = [
-        key
-        for key in once
-        if key not in whole and not _adjoining(piece.batch, found[key], found[next_of(key)])
-    ]
+    different = []
+    for key in once:
+        if (
+            key not in whole
+        ):  # what follows an action is what stands before the next, within episodes
+            same_after = equal_rows(found[next_of(key)][:-1], found[key][1:])
+            same_after[piece.batch.last_rows[:-1]] = True
+            if not same_after.all():
+                different.append(key)
     if different:
-        raise TwoCopies(different)
+        raise NeedsExplicitNext(different)
     both = {*once, *map(next_of, once)}
     steps = {
         key: piece.batch.steps[key] if key in same and key in piece.batch.steps else values
         for key, values in found.items()
         if key not in both
     }
-    observations = {
-        key: piece.batch.observations[key]
-        if key in whole
-        else _one_copy(piece.batch, found[key], found[next_of(key)])
-        for key in once
-    }
+    observations, last = {}, piece.batch.last_rows
+    for key in once:
+        if key in whole:
+            observations[key] = piece.batch.observations[key]
+            continue
+        root, rows = found[key], piece.batch.transitions + len(piece.batch.lengths)
+        observations[key] = column = np.empty((rows, *root.shape[1:]), root.dtype)
+        column[piece.batch.root_rows] = root
+        column[piece.batch.next_rows[last]] = found[next_of(key)][last]
     try:
         made = piece.having(steps=steps, observations=observations, words=words_of(piece))
     except FormatError as error:
@@ -150,7 +158,7 @@ def from_ted(
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each row whether its bytes are the same, `[n]`; dtypes and shapes are."""
+    """Return for each row whether its bytes are the same, `[n]`; dtypes and shapes are."""
     if one.size == 0:
         return np.ones(len(one), bool)
     rows = [np.ascontiguousarray(values).reshape(len(values), -1) for values in (one, other)]
@@ -162,14 +170,6 @@ def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
     """View rows as whole numbers, so that NaN equals NaN and -0.0 is not 0.0."""
     size = rows.dtype.itemsize
     return rows.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
-
-
-def _required(piece: Piece, leaves: Table) -> list[Key]:
-    """Leaves of the piece that every transition has, where the table has none."""
-    missing = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in leaves]
-    if not any(key[0] == "action" for key in leaves):
-        missing += [key for key in piece.batch.steps if key[0] == "action"]
-    return missing
 
 
 def words_of(piece: Piece) -> dict[Key, Sequence[str]]:
@@ -187,64 +187,30 @@ def _is_pair(key: Key, leaves: Table) -> bool:
     )
 
 
-def _adjoining(batch: EpisodeBatch, root: NDArray[Any], after: NDArray[Any]) -> bool:
-    """Return True if what follows an action is what stands before the next, within episodes."""
-    same = equal_rows(after[:-1], root[1:])
-    seams = batch.last_rows[:-1]
-    same[seams] = True
-    return bool(same.all())
-
-
-def _one_copy(batch: EpisodeBatch, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    out = np.empty((batch.transitions + len(batch.lengths), *root.shape[1:]), root.dtype)
-    out[batch.root_rows] = root
-    last = batch.last_rows
-    out[batch.next_rows[last]] = after[last]
-    return out
-
-
-class View(Protocol):
-    """Rows of a piece, as a function gets them, and the way back."""
+class Transitions:
+    """Each row that a function gets is one transition in TED."""
 
     def table(self, piece: Piece) -> Table:
-        """Return `[n, …]` columns, new and contiguous."""
+        """Return `[n, …]` columns of the rows, new and contiguous: all TED leaves."""
+        return to_ted(piece)
 
     def numbers(self, piece: Piece) -> NDArray[np.int64]:
         """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
+        return piece.row_numbers
 
     def place(self, piece: Piece, row: int) -> str:
         """Say where a row comes from, for a message."""
+        return piece.place(row)
 
     def rebuilt(
-        self, piece: Piece, made: Made, two_copies: Collection[Key]
+        self, piece: Piece, made: Made, explicit_next: Collection[Key]
     ) -> tuple[Piece, list[Key]]:
         """Return the piece with what was made of its rows, and what had to be kept; see `from_ted`.
 
         Raises:
-            TwoCopies: Leaves that are to be stored before and after every action.
+            NeedsExplicitNext: Leaves that are to be stored before and after every action.
             StepError: What no dataset can have.
         """
-
-
-class Transitions:
-    """Each row is one transition in TED."""
-
-    def table(self, piece: Piece) -> Table:
-        """Return all TED leaves; see `View`."""
-        return to_ted(piece)
-
-    def numbers(self, piece: Piece) -> NDArray[np.int64]:
-        """Return rows of the parent; see `View`."""
-        return piece.row_numbers
-
-    def place(self, piece: Piece, row: int) -> str:
-        """Say row, episode and step; see `View`."""
-        return piece.place(row)
-
-    def rebuilt(
-        self, piece: Piece, made: Made, two_copies: Collection[Key]
-    ) -> tuple[Piece, list[Key]]:
-        """Return the piece with these TED leaves; see `View`."""
         changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
         wrong = check_given({**given(piece), **piece.batch.steps}, changed)
         if wrong is not None:
@@ -255,18 +221,18 @@ class Transitions:
                 hint="leave it as it is; by='episode' may cut episodes and drop them",
             )
         refuse_codes(self.place, piece, changed)
-        return from_ted(piece, made.leaves, two_copies, made.untouched)
+        return from_ted(piece, made.leaves, explicit_next, made.untouched)
 
 
-class Observations:
+class Observations(Transitions):
     """Each row is one observation: before an action, or after the last one of an episode."""
 
     def table(self, piece: Piece) -> Table:
-        """Return the leaves that exist before and after actions, by root key; see `View`."""
+        """Return the leaves that exist before and after actions, by root key."""
         return {k: np.array(v, order="C") for k, v in piece.batch.observations.items()}
 
     def numbers(self, piece: Piece) -> NDArray[np.int64]:
-        """Return row plus episode of the parent: the number of the observation; see `View`."""
+        """Return row plus episode of the parent: the number of the observation."""
         batch = piece.batch
         numbers = np.empty(batch.transitions + len(batch.lengths), np.int64)
         numbers[batch.root_rows] = piece.row_numbers + piece.episode_numbers
@@ -276,7 +242,7 @@ class Observations:
         return numbers
 
     def place(self, piece: Piece, row: int) -> str:
-        """Say which transition it is before, or after; see `View`."""
+        """Say which transition it is before, or after."""
         batch = piece.batch
         before = np.flatnonzero(batch.root_rows == row)
         if len(before):
@@ -288,9 +254,9 @@ class Observations:
         self,
         piece: Piece,
         made: Made,
-        two_copies: Collection[Key],  # noqa: ARG002 - there is one copy, from the beginning
+        explicit_next: Collection[Key],  # noqa: ARG002 - there is one copy, from the beginning
     ) -> tuple[Piece, list[Key]]:
-        """Return the piece with these observation columns; see `View`."""
+        """Return the piece with these observation columns; nothing is kept."""
         changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
         refuse_codes(self.place, piece, changed)
         check_tree(piece.batch.steps, made.leaves)
@@ -305,18 +271,15 @@ class Observations:
             ) from error
 
 
-VIEWS: dict[On, View] = {"transitions": Transitions(), "observations": Observations()}
+VIEWS: dict[On, Transitions] = {"transitions": Transitions(), "observations": Observations()}
 """What `on=` may be."""
 
 
 def check_given(before: Mapping[Key, NDArray[Any]], after: Table) -> tuple[Key, int] | None:
     """Return the first leaf that a function may not change and the first row where it did.
 
-    `next/done` may be what it was, or what follows from the flags there are now.
-
-    Args:
-        before: Columns of the leaves that follow from a row's place, and the flags.
-        after: What the function returned.
+    `next/done` may be what it was, or what follows from the flags there are now. `before` has the
+    leaves that follow from a row's place, and the flags; `after` is what the function returned.
     """
     for key in GIVEN:
         if key in after and (at := _first_difference(before[key], after[key])) is not None:
@@ -331,29 +294,23 @@ def check_given(before: Mapping[Key, NDArray[Any]], after: Table) -> tuple[Key, 
 
 
 def refuse_codes(place: Callable[[Piece, int], str], piece: Piece, leaves: Table) -> None:
-    """Raise `StepError` where a text leaf has codes now that stand for no text.
-
-    Args:
-        place: Says where a row of the piece comes from.
-        piece: Knows the words.
-        leaves: `[n, …]` columns by TED key.
-    """
-    wrong = _wrong_code(piece, leaves)
-    if wrong is not None:
-        key, row = wrong
-        raise StepError(
-            f"The function gave {join_key(key)!r} at {place(piece, row)} the code "
-            f"{leaves[key][row].tolist()}, which stands for no text: this leaf is text, by codes",
-            hint="store numbers under another name, or as another type than int32",
-        )
+    """Raise `StepError` where a text leaf, `[n, …]` by TED key, has codes that stand for no text."""
+    known = words_of(piece)
+    for key, values in leaves.items():
+        words = known.get(key)
+        if words is None or values.dtype != np.int32:
+            continue
+        row = _first_row((values < -1) | (values >= len(words)))  # -1 stands for no text
+        if row is not None:
+            raise StepError(
+                f"The function gave {join_key(key)!r} at {place(piece, row)} the code "
+                f"{values[row].tolist()}, which stands for no text: this leaf is text, by codes",
+                hint="store numbers under another name, or as another type than int32",
+            )
 
 
 def check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
-    """Raise `StepError` where two leaves have one name, or one is below another.
-
-    Example:
-        >>> check_tree([("action",)], [("observation", "x")])
-    """
+    """Raise `StepError` where two leaves have one name, or one is below another."""
     keys = [*steps, *observations, *map(next_of, observations)]
     known = set(keys)
     if len(known) < len(keys):
@@ -366,19 +323,6 @@ def check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
             f"The function returned {join_key(clash)!r}, and there is another leaf of that name",
             hint="rename the leaf in the function",
         )
-
-
-def _wrong_code(piece: Piece, leaves: Table) -> tuple[Key, int] | None:
-    """Return the first text leaf whose codes have no words any more, and the first such row."""
-    known = words_of(piece)
-    for key, values in leaves.items():
-        words = known.get(key)
-        if words is None or values.dtype != np.int32:
-            continue
-        wrong = (values < -1) | (values >= len(words))  # -1 stands for no text
-        if (at := _first_row(wrong)) is not None:
-            return key, at
-    return None
 
 
 def _flag(before: Mapping[Key, NDArray[Any]], after: Table, key: Key) -> NDArray[Any]:

@@ -18,8 +18,15 @@ from torch.overrides import TorchFunctionMode
 
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.episodes.fields import join_key
-from offline_data.preprocess.functions.results import leaves_of, to_array
-from offline_data.preprocess.functions.rows import CPU, NO_ROWS, own_randomness, same, states
+from offline_data.preprocess.functions.rows import (
+    CPU,
+    NO_ROWS,
+    leaves_of,
+    own_randomness,
+    same,
+    states,
+    to_array,
+)
 from offline_data.preprocess.functions.ted import Made, equal_rows
 
 if TYPE_CHECKING:
@@ -96,22 +103,8 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
 def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:
     """Hold what `run_vmap` gave to what `run_rows` gave: floats up to rounding, the rest exactly.
 
-    NaN equals NaN, infinite values must be the same. See `TOLERANCE`.
-
-    Args:
-        rows: `[m, …]` columns.
-        vectorized: `[n, …]` columns.
-        at: `[m]` which of the `n` rows the first are.
-
-    Raises:
-        NotVectorized: Leaves, dtypes, shapes or values differ.
-
-    Example:
-        >>> one, many = {("x",): np.array([0.5])}, {("x",): np.array([1.5, 0.25])}
-        >>> compare(one, many, np.array([1]))
-        Traceback (most recent call last):
-            ...
-        offline_data.preprocess.functions.vectorize.NotVectorized: 'x' has another value for many...
+    NaN equals NaN, infinite values must be the same. See `TOLERANCE`. `rows` has `[m, …]` columns,
+    and `at` says which of the `[n, …]` of `vectorized` these are. Raises `NotVectorized`.
     """
     if rows.keys() != vectorized.keys():
         raise NotVectorized("it returns other leaves for many rows than for one")
@@ -126,18 +119,9 @@ def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:
 
 
 def checked_rows(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Choose first and last row of a block, and others that depend on nothing but where it begins.
+    """Choose `count` rows of a block, ascending, at least 2: the first, the last, and others.
 
-    Args:
-        numbers: `[n]` numbers of its rows.
-        count: How many to choose, at least 2; fewer where there are fewer.
-
-    Returns:
-        Rows of the block, ascending.
-
-    Example:
-        >>> checked_rows(np.arange(3), 9).tolist()
-        [0, 1, 2]
+    They depend on nothing but where the block begins; `numbers` are the `[n]` numbers of its rows.
     """
     rows = len(numbers)
     if count >= rows:
@@ -164,21 +148,7 @@ def parts(rows: int, size: int) -> Iterator[slice]:
 
 
 class Gathered:
-    """What blocks of a table became, laid end to end; columns that no block changed are not copied.
-
-    Args:
-        table: `[n, …]` columns that the blocks are of.
-        rows: n.
-
-    Example:
-        >>> table = {("a",): np.arange(2), ("b",): np.arange(2)}
-        >>> gathered = Gathered(table, 2)
-        >>> gathered.put(
-        ...     slice(0, 2), Made({**table, ("b",): np.array([5, 7])}, frozenset([("a",)]))
-        ... )
-        >>> gathered.made().leaves["b",].tolist(), gathered.made().leaves["a",] is table["a",]
-        ([5, 7], True)
-    """
+    """What blocks of a table `[rows, …]` became; columns that no block changed are not copied."""
 
     def __init__(self, table: Table, rows: int) -> None:
         self._table, self._rows = table, rows
@@ -222,51 +192,44 @@ class _Vmapped(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch's."""
-        name = getattr(func, "__name__", "")
+        each, name = "_foreach_", getattr(func, "__name__", "")
         try:
-            if name.startswith(_EACH):
-                return _one_by_one(name, args, kwargs or {})
-            return func(*args, **(kwargs or {}))
+            if not name.startswith(each):
+                return func(*args, **(kwargs or {}))
+            base = name[len(each) :]
+            one = getattr(torch, base, None) or getattr(torch.Tensor, base)
+            one = torch.linalg.vector_norm if base == "norm" else one
+            count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
+            return [
+                one(*(_nth(arg, i) for arg in args), **{k: _nth(v, i) for k, v in kwargs.items()})
+                for kwargs in [kwargs or {}]
+                for i in range(count)
+            ]
         except Exception as error:
             self.refused = self.refused or _reason(error)
             raise
 
 
-_EACH = "_foreach_"
+def _nth(value: Any, i: int) -> Any:
+    """Return the i-th of a list that is gone through, or what all calls get."""
+    return value[i] if isinstance(value, (list, tuple)) else value
 
 
-def _one_by_one(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do `torch._foreach_NAME` tensor by tensor; lists are gone through together."""
-    base = name[len(_EACH) :]
-    one: Callable[..., Any] = getattr(torch, base, None) or getattr(torch.Tensor, base)
-    one = torch.linalg.vector_norm if base == "norm" else one
-    count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
-
-    def at(value: Any, i: int) -> Any:
-        return value[i] if isinstance(value, (list, tuple)) else value
-
-    return [
-        one(*(at(arg, i) for arg in args), **{key: at(arg, i) for key, arg in kwargs.items()})
-        for i in range(count)
-    ]
+_REASONS = (
+    (("control flow", ".item()", "data-dependent"), "it looks at values to decide what to do"),
+    (("dynamic", "equal size", "masked_select"), "the shape of a result depends on values"),
+    (("randomness",), "it draws random numbers"),
+    (("data pointer", "storage", "numpy"), "it leaves torch, for example for numpy"),
+)
+"""What refusals of torch say, and what they mean."""
 
 
 def _reason(error: BaseException) -> str:
-    """Say in few words why `vmap` refused.
-
-    Example:
-        >>> _reason(RuntimeError("vmap: called random operation while in randomness error mode"))
-        'it draws random numbers'
-    """
+    """Say in few words why `vmap` refused."""
     text = str(error)
-    if "control flow" in text or ".item()" in text or "data-dependent" in text:
-        return "it looks at values to decide what to do"
-    if "dynamic" in text or "equal size" in text or "masked_select" in text:
-        return "the shape of a result depends on values"
-    if "randomness" in text:
-        return "it draws random numbers"
-    if "data pointer" in text or "storage" in text or "numpy" in text:
-        return "it leaves torch, for example for numpy"
+    for words, reason in _REASONS:
+        if any(word in text for word in words):
+            return reason
     first = text.strip().split("\n")[0].split(". ")[0]
     return f"torch.vmap refuses it: {type(error).__name__}: {first[:120]}"
 
@@ -284,17 +247,12 @@ def _equal_but_for_rounding(one: NDArray[Any], other: NDArray[Any]) -> bool:
     left, right = (np.where(finite, v, 0).astype(np.result_type(v, "f8")) for v in (one, other))
     size = np.maximum(np.abs(left), np.abs(right))
     scale = np.median(size.max(axis=1))
-    return bool((np.abs(left - right) <= _tolerance(one) * (size + scale)).all())
-
-
-def _tolerance(values: NDArray[Any]) -> float:
-    """Return that of the type; of float32 where float64 holds nothing finer."""
-    name = values.real.dtype.str[1:]
-    if name == "f8":
+    name = one.real.dtype.str[1:]
+    if name == "f8":  # where float64 holds nothing finer than float32, it was computed in that
         with np.errstate(over="ignore"):
-            coarse = values.astype("c8" if values.dtype.kind == "c" else "f4")
-        name = "f4" if np.array_equal(values, coarse, equal_nan=True) else name
-    return TOLERANCE[name]
+            coarse = one.astype("c8" if one.dtype.kind == "c" else "f4")
+        name = "f4" if np.array_equal(one, coarse, equal_nan=True) else name
+    return bool((np.abs(left - right) <= TOLERANCE[name] * (size + scale)).all())
 
 
 def _a_row() -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import Self
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
-from offline_data.preprocess.errors import StepError
-from offline_data.preprocess.steps.parse import read_arguments
+from offline_data.errors import StepError
+from offline_data.preprocess.steps.parse import read_arguments, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ class Step:
 
     Subclasses set `name` and override `apply`. A step that must look at all data first is a
     `MeasuredStep`, one that chooses episodes a `Selection`. Steps are values: they are pickled,
-    compared, and written into the manifest; what they learn from the data is their `state`.
-    Fields with `metadata={"state": True}` are learnt, all others are parameters.
+    compared, and written into the manifest. What they learn from the data is their `state`: fields
+    with `metadata={"state": True}`; all others are parameters.
     """
 
     name: ClassVar[str]
@@ -52,9 +52,7 @@ class Step:
         return cls(**read_arguments(cls, text))
 
     def apply(self, piece: Piece) -> Piece:
-        """Return the episodes with this step done; the result depends on nothing else.
-
-        Not even on which other episodes are in the piece.
+        """Return the episodes with this step done; the result depends on no other episode.
 
         Args:
             piece: Whole episodes, or single transitions where a schema is learnt.
@@ -67,7 +65,7 @@ class Step:
     def describe(self) -> dict[str, Any]:
         """Return the parameters as JSON values, for the manifest and to tell recipes apart."""
         own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
-        return {"step": self.name, **{name: _plain(getattr(self, name)) for name in own}}
+        return {"step": self.name, **{name: _as_json(getattr(self, name)) for name in own}}
 
     def settled(self, probe: Piece) -> Self:
         """Return the step with what it learns from a few transitions or episodes.
@@ -90,16 +88,14 @@ class Step:
         """Return sentences for the manifest: rules that were applied, once the step is settled."""
         return ()
 
+    def _expect(self, name: str, expected: str, *, fits: bool) -> None:
+        """Raise `UsageError` unless a parameter fits."""
+        if not fits:
+            raise usage_error(type(self), f"has {name}={getattr(self, name)}; expected {expected}")
+
 
 class MeasuredStep(Step):
     """A step that needs a first pass over all data, for example for a mean."""
-
-    def _unmeasured(self) -> StepError:
-        """Return the error of an `apply` before `fitted`."""
-        return StepError(
-            f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
-            hint="step.fitted([step.measure(piece), …]) gives a step that has",
-        )
 
     def measure(self, piece: Piece) -> Any:
         """Return what is to be known of some episodes: small, and can be pickled."""
@@ -113,6 +109,13 @@ class MeasuredStep(Step):
                 depend on the number of workers.
         """
         raise NotImplementedError
+
+    def _unmeasured(self) -> StepError:
+        """Return the error of an `apply` before `fitted`."""
+        return StepError(
+            f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
+            hint="step.fitted([step.measure(piece), …]) gives a step that has",
+        )
 
 
 class Selection(Step):
@@ -176,18 +179,22 @@ def episode_columns(piece: Piece) -> dict[Key, NDArray[Any]]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return value
+        return [_as_json(one) for one in value]
+    return {str(k): _as_json(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-class Revision(Exception):  # noqa: N818 - a finding, not an error
-    """The data show that a step must be done otherwise; what it gave so far does not count."""
+class Revised(Exception):  # noqa: N818 - a finding, not an error
+    """The data show that a step must be done otherwise; what was made so far does not count."""
 
-    def __init__(self, step: Step, reason: str) -> None:
-        super().__init__(reason)
-        self.step = step
+    def __init__(self, state: dict[str, Any], reason: str, number: int = 0) -> None:
+        super().__init__(state, reason, number)
+        self.state = state
+        """State of the step from now on."""
         self.reason = reason
+        self.number = number
+        """Which step of the recipe."""
+
+    def __str__(self) -> str:
+        return self.reason

@@ -11,31 +11,12 @@ import numpy as np
 from typing_extensions import Self
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
-from offline_data.errors import FormatError
+from offline_data.errors import FormatError, StepError
 from offline_data.ids import nearest
-from offline_data.preprocess.errors import StepError
+from offline_data.preprocess.steps import leaves as columns
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.leaves import (
-    REQUIRED,
-    below,
-    changed,
-    check_names,
-    check_required,
-    column,
-    leaves,
-    matching,
-    meant,
-    numbers,
-    only,
-    place,
-    replaced,
-)
-from offline_data.preprocess.steps.parse import (
-    check_finite,
-    read_arguments,
-    read_pairs,
-    usage_error,
-)
+from offline_data.preprocess.steps.leaves import REQUIRED, column, leaves, numbers, place, replaced
+from offline_data.preprocess.steps.parse import is_finite, read_arguments, read_pairs, usage_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,9 +79,7 @@ class Cast(Step):
         wanted: dict[Key, np.dtype[Any]] = {}
         for name, dtype in self.types:
             wanted.update(dict.fromkeys(numbers(piece, [name], "biufc"), np.dtype(dtype)))
-        return replaced(
-            piece, {key: self._cast(piece, key, dtype) for key, dtype in wanted.items()}
-        )
+        return replaced(piece, {key: self._cast(piece, key, to) for key, to in wanted.items()})
 
     def _cast(self, piece: Piece, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
         must = {TERMINATED: "b", TRUNCATED: "b", REWARD: "iuf"}.get(key, dtype.kind)
@@ -148,19 +127,43 @@ class Clip(Step):
     """Greatest value; None: no bound."""
 
     def __post_init__(self) -> None:
-        check_bounds(type(self), self.low, self.high)
+        given = [bound for bound in (self.low, self.high) if bound is not None]
+        for name in ("low", "high"):
+            bound = getattr(self, name)
+            self._expect(name, "a finite number", fits=bound is None or is_finite(bound))
+        if not given or sorted(given) != given:
+            what = f"has low={self.low}, high={self.high}; expected one bound or two, low <= high"
+            raise usage_error(type(self), what)
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaves clipped."""
-        keys = numbers(piece, self.keys)
         return replaced(
-            piece, {key: clipped(piece, key, self.low, self.high, self.name) for key in keys}
+            piece, {key: self._clipped(piece, key) for key in numbers(piece, self.keys)}
         )
+
+    def _clipped(self, piece: Piece, key: Key) -> NDArray[Any]:
+        values, low, high = column(piece, key), self.low, self.high
+        dtype, least, greatest = values.dtype, -math.inf, math.inf
+        if dtype.kind == "f":
+            most = float(np.finfo(dtype).max)
+            least = least if low is None else min(max(low, -most), most)
+            greatest = greatest if high is None else max(min(high, most), -most)
+        else:
+            info = np.iinfo(dtype)
+            least = info.min if low is None else max(math.ceil(low), info.min)
+            greatest = info.max if high is None else min(math.floor(high), info.max)
+        if least > greatest:
+            raise StepError(
+                f"Step {self.name!r}: {join_key(key)!r} is {dtype}, and no such number is between "
+                f"{'-inf' if low is None else low} and {'inf' if high is None else high}"
+            )
+        limits = np.array([least, greatest], dtype)
+        return np.asarray(np.clip(values, limits[0], limits[1]))
 
 
 @dataclass(frozen=True)
 class Concat(Step):
-    """Join leaves into one along the last axis, in the order they are named; the sources go.
+    """Join leaves into one along the last axis, in the order they are named, and drop the sources.
 
     Rows of one number count as `[1]`; all other axes must be equal. Sources are observation leaves,
     and the result is one, joined before and after the action alike; or all step leaves under
@@ -203,33 +206,29 @@ class Concat(Step):
         sources, *rest = (part.strip() for part in re.split("→|->", text))
         _, *options = "".join(rest).split(",")
         if len(rest) != 1 or not sources or not all("=" in option for option in options):
-            what = (
-                "needs leaves, one arrow → and one name that they get; in a shell, -> wants quotes"
+            raise usage_error(
+                cls,
+                "needs leaves, one arrow → and one name that they get; in a shell, -> wants quotes",
             )
-            raise usage_error(cls, what)
         return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaves joined."""
-        sources, target = self._sources(piece), split_key(self.target)
-        gone = () if self.keep else sources
+        sources = [key for name in self.sources for key in sorted(numbers(piece, [name], "biufc"))]
+        twice = next((key for key in sources if sources.count(key) > 1), None)
+        if twice:
+            raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
+        target, gone = split_key(self.target), () if self.keep else sources
+        if not {*REQUIRED}.isdisjoint(gone):
+            columns.check_required([key for key in piece.batch.steps if key not in gone], self.name)
         steps = [(key, c) for key, c in piece.batch.steps.items() if key not in gone]
         observations = [(key, c) for key, c in piece.batch.observations.items() if key not in gone]
         table = observations if self._observed(piece, sources, target) else steps
         table.append((target, self._joined(piece, sources)))
         names = [key for key, _ in steps], [key for key, _ in observations]
-        check_required(names[0], self.name)
-        check_names([target], *names, self.name)
+        columns.check_required(names[0], self.name)
+        columns.check_names([target], *names, self.name)
         return piece.having(steps=dict(steps), observations=dict(observations))
-
-    def _sources(self, piece: Piece) -> list[Key]:
-        keys = [key for name in self.sources for key in sorted(numbers(piece, [name], "biufc"))]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice:
-            raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
-        if not self.keep and not {*REQUIRED}.isdisjoint(keys):
-            check_required([key for key in piece.batch.steps if key not in keys], self.name)
-        return keys
 
     def _observed(self, piece: Piece, sources: list[Key], target: Key) -> bool:
         """Return True if the sources are observation leaves; a `StepError` where sides are mixed."""
@@ -245,19 +244,18 @@ class Concat(Step):
         return all(observed)
 
     def _joined(self, piece: Piece, sources: list[Key]) -> NDArray[Any]:
-        found = [column(piece, key) for key in sources]
-        parts = [part[:, None] if part.ndim == 1 else part for part in found]
+        found = {join_key(key): column(piece, key) for key in sources}
+        parts = [part[:, None] if part.ndim == 1 else part for part in found.values()]
         if len({part.shape[1:-1] for part in parts}) > 1:
-            told = [
-                f"{join_key(k)} {list(p.shape[1:])}" for k, p in zip(sources, found, strict=True)
-            ]
-            raise StepError(f"Step 'concat' cannot join rows of these shapes: {', '.join(told)}")
+            told = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
+            raise StepError(f"Step 'concat' cannot join rows of these shapes: {told}")
         types = [part.dtype for part in parts]
-        dtype = np.result_type(*([one for one in types if one.kind in "fc"] or types))
-        if dtype.kind in "fc" and not any(one.kind in "fc" for one in types):
-            told = [f"{join_key(k)} {one}" for k, one in zip(sources, types, strict=True)]
+        floats = [one for one in types if one.kind in "fc"]
+        dtype = np.result_type(*(floats or types))
+        if dtype.kind in "fc" and not floats:
+            told = ", ".join(f"{name} {part.dtype}" for name, part in found.items())
             raise StepError(
-                f"Step 'concat' finds no integer type for all of {', '.join(told)}",
+                f"Step 'concat' finds no integer type for all of {told}",
                 hint=f"cast them first: --step cast:{join_key(sources[0])}=float64",
             )
         joined = np.empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)), dtype)
@@ -295,9 +293,9 @@ class Exclude(Step):
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes without these leaves."""
-        kept = {*leaves(piece)}.difference(matching(piece, self.keys))
-        check_required(kept, self.name)
-        return only(piece, kept)
+        kept = {*leaves(piece)}.difference(columns.matching(piece, self.keys))
+        columns.check_required(kept, self.name)
+        return columns.only(piece, kept)
 
 
 @dataclass(frozen=True)
@@ -326,8 +324,10 @@ class Flatten(Step):
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with flat leaves."""
         default = [key for key in leaves(piece) if key[0] in {"observation", "action"}]
-        keys = matching(piece, self.keys) if self.keys else default
-        return changed(piece, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
+        keys = columns.matching(piece, self.keys) if self.keys else default
+        return columns.changed(
+            piece, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        )
 
 
 @dataclass(frozen=True)
@@ -371,16 +371,16 @@ class Rename(Step):
         """Return the episodes with leaves of other names."""
         new: dict[Key, Key] = {}
         for old, name in self.names:
-            beginning = meant(piece, old)
-            for key in below(piece, beginning):
+            beginning = columns.meant(piece, old)
+            for key in columns.below(piece, beginning):
                 if key in new:
                     raise StepError(f"Step 'rename' has two new names for {join_key(key)!r}")
                 new[key] = (*split_key(name), *key[len(beginning) :])
         steps = [(new.get(key, key), c) for key, c in piece.batch.steps.items()]
         observations = [(new.get(key, key), c) for key, c in piece.batch.observations.items()]
         names = [key for key, _ in steps], [key for key, _ in observations]
-        check_required(names[0], self.name)
-        check_names([name for key, name in new.items() if key != name], *names, self.name)
+        columns.check_required(names[0], self.name)
+        columns.check_names([name for key, name in new.items() if key != name], *names, self.name)
         words = {new.get(key, key): words for key, words in piece.words.items()}
         try:
             return piece.having(steps=dict(steps), observations=dict(observations), words=words)
@@ -390,7 +390,7 @@ class Rename(Step):
 
 @dataclass(frozen=True)
 class Select(Step):
-    """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; others go.
+    """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
 
     Action leaves are all kept where none is named. Values and types stay as they are.
 
@@ -412,68 +412,18 @@ class Select(Step):
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with these leaves."""
-        kept = {*matching(piece, self.keys), *REQUIRED}
+        kept = {*columns.matching(piece, self.keys), *REQUIRED}
         if not any(key[0] == "action" for key in kept):
             kept.update(key for key in piece.batch.steps if key[0] == "action")
-        return only(piece, kept)
-
-
-def check_bounds(step: type[Step], low: float | None, high: float | None) -> None:
-    """Raise `UsageError` unless there is a bound, bounds are finite, and `low <= high`."""
-    given = {name: b for name, b in (("low", low), ("high", high)) if b is not None}
-    for name, bound in given.items():
-        check_finite(step, name, bound)
-    if not given or sorted(given.values()) != list(given.values()):
-        raise usage_error(
-            step, f"has low={low}, high={high}; expected one bound or two, low <= high"
-        )
-
-
-def clipped(
-    piece: Piece, key: Key, low: float | None, high: float | None, step: str
-) -> NDArray[Any]:
-    """Return the real numbers of a leaf held within bounds, of the same dtype.
-
-    Raises:
-        StepError: No number of the dtype is within the bounds.
-
-    Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> clipped(toy_piece([1]), ("info", "code"), 2.5, 9.5, "clip").tolist()
-        [[7], [9]]
-    """
-    values = column(piece, key)
-    dtype, least, greatest = values.dtype, -math.inf, math.inf
-    if dtype.kind == "f":
-        most = float(np.finfo(dtype).max)
-        least = least if low is None else min(max(low, -most), most)
-        greatest = greatest if high is None else max(min(high, most), -most)
-    else:
-        info = np.iinfo(dtype)
-        least = info.min if low is None else max(math.ceil(low), info.min)
-        greatest = info.max if high is None else min(math.floor(high), info.max)
-    if least > greatest:
-        raise StepError(
-            f"Step {step!r}: {join_key(key)!r} is {dtype}, and no such number is between "
-            f"{'-inf' if low is None else low} and {'inf' if high is None else high}"
-        )
-    limits = np.array([least, greatest], dtype)
-    return np.asarray(np.clip(values, limits[0], limits[1]))
+        return columns.only(piece, kept)
 
 
 def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
-    """Write numbers or bools into an array of another type, and find what it cannot hold.
+    """Write numbers or bools into an array of another type; return row and value of the first lost.
 
     They are rounded to the nearest number of a floating-point or complex type, where a finite value
     must stay finite; integers and bool must hold the very same value. An imaginary part must not
     be lost.
-
-    Args:
-        values: `[n, …]`.
-        out: Of the same shape; written to.
-
-    Returns:
-        Row and value of the first number that does not fit; None: all fit.
 
     Example:
         >>> out = np.empty(2, np.int64)

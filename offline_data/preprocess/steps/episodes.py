@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from offline_data.errors import UsageError
+from offline_data.errors import StepError, UsageError
 from offline_data.ids import nearest
-from offline_data.preprocess.errors import StepError
 from offline_data.preprocess.steps.base import Selection, episode_columns
 from offline_data.preprocess.steps.expressions import Expression, Text
 from offline_data.preprocess.steps.parse import (
-    check_finite,
-    check_whole,
-    is_number,
+    is_finite,
+    is_whole,
     read_pairs,
     scalar,
     usage_error,
@@ -73,23 +71,18 @@ class Dedupe(Selection):
     def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
         """Return `("number",)` int64 `[E]`, and `("digest",)` uint64 `[E, 2]` of each episode."""
         batch = piece.batch
-        tables = (batch.steps, batch.observations)
         schema = [
             [(key, table[key].dtype.str, table[key].shape[1:]) for key in sorted(table)]
-            for table in tables
+            for table in (batch.steps, batch.observations)
         ]
         start = hashlib.blake2b(repr(schema).encode(), digest_size=16)
-        counts = (batch.transitions, batch.transitions + len(batch.lengths))
-        steps, observations = (_packed(*one) for one in zip(tables, counts, strict=True))
-        stops = np.cumsum(batch.lengths)
-        places = zip(
-            (stops - batch.lengths).tolist(),
-            stops.tolist(),
-            batch.final_observation.tolist(),
-            strict=True,
-        )
-        digests = bytearray()
-        for episode, (begin, stop, final) in enumerate(places):
+        steps = _packed(batch.steps, batch.transitions)
+        observations = _packed(batch.observations, batch.transitions + len(batch.lengths))
+        stops, digests = np.cumsum(batch.lengths), bytearray()
+        begins, finals = (stops - batch.lengths).tolist(), batch.final_observation.tolist()
+        for episode, (begin, stop, final) in enumerate(
+            zip(begins, stops.tolist(), finals, strict=True)
+        ):
             one = start.copy()
             one.update(steps[begin:stop].data)
             one.update(observations[begin + episode : stop + episode + 1].data)
@@ -215,6 +208,7 @@ class Split(Selection):
 
     name: ClassVar[str] = "split"
     example: ClassVar[str] = "split:train,train=0.9,val=0.1,seed=0"
+    by_values = False
 
     part: str
     """Name of the share that is kept."""
@@ -225,7 +219,7 @@ class Split(Selection):
 
     def __post_init__(self) -> None:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
-        if not sizes or not all(is_number(size) and 0 < size <= 1 for size in sizes):
+        if not sizes or not all(is_finite(size) and 0 < size <= 1 for size in sizes):
             raise self._refused("expected shares above 0, at most 1")
         if sum(sizes) > 1 + _ROUNDING or len(set(names)) < len(names):
             raise self._refused("expected shares of different names that sum to 1 or less")
@@ -233,7 +227,7 @@ class Split(Selection):
             near = nearest(self.part, names, 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise self._refused(f"{self.part!r} is none of the shares{meant}")
-        check_whole(type(self), "seed", self.seed, 0)
+        self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -249,11 +243,6 @@ class Split(Selection):
             raise usage_error(cls, "is given seed twice")
         return cls(parts[0], tuple(one for one in values if one[0] != "seed"), *seeds)
 
-    @property
-    def by_values(self) -> bool:
-        """It looks at the number of episodes alone."""
-        return False
-
     def choose(
         self,
         table: Mapping[Key, NDArray[Any]],
@@ -261,7 +250,7 @@ class Split(Selection):
     ) -> NDArray[np.bool_]:
         """Return `[E]` which episodes stay."""
         # Imported here: the buffers bring torch.
-        from offline_data.buffers.views.choosing import split_episodes
+        from offline_data.buffers.views import split_episodes
 
         count = len(table[("length",)])
         try:
@@ -279,7 +268,7 @@ class Split(Selection):
 
 @dataclass(frozen=True)
 class Subsample(Selection):
-    """Keep a part of the episodes, a number of them, or every so many; at least one stays.
+    """Keep a part of the episodes, a number of them, or every n-th; at least one stays.
 
     Which ones are kept at random follows from the seed and the number of episodes there are, and
     is the same on every machine. With one seed, fewer episodes are a part of more, and a fraction
@@ -299,6 +288,7 @@ class Subsample(Selection):
 
     name: ClassVar[str] = "subsample"
     example: ClassVar[str] = "subsample:fraction=0.1,seed=0"
+    by_values = False
 
     fraction: float | None = None
     """Part of the episodes, above 0, at most 1; rounded to whole episodes."""
@@ -310,25 +300,19 @@ class Subsample(Selection):
     """Not negative; `every` does not need it."""
 
     def __post_init__(self) -> None:
-        step, names = type(self), ("fraction", "every", "episodes")
+        names = ("fraction", "every", "episodes")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             told = ", ".join(f"{name}={getattr(self, name)!r}" for name in given) or "none"
-            raise usage_error(step, f"needs one of {', '.join(names)}; found {told}")
+            raise usage_error(type(self), f"needs one of {', '.join(names)}; found {told}")
         if self.fraction is None:
-            check_whole(step, given[0], getattr(self, given[0]), 1)
+            fits = is_whole(getattr(self, given[0]), 1)
+            self._expect(given[0], "a whole number, 1 or more", fits=fits)
         else:
-            check_finite(step, "fraction", self.fraction)
-            if not 0 < self.fraction <= 1:
-                raise usage_error(
-                    step, f"has fraction={self.fraction}; expected a number above 0, at most 1"
-                )
-        check_whole(step, "seed", self.seed, 0)
-
-    @property
-    def by_values(self) -> bool:
-        """It looks at the number of episodes alone."""
-        return False
+            self._expect("fraction", "a finite number", fits=is_finite(self.fraction))
+            fits = 0 < self.fraction <= 1
+            self._expect("fraction", "a number above 0, at most 1", fits=fits)
+        self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
     def choose(
         self,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from offline_data.errors import UsageError
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +55,7 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Or: np.logical_or,
 }
 _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_INNER = (ast.BoolOp, ast.UnaryOp, ast.BinOp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +109,8 @@ class Expression:
                 warnings.simplefilter("ignore")
                 return ast.parse(marked, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            offset = getattr(error, "offset", None) or len(marked) + 1
-            before, rest = (
-                part.replace(_MARK, "") for part in (marked[: offset - 1], marked[offset - 1 :])
-            )
+            at = (getattr(error, "offset", None) or len(marked) + 1) - 1
+            before, rest = (part.replace(_MARK, "") for part in (marked[:at], marked[at:]))
             where = f"after {before.rstrip()!r}" if rest and before.strip() else "as one"
             raise self._refused(f"it cannot be read {where}") from error
 
@@ -165,7 +163,7 @@ class Expression:
             yield from self._names(child, depth + 1)
 
     def _children(self, node: ast.expr) -> Sequence[ast.expr]:
-        if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.BinOp)):
+        if isinstance(node, _INNER):
             return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         if isinstance(node, ast.Call):
             name = source_of(node.func)
@@ -239,8 +237,7 @@ class _Evaluator(ast.NodeVisitor):
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         sides = [node.left, *node.comparators]
-        pairs = zip(node.ops, sides, sides[1:], strict=False)
-        return reduce(np.logical_and, [self._compared(*pair) for pair in pairs])
+        return reduce(np.logical_and, map(self._compared, node.ops, sides, sides[1:]))
 
     def visit_Call(self, node: ast.Call) -> Any:
         values, *more = (np.asarray(self.number(one)) for one in node.args)

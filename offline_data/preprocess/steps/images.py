@@ -1,4 +1,4 @@
-"""Steps for images, `crop grayscale to_chw` (and `resize`), and how they find and read them."""
+"""Steps for images, `crop grayscale resize to_chw`, and how they find and read them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from typing_extensions import Self
 
 from offline_data.episodes.fields import Key, join_key
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced
-from offline_data.preprocess.steps.parse import check_whole, read_arguments, usage_error
+from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
+from offline_data.preprocess.steps.parse import is_whole, read_arguments, usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,9 @@ SIDES: Mapping[Format, tuple[int, int]] = {"hwc": (-3, -2), "chw": (-2, -1), "hw
 CHANNELS: Mapping[Format, int] = {"hwc": -1, "chw": -3}
 """Axis of the channels, where there is one."""
 
+Mode: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
 LEAST_SIDE = 8
 """A side is at least as long; a shorter axis is one of channels or of stacked frames."""
 BLOCK_BYTES = 4 << 20
@@ -40,6 +43,11 @@ _LUMA = (0.299, 0.587, 0.114)
 """Parts of red, green and blue in the luma of ITU-R Recommendation BT.601, section 2.5.1."""
 _LUMA_16 = (19595, 38470, 7471)
 """The same in units of 2^-16, as Pillow's mode `L` has them (`L24` in its `Convert.c`)."""
+
+_SMALL_INTEGERS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16")))
+"""Those that float32 holds exactly."""
+_AT_ONCE = 4
+"""Planes that torch's vector code for bytes takes at once; one at a time is 3 times slower."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +62,10 @@ class Images:
     """Order of the last axes."""
 
     @property
-    def height(self) -> int:
-        """Pixels from top to bottom."""
-        return int(self.values.shape[SIDES[self.format][0]])
-
-    @property
-    def width(self) -> int:
-        """Pixels from left to right."""
-        return int(self.values.shape[SIDES[self.format][1]])
-
-    @property
-    def channels(self) -> int:
-        """Values of a pixel."""
-        axis = CHANNELS.get(self.format)
-        return 1 if axis is None else int(self.values.shape[axis])
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        height, width = (int(self.values.shape[axis]) for axis in SIDES[self.format])
+        return height, width
 
     def __str__(self) -> str:
         return _described(self.key, self.values)
@@ -82,20 +80,21 @@ class ImageStep(Step):
     """Formats it can work with."""
 
     keys: tuple[str, ...]
-    """Leaves, see `images`; none: all that look like images."""
+    """Leaves, or beginnings of keys; none: all that look like images, see `looks_like_images`."""
     format: Format | None
-    """How rows are read; None: by their shape, see `formats_of`."""
+    """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keys, tuple):
+            raise usage_error(type(self), f"has keys={self.keys!r}; expected a tuple of names")
+        self._expect("format", ", ".join(FORMATS), fits=self.format in {None, *FORMATS})
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the images changed."""
         return replaced(piece, {one.key: self.change(one) for one in self.images(piece)})
 
     def change(self, images: Images) -> NDArray[Any]:
-        """Return `[n, …]` new images, a view or a new array.
-
-        Raises:
-            StepError: It cannot be done with images like these.
-        """
+        """Return `[n, …]` new images, a view or a new array; raises `StepError` if it cannot."""
         raise NotImplementedError
 
     def distinct(self, form: Format) -> object:
@@ -119,7 +118,7 @@ class ImageStep(Step):
             named = bool(self.keys) and len(group) == 1
             found = group if named else [key for key in group if self._looks_fit(piece, key)]
             if not found:
-                listed = ", ".join(_described(key, column(piece, key)) for key in group)
+                listed = ", ".join(_described(key, stored(piece, key)) for key in group)
                 raise StepError(
                     f"Step {self.name!r} finds no image for it among {listed}",
                     hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
@@ -127,16 +126,8 @@ class ImageStep(Step):
             chosen.update(found)
         return [self._read(piece, key) for key in every if key in chosen]
 
-    def check_leaves(self) -> None:
-        """Raise `UsageError` if the keys are not a tuple, or the format is unknown."""
-        if not isinstance(self.keys, tuple):
-            raise usage_error(type(self), f"has keys={self.keys!r}; expected a tuple of names")
-        if self.format is not None and self.format not in FORMATS:
-            formats = ", ".join(FORMATS)
-            raise usage_error(type(self), f"has format={self.format}; expected {formats}")
-
     def _looks_fit(self, piece: Piece, key: Key) -> bool:
-        values = column(piece, key)
+        values = stored(piece, key)
         fit = set(formats_of(values.shape[1:])) & set(self.formats)
         return (
             key not in piece.words
@@ -176,6 +167,13 @@ class SizedImageStep(ImageStep):
     width: int | None
     """Pixels from left to right; None: as many as `height`."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("height", 1), ("width", 1), ("top", 0), ("left", 0)):
+            value = getattr(self, name, None)
+            fits = is_whole(value, least) or (value is None and name != "height")
+            self._expect(name, f"a whole number, {least} or more", fits=fits)
+
     @property
     def size(self) -> tuple[int, int]:
         """New height and width."""
@@ -205,7 +203,7 @@ class SizedImageStep(ImageStep):
 
 @dataclass(frozen=True)
 class Crop(SizedImageStep):
-    """Keep `height` x `width` pixels of every image, from the middle unless said; a view.
+    """Keep `height` x `width` pixels of every image (default: its centre); a view.
 
     Where a side has one pixel too many for a middle, one more is cut off at the bottom and on
     the right. Types, values (NaN too) and the order of axes stay; images that are stacked in a row
@@ -227,39 +225,28 @@ class Crop(SizedImageStep):
     example: ClassVar[str] = "crop:height=64,width=64,top=8"
 
     height: int
-    """Pixels from top to bottom."""
     width: int | None = None
-    """Pixels from left to right; None: as many as `height`."""
     top: int | None = None
     """Rows cut off above; None: half of those to be cut off, rounded down."""
     left: int | None = None
     """Columns cut off on the left; None: half of those to be cut off, rounded down."""
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or beginnings of keys; none: all that look like images, see `looks_like_images`."""
     format: Format | None = None
-    """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
-
-    def __post_init__(self) -> None:
-        self.check_leaves()
-        check_whole(Crop, "height", self.height, 1)
-        for name, least in (("width", 1), ("top", 0), ("left", 0)):
-            if getattr(self, name) is not None:
-                check_whole(Crop, name, getattr(self, name), least)
 
     def change(self, images: Images) -> NDArray[Any]:
         """Return the parts, a view of the images."""
-        rows = self._part(images, "height", images.height, self.size[0], self.top)
-        columns = self._part(images, "width", images.width, self.size[1], self.left)
-        if images.format == "hwc":
-            return images.values[..., rows, columns, :]
-        return images.values[..., rows, columns]
-
-    def _part(self, images: Images, what: str, side: int, size: int, first: int | None) -> slice:
-        start = (side - size) // 2 if first is None else first
-        if start < 0 or start + size > side:
-            at = "" if first is None else f" from {first} on"
-            raise StepError(f"Step 'crop': leaf {images} has {what} {side}, not {size}{at}")
-        return slice(start, start + size)
+        parts = []
+        sides = zip(("height", "width"), images.size, self.size, (self.top, self.left), strict=True)
+        for what, side, size, first in sides:
+            start = (side - size) // 2 if first is None else first
+            if start < 0 or start + size > side:
+                at = "" if first is None else f" from {first} on"
+                raise StepError(f"Step 'crop': leaf {images} has {what} {side}, not {size}{at}")
+            parts.append(slice(start, start + size))
+        behind = [slice(None)] if images.format == "hwc" else []
+        index: tuple[Any, ...] = (..., *parts, *behind)
+        part: NDArray[Any] = images.values[index]
+        return part
 
 
 @dataclass(frozen=True)
@@ -293,41 +280,38 @@ class Grayscale(ImageStep):
     formats: ClassVar[tuple[Format, ...]] = ("hwc", "chw")
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or beginnings of keys; none: all that look like images with channels."""
     channels: int = 1
     """1, or 3 that are equal, or 0: no axis of channels."""
     format: Format | None = None
-    """`hwc` or `chw`: how rows are read; None: by their shape, see `formats_of`."""
 
     def __post_init__(self) -> None:
-        self.check_leaves()
-        if type(self.channels) is not int or self.channels not in {0, 1, 3}:
-            raise usage_error(Grayscale, f"has channels={self.channels}; expected 0, 1 or 3")
-        if self.format == "hw":
-            raise usage_error(Grayscale, "has format=hw; expected hwc or chw")
+        super().__post_init__()
+        fits = type(self.channels) is int and self.channels in {0, 1, 3}
+        self._expect("channels", "0, 1 or 3", fits=fits)
+        self._expect("format", "hwc or chw", fits=self.format != "hw")
 
     def change(self, images: Images) -> NDArray[Any]:
         """Return new images; where they are gray already, or `channels` is 3, a view."""
-        if images.values.dtype != np.uint8 and images.values.dtype.kind != "f":
+        values, axis = images.values, CHANNELS[images.format]
+        count = values.shape[axis]
+        if values.dtype != np.uint8 and values.dtype.kind != "f":
             raise StepError(f"Step 'grayscale': leaf {images} is neither uint8 nor float")
-        if images.channels not in {1, 3, 4}:
+        if count not in {1, 3, 4}:
             raise StepError(
-                f"Step 'grayscale': leaf {images} has {images.channels} channels, expected 1, 3 or 4"
+                f"Step 'grayscale': leaf {images} has {count} channels, expected 1, 3 or 4"
             )
-        if images.channels == 4 and self.format is None:
+        if count == 4 and self.format is None:
             raise StepError(
                 f"Step 'grayscale': leaf {images} has four channels: colours with alpha, or frames",
                 hint=f"say format={images.format} if the fourth is alpha, or name other leaves",
             )
-        axis = CHANNELS[images.format]
-        colours = np.moveaxis(images.values, axis, -1)
+        colours = np.moveaxis(values, axis, -1)
         gray = colours[..., 0]
-        if images.channels > 1:
+        if count > 1:
             gray = by_block(colours, gray.shape[1:], gray.dtype, 16 * gray[:1].size, _luma)
         if self.channels == 0:
             return gray
-        gray = np.expand_dims(gray, axis)
-        shape = list(images.values.shape)
+        gray, shape = np.expand_dims(gray, axis), list(values.shape)
         shape[axis] = self.channels
         return gray if self.channels == 1 else np.broadcast_to(gray, shape)
 
@@ -358,16 +342,13 @@ class ToChw(ImageStep):
     example: ClassVar[str] = "to_chw:observation.pixels,scale=true"
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves, or beginnings of keys; none: all that look like images, see `looks_like_images`."""
     scale: bool = False
     """Whether bytes become float32 from 0 to 1."""
     format: Format | None = None
-    """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
 
     def __post_init__(self) -> None:
-        self.check_leaves()
-        if not isinstance(self.scale, bool):
-            raise usage_error(ToChw, f"has scale={self.scale}; expected true or false")
+        super().__post_init__()
+        self._expect("scale", "true or false", fits=isinstance(self.scale, bool))
 
     def change(self, images: Images) -> NDArray[Any]:
         """Return a view, or new float32 images."""
@@ -388,6 +369,74 @@ class ToChw(ImageStep):
         return by_block(moved, moved.shape[1:], np.dtype(np.float32), 0, scaled)
 
 
+@dataclass(frozen=True)
+class Resize(SizedImageStep):
+    """Bring all images to `height` x `width`, whatever their proportions were.
+
+    `bilinear` and `bicubic` smooth before they leave pixels out, as torchvision and TorchRL
+    (`antialias=True`) and Pillow do. Bytes are torch's; bilinear ones are Pillow's give or take 1
+    (2 in some of 100,000), bicubic ones too but where contrasts are so strong that they leave the
+    range of bytes half-way. `area` gives the mean of what each new pixel covers, as OpenCV's
+    `INTER_AREA` in the usual preprocessing of Atari, `nearest` the pixel in its middle, for labels.
+
+    Types, stacked frames and the order of axes stay; integers are rounded. NaN spreads to the new
+    pixels it has a part in. Images that have the size stay as they are. The last bits of floats
+    may depend on the processor.
+
+    Raises:
+        UsageError: A size below 1, a mode or format there is not.
+        StepError: A leaf that is not uint8, of another integer up to 16 bits or float (with
+            `nearest` any type will do); a leaf that is not there or is no image, or whose sides
+            are not clear.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> rows = np.arange(1, 193, dtype=np.uint8).reshape(3, 8, 8)
+        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
+        >>> Resize(2, mode="area").apply(piece).batch.observations["pixels",][0].tolist()
+        [[15, 19], [47, 51]]
+    """
+
+    name: ClassVar[str] = "resize"
+    brings_torch: ClassVar[bool] = True
+    example: ClassVar[str] = "resize:84,observation.pixels,mode=area"
+
+    height: int
+    width: int | None = None
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    mode: Mode = "bilinear"
+    """`bilinear`, `bicubic`, `area` or `nearest`, see `resampled`."""
+    format: Format | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._expect("mode", ", ".join(MODES), fits=self.mode in MODES)
+
+    def change(self, images: Images) -> NDArray[Any]:
+        """Return new images; those of this size as they are."""
+        dtype = images.values.dtype
+        if self.mode != "nearest" and not (dtype.kind == "f" or dtype in _SMALL_INTEGERS):
+            raise StepError(
+                f"Step 'resize': leaf {images} has a type that cannot be interpolated; expected "
+                "uint8, other integers of up to 16 bits, or floats",
+                hint="mode=nearest takes any type",
+            )
+        if images.size == self.size:
+            return images.values
+        shape = list(images.values.shape[1:])
+        for axis, side in zip(SIDES[images.format], self.size, strict=True):
+            shape[axis] = side
+
+        def fill(values: NDArray[Any], out: NDArray[Any]) -> None:
+            out[...] = resampled(values, images.format, self.size, self.mode)
+
+        # Four arrays, each with the longer of both heights and of both widths.
+        height, width = map(max, images.size, self.size)
+        stacked = images.values[:1].size // (images.size[0] * images.size[1])
+        row_bytes = 4 * stacked * height * width * _working_type(dtype, self.mode).itemsize
+        return by_block(images.values, tuple(shape), dtype, row_bytes, fill)
+
+
 def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:
     """Return the formats that a row of this shape may have; none: it is no image.
 
@@ -401,15 +450,15 @@ def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:
     """
     if 0 in shape:
         return ()
-    last = shape[-3:]
-    sides = tuple(size >= LEAST_SIDE for size in last)
-    if sides == (True, True):
-        return ("hw",)
-    if sides == (True, True, False):
-        return ("hwc",)
+    sides = tuple(size >= LEAST_SIDE for size in shape[-3:])
     if sides == (False, True, True):
-        return ("chw",) if last[0] in {1, 3} else ("chw", "hw")
-    return FORMATS if sides == (True, True, True) else ()
+        return ("chw",) if shape[-3] in {1, 3} else ("chw", "hw")
+    known: dict[tuple[bool, ...], tuple[Format, ...]] = {
+        (True, True): ("hw",),
+        (True, True, False): ("hwc",),
+        (True, True, True): FORMATS,
+    }
+    return known.get(sides, ())
 
 
 def looks_like_images(values: NDArray[Any]) -> bool:
@@ -437,7 +486,7 @@ def by_block(
     row_bytes: int,
     fill: Callable[[NDArray[Any], NDArray[Any]], None],
 ) -> NDArray[Any]:
-    """Make a new column of rows from those of `values`, a few at a time.
+    """Make a new column `[n, *shape]` of rows from those of `values`, a few at a time.
 
     Args:
         values: `[n, …]`.
@@ -446,16 +495,47 @@ def by_block(
         row_bytes: Working memory of `fill` for a row, besides the two columns; a block takes
             4 MiB, or the memory of a single row.
         fill: Given a block of rows and that of the result, it fills the second.
-
-    Example:
-        >>> by_block(np.arange(3), (), np.dtype(int), 8, lambda x, out: np.copyto(out, -x)).tolist()
-        [0, -1, -2]
     """
     result = np.empty((len(values), *shape), dtype)
     rows = max(1, BLOCK_BYTES // max(1, row_bytes))
     for start in range(0, len(values), rows):
         fill(values[start : start + rows], result[start : start + rows])
     return result
+
+
+def resampled(
+    values: NDArray[Any], form: Format, size: tuple[int, int], mode: Mode
+) -> NDArray[Any]:
+    """Return images `[…]` of the height and width `size`, of the same type, each plane on its own.
+
+    Pixel `i` of `n` covers `i / n` to `(i + 1) / n` of its side, before and after. `area` gives
+    the mean of what a new pixel covers, `nearest` the pixel at its middle, `bilinear` and
+    `bicubic` what torch's `interpolate` gives with `antialias=True`. Integers are rounded and
+    held within their type.
+
+    Example:
+        >>> resampled(np.array([[10, 20, 60, 70]], np.uint8), "hw", (1, 2), "area").tolist()
+        [[15, 65]]
+    """
+    if mode == "nearest":
+        for axis, new in zip(SIDES[form], size, strict=True):
+            middle = (2 * np.arange(new) + 1) * values.shape[axis] // (2 * new)
+            values = values.take(middle, axis)
+        return values
+    if mode == "area":
+        return _as_type(_means(values, form, size), values)
+    if values.dtype == np.uint8 and form == "hwc" and values.shape[-1] in {3, 4}:
+        # As they lie: the same as plane by plane, twice as fast.
+        frames = np.array(values, order="C").reshape(-1, *values.shape[-3:])
+        made = np.moveaxis(_interpolated(np.moveaxis(frames, -1, 1), size, mode), 1, -1)
+        return np.asarray(made.reshape(*values.shape[:-3], *size, values.shape[-1]))
+    planes = np.moveaxis(values, -1, -3) if form == "hwc" else values
+    sides, count = planes.shape[-2:], int(np.prod(planes.shape[:-2]))
+    four = np.zeros((-(-count // _AT_ONCE), _AT_ONCE, *sides), _working_type(planes.dtype, mode))
+    four.reshape(-1, *sides)[:count].reshape(planes.shape)[...] = planes
+    flat = _interpolated(four, size, mode).reshape(-1, *size)[:count]
+    made = _as_type(flat.reshape(*planes.shape[:-2], *size), values)
+    return np.moveaxis(made, -3, -1) if form == "hwc" else made
 
 
 def _described(key: Key, values: NDArray[Any]) -> str:
@@ -475,3 +555,65 @@ def _luma(colours: NDArray[Any], out: NDArray[Any]) -> None:
         out[...] = sum(
             np.multiply(p, part, dtype=exact) for p, part in zip(planes, _LUMA, strict=True)
         )
+
+
+def _working_type(dtype: np.dtype[Any], mode: Mode) -> np.dtype[Any]:
+    """Return the type of the numbers on the way."""
+    if mode == "nearest" or (dtype == np.uint8 and mode != "area"):
+        return dtype
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> NDArray[Any]:
+    import torch
+    from torch.nn.functional import interpolate
+
+    made = interpolate(torch.from_numpy(frames), size=size, mode=mode, antialias=True)
+    return np.asarray(made.numpy())
+
+
+def _as_type(made: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    if made.dtype == values.dtype or values.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # beyond float16 is infinite
+            return made.astype(values.dtype, copy=False)
+    within = np.iinfo(values.dtype)
+    return np.clip(np.floor(made + 0.5), within.min, within.max).astype(values.dtype)
+
+
+def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray[Any]:
+    values = values.astype(_working_type(values.dtype, "area"))
+    for axis, new in zip(SIDES[form], size, strict=True):
+        ahead, old, behind = values.shape[:axis], values.shape[axis], values.shape[axis:][1:]
+        flat = values.reshape(-1, old, int(np.prod(behind)))
+        with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
+            values = _means_along(flat, new).reshape(*ahead, new, *behind)
+    return values
+
+
+def _means_along(values: NDArray[Any], new: int) -> NDArray[Any]:
+    """Return `[m, new · k]` means of `[m, old, k]`: long rows, that numpy multiplies at speed."""
+    covered, parts = _covered(values.shape[1], new)
+    weights = np.repeat(parts.astype(values.dtype), values.shape[2], axis=1)
+    shape = len(values), weights.shape[1]
+    total: NDArray[Any] = values.take(covered[0], 1).reshape(shape) * weights[0]
+    for pixels, weight in zip(covered[1:], weights[1:], strict=True):
+        part = values.take(pixels, 1).reshape(shape)
+        part *= weight
+        total += part
+    return total
+
+
+def _covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return `[K, new]` the old pixels that each new one covers, and what part of it each makes.
+
+    A side is counted in units in which an old pixel is `new` long and a new one `old`. A new pixel
+    that covers fewer than `K` has its last one several times, with as much less of it: a part of 0
+    would make NaN of infinity.
+    """
+    start = np.arange(new) * old
+    first, last = start // new, (start + old - 1) // new
+    most = int((last - first).max()) + 1
+    pixels = np.minimum(first + np.arange(most)[:, None], last)
+    length = np.minimum(start + old, (pixels + 1) * new) - np.maximum(start, pixels * new)
+    times = np.where(pixels == last, most - (last - first), 1)
+    return pixels, length / (times * old)

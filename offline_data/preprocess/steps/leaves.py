@@ -18,9 +18,8 @@ from offline_data.episodes.fields import (
     next_of,
     split_key,
 )
-from offline_data.errors import FormatError
+from offline_data.errors import FormatError, StepError
 from offline_data.ids import nearest
-from offline_data.preprocess.errors import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -77,23 +76,20 @@ def numbers(piece: Piece, names: Iterable[str], wanted: str = "iuf") -> list[Key
     """
     found = set()
     for name in (names,) if isinstance(names, str) else names:
-        keys = matching(piece, [name])
-        fit = [k for k in keys if k not in piece.words and column(piece, k).dtype.kind in wanted]
+        kinds = {
+            key: "text" if key in piece.words else str(stored(piece, key).dtype)
+            for key in matching(piece, [name])
+        }
+        fit = {k for k, kind in kinds.items() if kind != "text" and np.dtype(kind).kind in wanted}
         if not fit:
-            kinds = ["text" if k in piece.words else str(column(piece, k).dtype) for k in keys]
-            told = ", ".join(
-                f"{join_key(k)} is {kind}" for k, kind in zip(keys, kinds, strict=True)
-            )
+            told = ", ".join(f"{join_key(key)} is {kind}" for key, kind in kinds.items())
             raise StepError(f"{name!r} means no leaf of numbers that this can be done on: {told}")
-        found.update(fit)
+        found |= fit
     return [key for key in leaves(piece) if key in found]
 
 
 def meant(piece: Piece, name: str) -> Key:
-    """Return the key, or the beginning of keys, that a name stands for.
-
-    Raises:
-        StepError: No column is called so; the hint has the nearest.
+    """Return the key, or the beginning of keys, that a name stands for; see `matching`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -130,7 +126,12 @@ def leaves(piece: Piece) -> list[Key]:
 
 
 def column(piece: Piece, key: Key) -> NDArray[Any]:
-    """Return one column, `[N, …]` of steps or `[N + E, …]` of observations."""
+    """Return one column, `[N, …]` of steps or `[N + E, …]` of observations; images decoded."""
+    return np.asarray(stored(piece, key))
+
+
+def stored(piece: Piece, key: Key) -> NDArray[Any]:
+    """Return one column as it is stored: it may be an `EncodedColumn`."""
     batch = piece.batch
     return batch.observations[key] if key in batch.observations else batch.steps[key]
 
@@ -138,13 +139,7 @@ def column(piece: Piece, key: Key) -> NDArray[Any]:
 def changed(
     piece: Piece, keys: Iterable[Key], change: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> Piece:
-    """Return the piece with `change` done to some columns, steps' and observations'.
-
-    Args:
-        piece: The episodes.
-        keys: Columns, as `matching` returns them.
-        change: From `[n, …]` to a new array of as many rows; called once a column.
-    """
+    """Return the piece with `change` done to some columns: `[n, …]` to new ones of as many rows."""
     return replaced(piece, {key: change(column(piece, key)) for key in keys})
 
 
@@ -184,15 +179,7 @@ def place(piece: Piece, key: Key, row: int) -> str:
 
 
 def check_required(steps: Collection[Key], step: str) -> None:
-    """Check that a step leaves what every dataset has.
-
-    Args:
-        steps: Keys of the step columns there would be.
-        step: Name of the step, for the message.
-
-    Raises:
-        StepError: Reward, a flag, or every action leaf would be missing; says which.
-    """
+    """Raise `StepError` unless a step leaves reward, flags and an action among the step columns."""
     missing = [join_key(key) for key in REQUIRED if key not in steps]
     if not any(key[0] == "action" for key in steps):
         missing.insert(0, "action")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import reduce
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from offline_data.episodes.fields import REWARD, Key, join_key
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import MeasuredStep
 from offline_data.preprocess.steps.leaves import (
     column,
@@ -20,7 +20,7 @@ from offline_data.preprocess.steps.leaves import (
     replaced,
     without_overflow,
 )
-from offline_data.preprocess.steps.parse import check_finite, usage_error
+from offline_data.preprocess.steps.parse import is_finite, usage_error
 from offline_data.store.statistics import Moments, item_moments
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Normalize(MeasuredStep):
     shape of a row, and how many values were `not_finite`."""
 
     def __post_init__(self) -> None:
-        check_finite(type(self), "eps", self.eps)
+        self._expect("eps", "a finite number", fits=is_finite(self.eps))
         if self.eps < 0 or not isinstance(self.std, bool) or not self.keys:
             raise usage_error(
                 type(self),
@@ -109,11 +109,13 @@ class Normalize(MeasuredStep):
         """Return the step with the statistics of all that was measured, merged in order."""
         if not measures:
             raise StepError("Step 'normalize' has no episode to take statistics of")
-        keys = measures[0].keys()
-        found = {key: reduce(Moments.merge, [one[key] for one in measures]) for key in keys}
-        return replace(
-            self, learnt={join_key(key): self._checked(key, one) for key, one in found.items()}
-        )
+        learnt = {}
+        for key in measures[0]:
+            found = reduce(Moments.merge, [one[key] for one in measures])
+            self._check(f"Step 'normalize': {join_key(key)!r}", found)
+            figures = {"mean": found.mean.tolist(), "std": found.std.tolist()}
+            learnt[join_key(key)] = {**figures, "not_finite": found.not_finite}
+        return replace(self, learnt=learnt)
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaves normalized.
@@ -124,10 +126,13 @@ class Normalize(MeasuredStep):
         """
         if self.learnt is None:
             raise self._unmeasured()
-        absent = [join_key(key) for key in self._scales if key not in leaves(piece)]
-        if absent:
-            raise StepError(f"Step 'normalize' has statistics of {absent[0]!r}, which is not there")
-        return replaced(piece, {key: self._scaled(piece, key) for key in self._scales})
+        made = {}
+        for name in self.learnt:
+            key = tuple(name.split("/"))
+            if key not in leaves(piece):
+                raise StepError(f"Step 'normalize' has statistics of {name!r}, which is not there")
+            made[key] = self._scaled(piece, key, self.learnt[name])
+        return replaced(piece, made)
 
     def state(self) -> dict[str, Any]:
         """Return the statistics: `{"leaves": {"observation/position": {"mean": …}}}`."""
@@ -155,9 +160,9 @@ class Normalize(MeasuredStep):
         }
         return [key for key in leaves(piece) if key in wanted]
 
-    def _checked(self, key: Key, found: Moments) -> dict[str, Any]:
-        """Return the statistics of one leaf as JSON values."""
-        leaf, std = f"Step 'normalize': {join_key(key)!r}", found.std
+    def _check(self, leaf: str, found: Moments) -> None:
+        """Raise `StepError` where values cannot be normalized by these statistics."""
+        std = found.std
         if not found.count.all():
             raise StepError(
                 f"{leaf} has {int((found.count == 0).sum())} of {found.count.size} numbers of a "
@@ -175,24 +180,11 @@ class Normalize(MeasuredStep):
                 "change, and eps=0: that would divide by 0",
                 hint="give eps above 0, for example eps=1e-3",
             )
-        return {
-            "mean": found.mean.tolist(),
-            "std": std.tolist(),
-            "not_finite": found.not_finite,
-        }
 
-    @cached_property
-    def _scales(self) -> dict[Key, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Mean and standard deviation of each leaf, in the shape of a row."""
-        return {
-            tuple(key.split("/")): (np.asarray(one["mean"], "f8"), np.asarray(one["std"], "f8"))
-            for key, one in (self.learnt or {}).items()
-        }
-
-    def _scaled(self, piece: Piece, key: Key) -> NDArray[Any]:
+    def _scaled(self, piece: Piece, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
         values = column(piece, key)
         wide = np.result_type(values.dtype, np.float32)
-        mean, std = (one.astype(wide) for one in self._scales[key])
+        mean, std = (np.asarray(learnt[name], "f8").astype(wide) for name in ("mean", "std"))
         dtype = values.dtype if values.dtype.kind == "f" else np.float32
 
         def scale(values: NDArray[Any]) -> NDArray[Any]:
@@ -202,19 +194,6 @@ class Normalize(MeasuredStep):
             return result.astype(dtype, copy=False)
 
         return without_overflow(piece, key, values, scale, self.name)
-
-
-class Returns(NamedTuple):
-    """What is known of the returns of some episodes; they are undiscounted, in float64."""
-
-    low: float
-    """Least finite return; infinite where there is none."""
-    high: float
-    """Greatest finite return; negative infinite where there is none."""
-    finite: int
-    """Episodes whose return is finite."""
-    not_finite: int
-    """Episodes whose return is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -253,30 +232,25 @@ class NormalizeReturn(MeasuredStep):
     """`minimum` and `maximum` of the finite returns, and how many were `not_finite`."""
 
     def __post_init__(self) -> None:
-        check_finite(type(self), "scale", self.scale)
-        if self.scale <= 0:
-            raise usage_error(type(self), f"has scale={self.scale}; expected a number above 0")
+        self._expect("scale", "a finite number", fits=is_finite(self.scale))
+        self._expect("scale", "a number above 0", fits=self.scale > 0)
 
     def settled(self, probe: Piece) -> Self:  # noqa: ARG002 - every dataset has rewards
         """Return the step as it is."""
         return self
 
-    def measure(self, piece: Piece) -> Returns:
-        """Return the least and the greatest return of some episodes."""
+    def measure(self, piece: Piece) -> tuple[float, float, int, int]:
+        """Return least and greatest finite return of some episodes; how many are and are not."""
         returns = piece.batch.returns
         finite = returns[np.isfinite(returns)]
-        return Returns(
-            float(finite.min(initial=inf)),
-            float(finite.max(initial=-inf)),
-            len(finite),
-            len(returns) - len(finite),
-        )
+        low, high = float(finite.min(initial=inf)), float(finite.max(initial=-inf))
+        return low, high, len(finite), len(returns) - len(finite)
 
-    def fitted(self, measures: Sequence[Returns]) -> Self:
+    def fitted(self, measures: Sequence[tuple[float, float, int, int]]) -> Self:
         """Return the step with the least and the greatest return of all episodes."""
-        low = min((one.low for one in measures), default=inf)
-        high = max((one.high for one in measures), default=-inf)
-        finite, missing = (sum(one[i] for one in measures) for i in (2, 3))
+        low = min((one[0] for one in measures), default=inf)
+        high = max((one[1] for one in measures), default=-inf)
+        finite, missing = (sum(int(one[i]) for one in measures) for i in (2, 3))
         if not 0 < high - low < inf:
             found = f"all {finite} finite returns are {low}" if finite else "no return is finite"
             raise StepError(
@@ -301,9 +275,8 @@ class NormalizeReturn(MeasuredStep):
             product: NDArray[Any] = np.multiply(values, factor, dtype=np.float64)
             return product.astype(dtype, copy=False)
 
-        return replaced(
-            piece, {REWARD: without_overflow(piece, REWARD, rewards, scaled, self.name)}
-        )
+        made = without_overflow(piece, REWARD, rewards, scaled, self.name)
+        return replaced(piece, {REWARD: made})
 
     def state(self) -> dict[str, Any]:
         """Return what was measured, as in `learnt`."""
@@ -316,7 +289,5 @@ class NormalizeReturn(MeasuredStep):
     def notes(self) -> tuple[str, ...]:
         """Return how many episodes did not count."""
         missing = (self.learnt or {}).get("not_finite")
-        if not missing:
-            return ()
         told = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
-        return (f"{told}, and are not in the range of returns",)
+        return (f"{told}, and are not in the range of returns",) if missing else ()

@@ -46,7 +46,7 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
     many = [one.name for one in known if one.name not in named]
     found: dict[str, Any] = {}
     unnamed: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in _parts(text):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name in many:
             unnamed.append(value if equals else part)
@@ -72,18 +72,9 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
 
 
 def read_pairs(step: type[Any], text: str) -> tuple[tuple[str, str], ...]:
-    """Read `k=v,k=v` where the names are the user's own.
-
-    Raises:
-        UsageError: Nothing, or a part that is not a pair.
-
-    Example:
-        >>> from offline_data.preprocess.steps.columns import Rename
-        >>> read_pairs(Rename, "a=b, c=d")
-        (('a', 'b'), ('c', 'd'))
-    """
+    """Read `k=v,k=v` where the names are the user's own; raises `UsageError` where there is none."""
     pairs = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in _parts(text):
         name, _, value = (word.strip() for word in part.partition("="))
         if not name or not value or "=" in value:
             raise usage_error(step, f"takes pairs like a=b, and {part!r} is none")
@@ -104,42 +95,30 @@ def scalar(text: str) -> Any:
         value = json.loads(text)
     except ValueError:
         return text
-    if isinstance(value, float) and not math.isfinite(value):
-        return text
-    return text if isinstance(value, (str, list, dict)) else value
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    return text if is_infinite or isinstance(value, (str, list, dict)) else value
 
 
 def usage_error(step: type[Any], what: str) -> UsageError:
-    """Return an error that says what is wrong with the arguments of a step.
-
-    The hint shows its example, quoted for the shell.
-
-    Example:
-        >>> from offline_data.preprocess.steps.columns import Clip
-        >>> error = usage_error(Clip, "has no bound")
-        >>> error.message, error.hint
-        ("Step 'clip' has no bound", 'for example --step clip:action,low=-1,high=1')
-    """
+    """Return an error in the arguments of a step; the hint is its example, quoted for the shell."""
     example = getattr(step, "example", None)
     hint = f"for example --step {shlex.quote(example)}" if example else None
     return UsageError(f"Step {step.name!r} {what}", hint=hint)
 
 
-def is_number(value: object) -> bool:
-    """Return True if a value is an int or a float, and not a bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_finite(value: object) -> bool:
+    """Return True if a value is an int or a float that float64 holds, and not a bool."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
-def check_finite(step: type[Any], name: str, value: Any) -> None:
-    """Raise `UsageError` unless a parameter is a finite number."""
-    if not is_number(value) or not abs(value) <= sys.float_info.max:
-        raise usage_error(step, f"has {name}={value!r}; expected a finite number")
+def is_whole(value: object, least: int) -> bool:
+    """Return True if a value is an int, not a bool, and `least` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def check_whole(step: type[Any], name: str, value: Any, least: int) -> None:
-    """Raise `UsageError` unless a parameter is a whole number, `least` or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise usage_error(step, f"has {name}={value}; expected a whole number, {least} or more")
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
 
 
 def _value(step: type[Any], one: Field[Any], text: str) -> Any:

@@ -20,7 +20,9 @@ _BUILT_IN = {
     "clip": "columns:Clip",
     "concat": "columns:Concat",
     "crop": "images:Crop",
+    "decode": "encoded:Decode",
     "dedupe": "episodes:Dedupe",
+    "encode": "encoded:Encode",
     "exclude": "columns:Exclude",
     "filter": "episodes:Filter",
     "flatten": "columns:Flatten",
@@ -28,7 +30,7 @@ _BUILT_IN = {
     "normalize": "normalize:Normalize",
     "normalize_return": "normalize:NormalizeReturn",
     "rename": "columns:Rename",
-    "resize": "resize:Resize",
+    "resize": "images:Resize",
     "return_to_go": "rewards:ReturnToGo",
     "reward_clip": "rewards:RewardClip",
     "reward_scale": "rewards:RewardScale",
@@ -78,10 +80,6 @@ def step_class(name: str) -> type[Step]:
     Raises:
         NotFoundError: No such step; the hint offers the nearest names.
         MissingDependencyError: Its module needs a package that is not installed.
-
-    Example:
-        >>> step_class("clip").name
-        'clip'
     """
     if name in _BUILT_IN:
         module, _, cls = _BUILT_IN[name].partition(":")
@@ -103,11 +101,7 @@ def step_class(name: str) -> type[Step]:
 
 
 def parse_step(text: str) -> Step:
-    """Read `NAME` or `NAME:ARGUMENTS`.
-
-    Raises:
-        NotFoundError: See `step_class`.
-        UsageError: See `Step.parse`.
+    """Read `NAME` or `NAME:ARGUMENTS`; raises what `step_class` and `Step.parse` raise.
 
     Example:
         >>> parse_step("clip:action,low=-1")

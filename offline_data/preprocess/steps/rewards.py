@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from offline_data.episodes.fields import REWARD, split_key
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.columns import check_bounds, clipped
+from offline_data.preprocess.steps.columns import Clip
 from offline_data.preprocess.steps.leaves import (
     check_names,
     column,
-    numbers,
     overflow,
     replaced,
     without_overflow,
 )
-from offline_data.preprocess.steps.parse import check_finite, usage_error
+from offline_data.preprocess.steps.parse import is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +31,7 @@ _LEAST = 5e-324
 
 
 @dataclass(frozen=True)
-class RewardClip(Step):
+class RewardClip(Clip):
     """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
 
     Raises:
@@ -48,23 +47,14 @@ class RewardClip(Step):
     name: ClassVar[str] = "reward_clip"
     example: ClassVar[str] = "reward_clip:low=-1,high=1"
 
-    low: float | None = None
-    """Least reward; None: no bound."""
-    high: float | None = None
-    """Greatest reward; None: no bound."""
-
-    def __post_init__(self) -> None:
-        check_bounds(type(self), self.low, self.high)
-
-    def apply(self, piece: Piece) -> Piece:
-        """Return the episodes with clipped rewards."""
-        numbers(piece, ["next/reward"])
-        return replaced(piece, {REWARD: clipped(piece, REWARD, self.low, self.high, self.name)})
+    keys: tuple[str, ...] = field(
+        default=("next/reward",), init=False, repr=False, metadata={"state": True}
+    )
 
 
 @dataclass(frozen=True)
 class RewardScale(Step):
-    """Multiply the reward: `reward · scale`, reckoned in the reward's type and of that type.
+    """Multiply the reward: `reward · scale`, computed and stored in the reward's type.
 
     A reward of integers stays so where `scale` is whole, and else becomes float32, as one of bools
     always does. NaN stays NaN; infinite rewards stay infinite, but times 0 become NaN.
@@ -86,7 +76,7 @@ class RewardScale(Step):
     """Factor of every reward."""
 
     def __post_init__(self) -> None:
-        check_finite(type(self), "scale", self.scale)
+        self._expect("scale", "a finite number", fits=is_finite(self.scale))
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with scaled rewards."""
@@ -95,7 +85,7 @@ class RewardScale(Step):
 
 @dataclass(frozen=True)
 class RewardShift(Step):
-    """Add to the reward: `reward + shift`, reckoned in the reward's type and of that type.
+    """Add to the reward: `reward + shift`, computed and stored in the reward's type.
 
     With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
     A reward of integers stays so where `shift` is whole, and else becomes float32, as one of bools
@@ -118,7 +108,7 @@ class RewardShift(Step):
     """Number added to every reward."""
 
     def __post_init__(self) -> None:
-        check_finite(type(self), "shift", self.shift)
+        self._expect("shift", "a finite number", fits=is_finite(self.shift))
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with shifted rewards."""
@@ -158,9 +148,8 @@ class ReturnToGo(Step):
     """Where the leaf is put, `/` or `.` between the parts of a nested key."""
 
     def __post_init__(self) -> None:
-        check_finite(type(self), "gamma", self.gamma)
-        if not 0 <= self.gamma <= 1:
-            raise usage_error(type(self), f"has gamma={self.gamma}; expected a number from 0 to 1")
+        self._expect("gamma", "a finite number", fits=is_finite(self.gamma))
+        self._expect("gamma", "a number from 0 to 1", fits=0 <= self.gamma <= 1)
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaf added."""
@@ -181,19 +170,11 @@ class ReturnToGo(Step):
 
 
 def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) -> NDArray[Any]:
-    """Add up, for each row, rewards from it to the end of its episode.
+    """Add up, in place, for each row of float64 `[N, …]`, rewards from it to its episode's end.
 
     By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`. Each pass takes
     all rows at once, and there are as many as the longest episode has binary digits. The sum of a
     row, and the order in which it is added up, depend on its own episode alone.
-
-    Args:
-        rewards: float64 `[N, …]`, episodes laid end to end; written to.
-        lengths: `[E]` rows of each.
-        gamma: Discount of one row.
-
-    Returns:
-        `rewards`, with the sums in place.
 
     Example:
         >>> discounted(np.array([1.0, 2, 4, 8]), np.array([3, 1]), 0.5).tolist()
@@ -215,14 +196,7 @@ def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) 
 def _with_reward(
     piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
 ) -> Piece:
-    """Return the episodes with `operation(reward, number)` as the reward, in the reward's type.
-
-    A reward of integers stays so where `number` is whole, and else becomes float32, as one of
-    bools always does.
-
-    Raises:
-        StepError: A result is infinite or does not fit the type; names the row.
-    """
+    """Return the episodes with `operation(reward, number)`; see `RewardScale` for its type."""
     reward = column(piece, REWARD)
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)

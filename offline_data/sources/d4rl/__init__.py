@@ -1,5 +1,232 @@
-"""D4RL's published HDF5 files, all 179 ids, without the d4rl package."""
+"""D4RL: flat HDF5 files of the 2020 benchmark, all 179 ids, read without the d4rl package."""
 
-from offline_data.sources.d4rl.adapter import D4RL
+from __future__ import annotations
 
-__all__ = ["D4RL"]
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offline_data.episodes.cut import lengths_of
+from offline_data.episodes.fields import check_key
+from offline_data.errors import NotFoundError, OfflineDataError
+from offline_data.ids import nearest
+from offline_data.readers.flat_hdf5 import (
+    FlatEpisodes,
+    FlatFormat,
+    NextColumn,
+    compare_next,
+    has_columns,
+    inspect,
+)
+from offline_data.readers.hdf5 import MAGIC, open_hdf5
+from offline_data.sources.base import CatalogEntry, Part, Release, RemoteFile, Source, SourceInfo
+from offline_data.sources.d4rl.catalog import Listed, listed
+from offline_data.sources.d4rl.episode_ends import EndRule, end_notes, episode_ends
+from offline_data.sources.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.config import Settings
+    from offline_data.episodes import EpisodeBatch, Key
+    from offline_data.readers.flat_hdf5 import FlatFile
+
+UNVERSIONED = "unversioned"
+"""The only revision: the host publishes neither versions nor digests."""
+
+CITATION = (
+    "Justin Fu, Aviral Kumar, Ofir Nachum, George Tucker, Sergey Levine: D4RL: Datasets for Deep "
+    "Data-Driven Reinforcement Learning, 2020, arXiv:2004.07219"
+)
+
+
+def leaf_of(name: str) -> Key:
+    """Return the step leaf of a column that is kept as it is: `infos/…`, and others with N rows.
+
+    It holds what is known in the same row as the observation, before the action, and has no
+    version after it: the row after the last action is not in the file.
+
+    Raises:
+        FormatError: A part of the name cannot be a file name.
+
+    Example:
+        >>> leaf_of("infos/qpos"), leaf_of("infos"), leaf_of("costs")
+        (('info', 'qpos'), ('info', 'demo'), ('extra', 'costs'))
+    """
+    if name == "infos":  # kitchen: the number of the demonstration
+        return "info", "demo"
+    group, _, rest = name.partition("/")
+    return check_key(
+        ("info", *rest.split("/")) if group == "infos" else ("extra", *name.split("/"))
+    )
+
+
+FORMAT = FlatFormat(
+    "D4RL",
+    leaf_of,
+    pieces="virtual/",
+    metadata="metadata/",
+    dropped_metadata="belongs to the recording policy and has no value per row; the raw file has "
+    "it (`--keep-raw` keeps that)",
+    foreign={"episode_terminals": "d3rlpy"},
+)
+"""Columns as `FlatFormat` names them; in the chunked variant they lie in `virtual/0/…`, …"""
+
+
+class D4RL(Source):
+    """The sets of D4RL's own tables, and files of the user's in their format."""
+
+    name = "d4rl"
+    title = "D4RL: locomotion, mazes, hands, kitchen, driving and traffic (flat HDF5)"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the published sets; their sizes are not published, and no set was ever added."""
+        return [CatalogEntry(x.name, summary=x.summary, notes=x.notes) for x in listed().values()]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
+        """Find a published set in the catalogue; needs no network.
+
+        Raises:
+            NotFoundError: No such set, with the nearest names; or a revision.
+        """
+        if name not in listed():
+            near = nearest(name, listed())
+            raise NotFoundError(
+                f"There is no d4rl:{name}",
+                hint=f"did you mean {' or '.join(f'd4rl:{one}' for one in near)}?"
+                if near
+                else "`offline-data list d4rl` lists all",
+            )
+        if revision not in {None, UNVERSIONED}:
+            raise NotFoundError(
+                f"There is no d4rl:{name}@{revision}: D4RL files have no revisions",
+                hint=f"ask for d4rl:{name}",
+            )
+        found = listed()[name]
+        urls = (found.url, found.url.replace("http://", "https://", 1))
+        return Release(name, UNVERSIONED, (RemoteFile(found.file, urls, magic=MAGIC),))
+
+    def accepts(self, path: Path) -> bool:
+        """Return True if `path` is an HDF5 file with the columns of D4RL."""
+        if not path.is_file():
+            return False
+        try:
+            with open_hdf5(path) as file:
+                return has_columns(file, FORMAT)
+        except OfflineDataError:
+            return False
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a file of the user's.
+
+        Raises:
+            FormatError: It is not a D4RL file.
+            NotFoundError, AccessError: There is no such file, or it may not be read.
+        """
+        with open_hdf5(path) as file:
+            inspect(file, path, FORMAT)
+        return Release(name, fingerprint(path, [path]), local=path)
+
+    def open(self, release: Release, raw: Path) -> D4RLEpisodes:
+        """Open the file: its flags are read, and its next observations compared with the following.
+
+        A file of the user's own that has the name of a published one is cut by that one's rule,
+        and a note says so.
+
+        Raises:
+            FormatError: It is not a D4RL file, or nothing marks the ends of its episodes.
+        """
+        path = raw / release.files[0].path if release.files and raw.is_dir() else raw
+        published = None if release.local else listed().get(release.name)
+        known = published or next((x for x in listed().values() if x.file == path.name), None)
+        notes = known.notes if known else ()
+        if known and not published:
+            said = f"The file has the name of d4rl:{known.name}, and was cut as that is."
+            notes = (said, *notes)
+        with open_hdf5(path) as file:
+            flat = inspect(file, path, FORMAT)
+            terminals, timeouts, odd = flat.all_flags(file)
+            rule = known.rule if known else EndRule()
+            ends, applied = episode_ends(rule, terminals, timeouts, str(path))
+            demonstrations = _demonstrations(flat, file, ends)
+            after = None
+            if flat.has_next:
+                after = compare_next(flat, file, ends, keep_episodes=release.keep_episodes)
+                ends = ends if after.explicit else ends | after.jumps
+        lengths = lengths_of(ends)
+        info = SourceInfo(
+            transitions=flat.rows,
+            episodes=len(lengths),
+            environment={"id": published.name, "max_episode_steps": published.rule.horizon}
+            if published
+            else {},
+            about=_about(published, flat),
+            licence="CC-BY-4.0" if published else None,
+            citation=CITATION if published else None,
+            notes=(*notes, *end_notes(ends, applied), *odd, *demonstrations, _final_note(after)),
+            warnings=_jump_warnings(after),
+            dropped=flat.dropped,
+        )
+        return D4RLEpisodes(flat, lengths, after, info)
+
+
+@dataclass(frozen=True, eq=False)
+class D4RLEpisodes(FlatEpisodes):
+    """The episodes of a D4RL file; see `FlatEpisodes` for its leaves."""
+
+    info: SourceInfo
+    """Description for the manifest."""
+    threaded: ClassVar[bool] = True
+    """Chunks are inflated in threads."""
+
+    def parts(self, budget: int) -> Sequence[Part]:
+        """Cut all episodes into consecutive parts of about `budget` bytes."""
+        return [Part(*run) for run in self.runs(budget)]
+
+    def read(self, part: Part) -> EpisodeBatch:
+        """Read one part; raises `FormatError` naming the file and the place."""
+        return self.read_run(part.first, part.stop)
+
+
+def _about(published: Listed | None, flat: FlatFile) -> dict[str, Any]:
+    about: dict[str, Any] = {"metadata": dict(flat.scalars)} if flat.scalars else {}
+    if published is not None:
+        about["url"] = published.url
+        about["horizon"] = published.rule.horizon
+        scores = {"ref_min_score": published.ref_min, "ref_max_score": published.ref_max}
+        about |= {name: score for name, score in scores.items() if score is not None}
+    return about
+
+
+def _final_note(after: NextColumn | None) -> str:
+    if after is None:
+        return "The observation after the last action of an episode is not in the file."
+    if after.explicit:
+        return "Every next observation is that of next_observations."
+    return "The final observation of every episode is that of next_observations."
+
+
+def _jump_warnings(after: NextColumn | None) -> tuple[str, ...]:
+    count = 0 if after is None else int(np.count_nonzero(after.jumps))
+    if after is None or not count:
+        return ()
+    rows = "1 row" if count == 1 else f"{count} rows"
+    found = f"In {rows} inside episodes, next_observations is not the next row's observation"
+    if after.explicit:
+        return (f"{found}: the episodes are kept, and both are stored.",)
+    return (f"{found}: episodes end there, as truncated (--keep-episodes keeps them whole).",)
+
+
+def _demonstrations(flat: FlatFile, file: Any, ends: NDArray[np.bool_]) -> list[str]:
+    """Say where kitchen's number of the demonstration does not change as the episodes do."""
+    if "infos" not in flat.columns or flat.columns["infos"].shape not in {(), (1,)}:
+        return []
+    numbers = flat.read(file, "infos", 0, flat.rows).reshape(flat.rows, -1)
+    changes = (numbers[1:] != numbers[:-1]).any(axis=1)
+    against = np.count_nonzero(changes != ends[:-1])
+    note = f"The demonstration's number (info/demo) and the episodes disagree in {against} rows."
+    return [note] if against else []

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from offline_data.sources.catalogs import read_catalog
-from offline_data.sources.d4rl.ends import EndRule
+from offline_data.sources.d4rl.episode_ends import EndRule
 
 FAMILIES = {
     "ant_maze_new": "an ant in a maze",
@@ -25,7 +25,7 @@ FAMILIES = {
     "maze2d": "a point mass in a maze",
     "minigrid": "a grid world of four rooms",
 }
-"""What the sets in each folder of the host are about."""
+"""Subjects of the sets in each folder of the host."""
 
 NOTES = {
     "adroit-human-v0": "Whether this file has 25 or 50 episodes is in doubt (D4RL issue 137).",
@@ -60,13 +60,13 @@ class Listed:
     name: str
     """Its id, which is also the id of its environment."""
     url: str
-    """Where the file lies."""
+    """URL of the file."""
     ref_min: float | None
     """Return of a random policy, for D4RL's normalised score."""
     ref_max: float | None
     """Return of an expert policy."""
     rule: EndRule
-    """How it is cut."""
+    """Rule for the ends of its episodes."""
     notes: tuple[str, ...]
     """Known quirks, as sentences."""
 
@@ -77,7 +77,7 @@ class Listed:
 
     @property
     def summary(self) -> str:
-        """What it is about."""
+        """Its subject."""
         return FAMILIES[PurePosixPath(self.url).parent.name]
 
 
@@ -89,15 +89,14 @@ def listed() -> dict[str, Listed]:
         >>> listed()["kitchen-complete-v0"].rule
         EndRule(marks='terminals', horizon=280)
     """
-    return {row["id"]: _listed(row) for row in read_catalog("d4rl")}
-
-
-def _listed(row: dict[str, str]) -> Listed:
-    return Listed(
-        row["id"],
-        row["url"],
-        float(row["ref_min"]) if row["ref_min"] else None,
-        float(row["ref_max"]) if row["ref_max"] else None,
-        EndRule(row["ends"], int(row["horizon"])),
-        tuple(NOTES[code] for code in row["notes"].split()),
-    )
+    return {
+        row["id"]: Listed(
+            row["id"],
+            row["url"],
+            float(row["ref_min"]) if row["ref_min"] else None,
+            float(row["ref_max"]) if row["ref_max"] else None,
+            EndRule(row["ends"], int(row["horizon"])),
+            tuple(NOTES[code] for code in row["notes"].split()),
+        )
+        for row in read_catalog("d4rl")
+    }

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from offline_data.errors import AccessError, FormatError
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
 from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
 from offline_data.sources.minari.leaves import (
-    NOTE_NO_SEED,
     EpisodeFacts,
     FoundLeaf,
     episode_number,
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.sources.minari.leaves import EpisodeView, PlannedLeaf
+    from offline_data.sources.minari.leaves import Groups, Place, PlannedLeaf
+    from offline_data.sources.minari.metadata import Declared
 
 _PART = re.compile(r"part-(\d{1,18})\.(arrow|parquet)\Z")
 _PADDED = frozenset({"actions", "rewards", "terminations", "truncations"})
@@ -54,13 +54,18 @@ class ArrowStorage:
 
     Args:
         folder: The folder.
-        shapes: Row shapes that the spaces declare, by section and names: arrays are stored flat.
+        declared: What the spaces declare: arrays are stored flat.
     """
 
-    def __init__(self, folder: Path, shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> None:
+    def __init__(self, folder: Path, declared: Declared) -> None:
         self.folder = folder
         self.where = str(folder)
-        self._shapes = shapes
+        self._shapes = {
+            (section, *names): leaf.shape
+            for section, leaves in declared.items()
+            for names, leaf in leaves.items()
+            if leaf.shape is not None
+        }
 
     def numbers(self) -> Sequence[int]:
         """List the episodes by the names of their folders, in increasing order."""
@@ -72,21 +77,28 @@ class ArrowStorage:
         return sorted(episode_number(name, name, self.where) for name in digits)
 
     @contextmanager
-    def views(self, numbers: Sequence[int]) -> Iterator[Iterator[EpisodeView]]:
+    def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_ArrowEpisode]]:
         """Read, one after the other, the tables of episodes."""
         yield (self._read(number) for number in numbers)
 
-    def _read(self, number: int) -> ArrowEpisode:
+    def _read(self, number: int) -> _ArrowEpisode:
         folder = self.folder / str(number)
         metadata = folder / "metadata.json"
         self._check_inside(metadata)
         values = read_object(metadata) if os.path.lexists(metadata) else {}
         leaves = list(table_leaves(read_table(self._parts(folder))))
-        rows = _table_rows(leaves, folder)
-        steps = _steps(values, rows, folder)
-        cut = (_cut(leaf, steps) for leaf in leaves)
-        shaped = {leaf.path: self._shaped(leaf, folder) for leaf in cut}
-        return ArrowEpisode(number, str(folder), shaped, values)
+        rows = next((len(leaf.values) for leaf in leaves if leaf.values is not None), None)
+        if rows is None:
+            raise FormatError(f"{folder} has a table without any column that can be read")
+        # Only the metadata shows if there is a row of padding.
+        steps = count_of(values.get("total_steps", rows - 1), f"total_steps of {folder}")
+        if steps not in {rows - 1, rows}:
+            raise FormatError(
+                f"{folder} has {rows} rows, but its metadata say total_steps is {steps}; "
+                f"expected {rows - 1}"
+            )
+        shaped = {leaf.path: self._shaped(_cut(leaf, steps), folder) for leaf in leaves}
+        return _ArrowEpisode(number, str(folder), shaped, values)
 
     def _parts(self, folder: Path) -> list[Path]:
         """Return the files of an episode's table, in order."""
@@ -126,153 +138,114 @@ class ArrowStorage:
             raise FormatError(
                 f"{where} has rows of shape {list(stated)}; its space declares {list(shape)}"
             )
-        reshaped = values.reshape(len(values), *shape)
-        return ArrowLeaf(leaf.path, reshaped, leaf.nulls, leaf.row_shape, leaf.kind)
-
-
-def _table_rows(leaves: Sequence[ArrowLeaf], folder: Path) -> int:
-    for leaf in leaves:
-        if leaf.values is not None:
-            return len(leaf.values)
-    raise FormatError(f"{folder} has a table without any column that can be read")
-
-
-def _steps(values: Mapping[str, Any], rows: int, folder: Path) -> int:
-    """Return the number of actions; the metadata tell whether there is a row of padding."""
-    stated = count_of(values.get("total_steps", rows - 1), f"total_steps of {folder}")
-    if stated not in {rows - 1, rows}:
-        raise FormatError(
-            f"{folder} has {rows} rows, but its metadata say total_steps is {stated}; "
-            f"expected {rows - 1}"
-        )
-    return stated
+        return replace(leaf, values=values.reshape(len(values), *shape))
 
 
 def _cut(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
     if leaf.path[0] not in _PADDED or leaf.values is None:
         return leaf
     nulls = None if leaf.nulls is None else leaf.nulls[:steps]
-    nulls = None if nulls is None or not nulls.any() else nulls
-    return ArrowLeaf(leaf.path, leaf.values[:steps], nulls, leaf.row_shape, leaf.kind)
+    if nulls is not None and not nulls.any():
+        nulls = None
+    return replace(leaf, values=leaf.values[:steps], nulls=nulls)
 
 
-def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+def _names(path: Place) -> tuple[str, ...]:
     return tuple(part for name in path for part in name.split("/"))
 
 
-@dataclass(frozen=True)
-class ArrowEpisode:
-    """The table of one episode, read."""
+class _ArrowEpisode:
+    """The table of one episode, read, and its metadata `values`; an `EpisodeReader`."""
 
-    number: int
-    where: str
-    leaves: Mapping[tuple[str, ...], ArrowLeaf]
-    values: Mapping[str, Any]
-    """Metadata of the episode."""
+    def __init__(
+        self, number: int, where: str, leaves: Mapping[Place, ArrowLeaf], values: Mapping[str, Any]
+    ) -> None:
+        self.where = where
+        self._number, self._leaves, self._values = number, leaves, values
 
     def describe(self) -> list[FoundLeaf]:
-        """List the leaves of the table, decoding the first image of each leaf of images."""
-        found = (_found(leaf, self.where) for leaf in self.leaves.values())
-        return [leaf for leaf in found if leaf.section != "episode_id"]
+        return [self._found(leaf) for path, leaf in self._leaves.items() if path[0] != "episode_id"]
 
-    def members(self, group: tuple[str, ...]) -> int:
-        """Count the fields of a struct column; `()`: the columns."""
+    def _found(self, leaf: ArrowLeaf) -> FoundLeaf:
+        path, names, values = leaf.path, _names(leaf.path[1:]), leaf.values
+        if values is None:
+            reason = f"Its Arrow type {leaf.kind} has no array of equal rows."
+            return FoundLeaf(path, names, 0, "array", np.dtype(object), (), reason)
+        rows, dtype, shape = len(values), values.dtype, values.shape[1:]
+        if dtype != object:
+            return FoundLeaf(path, names, rows, "array", dtype, shape)
+        first = next((value for value in values.flat if value is not None), "")
+        if isinstance(first, str):
+            return FoundLeaf(path, names, rows, "text", dtype, shape)
+        if is_jpeg(first):
+            image = decode_jpeg(first, f"{self.where} {'/'.join(path)}")
+            return FoundLeaf(path, names, rows, "jpeg", image.dtype, image.shape)
+        reason = "Its rows are bytes that are not JPEG images."
+        return FoundLeaf(path, names, rows, "array", dtype, (), reason)
+
+    def members(self, group: Place) -> int:
         return len(self._groups.get(group, ()))
 
-    def groups(self, _: set[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[str]]:
-        """Name the columns, and the fields of each struct column."""
+    def groups(self, places: set[Place]) -> Groups:  # noqa: ARG002 -- a table has no empty groups
         return self._groups
 
     @cached_property
-    def _groups(self) -> dict[tuple[str, ...], frozenset[str]]:
-        return groups_of(path for path in self.leaves if path[0] != "episode_id")
+    def _groups(self) -> Groups:
+        return groups_of(path for path in self._leaves if path[0] != "episode_id")
 
     def stated(self) -> tuple[Any, Any]:
-        """Return `id` and `total_steps` as its metadata have them."""
-        return self.values.get("id"), self.values.get("total_steps")
+        return self._values.get("id"), self._values.get("total_steps")
 
-    def open(self, leaf: PlannedLeaf) -> ArrowHandle | None:
-        """Return the column of a leaf; None where this episode does not have it."""
-        column = self.leaves.get(leaf.place)
+    def open(self, leaf: PlannedLeaf) -> _ArrowColumn | None:
+        column = self._leaves.get(leaf.place)
         if column is None or column.kind == "null":
             return None
-        where = f"{self.where} {'/'.join(leaf.place)}"
+        where = f"{self.where} {leaf.name}"
         if column.values is None or (leaf.form == "text") != ("string" in column.kind):
             raise FormatError(f"{where} is {column.kind}; expected {leaf.form} {leaf.dtype}")
-        return ArrowHandle(column.values, column.nulls, leaf, where)
+        return _ArrowColumn(column.values, column.nulls, leaf, where)
 
-    def facts(self) -> EpisodeFacts:
-        """Sort the metadata of the episode."""
-        noted = {name: value for name, value in self.values.items() if not _COUNTED.match(name)}
-        options, seed = self.values.get("options"), self._seed()
-        return EpisodeFacts(
-            id=self.number,
-            seed=-1 if seed is None else seed,
-            options=None if options is None else json.dumps(options, sort_keys=True),
-            metadata=json.dumps(noted, sort_keys=True) if noted else None,
-            notes=(NOTE_NO_SEED,) if seed is None else (),
-        )
-
-    def _seed(self) -> int | None:
-        """Return the seed, -1 where there is none; None where it is a number, but no integer."""
-        seed = self.values.get("seed")
-        if isinstance(seed, bool) or not isinstance(seed, (int, float, type(None))):
-            raise FormatError(
-                f"{self.where}/metadata.json has a seed that is not a number: {shown(seed)}"
-            )
-        return -1 if seed is None else seed_of(seed)
-
-
-def _found(leaf: ArrowLeaf, where: str) -> FoundLeaf:
-    names = _names(leaf.path[1:])
-    values = leaf.values
-    if values is None:
-        reason = f"Its Arrow type {leaf.kind} has no array of equal rows."
-        return FoundLeaf(leaf.path, names, 0, "array", np.dtype(object), (), reason)
-    if values.dtype != object:
-        return FoundLeaf(leaf.path, names, len(values), "array", values.dtype, values.shape[1:])
-    first = next((value for value in values.flat if value is not None), "")
-    if isinstance(first, str):
-        return FoundLeaf(leaf.path, names, len(values), "text", values.dtype, values.shape[1:])
-    if is_jpeg(first):
-        image = decode_jpeg(first, f"{where} {'/'.join(leaf.path)}")
-        return FoundLeaf(leaf.path, names, len(values), "jpeg", image.dtype, image.shape)
-    reason = "Its rows are bytes that are not JPEG images."
-    return FoundLeaf(leaf.path, names, len(values), "array", values.dtype, (), reason)
-
-
-@dataclass(frozen=True)
-class ArrowHandle:
-    """One column of one episode."""
-
-    values: NDArray[Any]
-    nulls: NDArray[np.bool_] | None
-    leaf: PlannedLeaf
-    where: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the column."""
-        return self.values.shape
-
-    @property
-    def has_nulls(self) -> bool:
-        """Whether the source has nothing in some rows."""
-        return self.nulls is not None
-
-    def read_if_fits(self, out: NDArray[Any]) -> bool:
-        """Fill `out` if this has its dtype and shape; return whether it was filled."""
-        fits = self.values.dtype == out.dtype and self.values.shape == out.shape
-        if fits and self.nulls is None:
-            out[...] = self.values
+    def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
+        column = self._leaves.get(leaf.place)
+        if leaf.form != "array" or column is None or column.values is None:
+            return False
+        like = column.values.dtype == out.dtype and column.values.shape == out.shape
+        if like and column.nulls is None:
+            out[...] = column.values
             return True
         return False
 
+    def facts(self) -> EpisodeFacts:
+        noted = {name: value for name, value in self._values.items() if not _COUNTED.match(name)}
+        options, stated = self._values.get("options"), self._values.get("seed")
+        if isinstance(stated, bool) or not isinstance(stated, (int, float, type(None))):
+            raise FormatError(
+                f"{self.where}/metadata.json has a seed that is not a number: {shown(stated)}"
+            )
+        seed, notes = (-1, ()) if stated is None else seed_of(stated)
+        return EpisodeFacts(
+            id=self._number,
+            seed=seed,
+            options=None if options is None else json.dumps(options, sort_keys=True),
+            metadata=json.dumps(noted, sort_keys=True) if noted else None,
+            notes=notes,
+        )
+
+
+class _ArrowColumn:
+    """One column of one episode, a `LeafReader`."""
+
+    def __init__(
+        self, values: NDArray[Any], nulls: NDArray[np.bool_] | None, leaf: PlannedLeaf, where: str
+    ) -> None:
+        self.shape = values.shape
+        self.has_nulls = nulls is not None
+        self._values, self._nulls, self._leaf, self._where = values, nulls, leaf, where
+
     def read(self, out: NDArray[Any]) -> None:
-        """Fill `out`, `[rows, *shape]` of the plan."""
-        if self.leaf.form == "jpeg" and self.values.dtype == object:
-            decode_jpegs(self.values.tolist(), out, self.where)
+        if self._leaf.form == "jpeg" and self._values.dtype == object:
+            decode_jpegs(self._values.tolist(), out, self._where)
         else:
-            fill(out, self.values, self.where)
-        if self.nulls is not None:
-            out[self.nulls] = nothing(out.dtype)
+            fill(out, self._values, self._where)
+        if self._nulls is not None:
+            out[self._nulls] = nothing(out.dtype)

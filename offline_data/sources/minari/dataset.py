@@ -1,27 +1,54 @@
-"""One Minari dataset, opened: cut into parts, read part by part."""
+"""One Minari dataset, opened: cut into parts, and each part read into one batch."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from offline_data.episodes import Dropped, EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
 from offline_data.sources.base import Part
-from offline_data.sources.minari.assemble import read_batch
-from offline_data.sources.minari.plan import Described, Plan, make_plan
+from offline_data.sources.minari.leaves import DescribedEpisode, LeafPlan, make_plan, nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from offline_data.episodes import EpisodeBatch
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
     from offline_data.sources.base import SourceInfo
-    from offline_data.sources.minari.leaves import EpisodeView, Storage
-    from offline_data.sources.minari.spaces import DeclaredLeaf
+    from offline_data.sources.minari.leaves import (
+        EpisodeFacts,
+        EpisodeReader,
+        EpisodeStorage,
+        LeafReader,
+        PlannedLeaf,
+    )
+    from offline_data.sources.minari.metadata import Declared
 
 NOTE_ID = "Some episodes state another id than the name of their place has, which is kept."
 NOTE_STEPS = "Some episodes state another total_steps than the steps they have."
+NOTE_UNENDED = "Some episodes end without an end flag; their last step is marked truncated."
+NOTE_NO_FINAL = (
+    "Some episodes have no observation after the last action; the last one is repeated there."
+)
+NOTE_MISSING = "{leaf} is missing in some episodes; it is {nothing} there."
+NOTE_NULLS = "{leaf} has empty values in the source; they are {nothing}."
+NOTE_NO_FIRST = (
+    "{leaf} has no row before the first action in some episodes, unlike in the first; "
+    "it is {nothing} there."
+)
+NOTE_FIRST_LEFT = (
+    "{leaf} has a row before the first action in some episodes, unlike in the first; "
+    "that row is left out."
+)
+NOTE_SEED = "Seeds of 2**63 and more are kept as negative numbers, less 2**64."
 
+_UNPLANNED = "Only some episodes have it, and not those looked at to decide on the leaves."
 _LOOKED_AT = 16  # episodes, spread evenly, that the leaves of the infos are collected from
 _SPARE = 1.25  # room in a part for episodes longer than the average, before it has to grow
 
@@ -32,17 +59,12 @@ class MinariDataset:
     Args:
         info: What the source says of it.
         storage: Its data files.
-        declared: What its spaces declare, by section and names.
+        declared: What its spaces declare.
     """
 
     threaded = False
 
-    def __init__(
-        self,
-        info: SourceInfo,
-        storage: Storage,
-        declared: Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]],
-    ) -> None:
+    def __init__(self, info: SourceInfo, storage: EpisodeStorage, declared: Declared) -> None:
         self.info = info
         self._storage = storage
         self._declared = declared
@@ -72,8 +94,11 @@ class MinariDataset:
         """
         numbers = self._numbers[part.first : part.stop]
         capacity = int(len(numbers) * (self._average_length * _SPARE + 1)) + 1
-        with self._storage.views(numbers) as views:
-            return read_batch(views, self._plan, capacity)
+        batch = _BatchBuilder(self._plan, capacity)
+        with self._storage.episodes(numbers) as episodes:
+            for episode in episodes:
+                batch.add(episode)
+        return batch.finish()
 
     @cached_property
     def _numbers(self) -> Sequence[int]:
@@ -87,22 +112,26 @@ class MinariDataset:
         return numbers
 
     @cached_property
-    def _described(self) -> tuple[tuple[Described, ...], bool, tuple[str, ...]]:
+    def _described(self) -> tuple[tuple[DescribedEpisode, ...], bool, tuple[str, ...]]:
         """Some episodes, whether a recorder noted something on them, what they state wrongly."""
         step = max(1, -(-len(self._numbers) // _LOOKED_AT))
         some = sorted({*self._numbers[::step], self._numbers[-1]})
-        episodes, noted, notes = [], False, dict[str, None]()
-        with self._storage.views(some) as views:
-            for number, view in zip(some, views, strict=True):
-                leaves = tuple(view.describe())
-                groups = view.groups({leaf.place for leaf in leaves})
-                episodes.append(Described(view.where, leaves, groups))
-                noted = noted or view.facts().metadata is not None
-                notes.update(dict.fromkeys(_wrong(view, number, episodes[-1])))
-        return tuple(episodes), noted, tuple(notes)
+        described, noted, notes = [], False, dict[str, None]()
+        with self._storage.episodes(some) as episodes:
+            for number, episode in zip(some, episodes, strict=True):
+                leaves = tuple(episode.describe())
+                groups = episode.groups({leaf.place for leaf in leaves})
+                described.append(DescribedEpisode(episode.where, leaves, groups))
+                noted = noted or episode.facts().metadata is not None
+                stated_id, stated_steps = episode.stated()
+                if stated_id is not None and stated_id != number:
+                    notes[NOTE_ID] = None
+                if stated_steps is not None and stated_steps != described[-1].steps:
+                    notes[NOTE_STEPS] = None
+        return tuple(described), noted, tuple(notes)
 
     @cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> LeafPlan:
         episodes, noted, notes = self._described
         plan = make_plan(episodes, self._declared, metadata=noted)
         return replace(plan, notes=(*plan.notes, *notes))
@@ -110,16 +139,191 @@ class MinariDataset:
     @cached_property
     def _average_length(self) -> float:
         """Steps of an average episode, as the metadata say where that can be, else as looked at."""
-        lengths = [episode.rows("rewards") for episode in self._described[0]]
+        lengths = [episode.steps for episode in self._described[0]]
         seen = sum(lengths) / len(lengths)
         stated = (self.info.transitions or 0) / len(self._numbers)
         return stated if seen / 4 <= stated <= 2 * max(lengths) else seen
 
 
-def _wrong(view: EpisodeView, number: int, described: Described) -> Iterator[str]:
-    """Note what an episode states of itself and is not so."""
-    stated_id, steps = view.stated()
-    if stated_id is not None and stated_id != number:
-        yield NOTE_ID
-    if steps is not None and steps != described.rows("rewards"):
-        yield NOTE_STEPS
+class _GrowingColumn:
+    """A leaf of a batch under construction: readers write where the rows of the batch will be."""
+
+    def __init__(self, leaf: PlannedLeaf, capacity: int) -> None:
+        self._buffer: NDArray[Any] = np.zeros((capacity, *leaf.shape), leaf.dtype)
+        self._filled = 0
+
+    def extend(self, rows: int) -> NDArray[Any]:
+        """Return the next `rows` rows, to be written by the caller."""
+        begin, self._filled = self._filled, self._filled + rows
+        if self._filled > len(self._buffer):
+            room = (max(self._filled, len(self._buffer) * 3 // 2), *self._buffer.shape[1:])
+            larger = np.zeros(room, self._buffer.dtype)
+            larger[:begin] = self._buffer[:begin]
+            self._buffer = larger
+        return self._buffer[begin : self._filled]
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All rows so far."""
+        return self._buffer[: self._filled]
+
+
+class _BatchBuilder:
+    """A batch under construction: rows are counted, rules applied, and every loss is noted."""
+
+    def __init__(self, plan: LeafPlan, capacity: int) -> None:
+        self._plan = plan
+        self._columns = {leaf.key: _GrowingColumn(leaf, capacity) for leaf in plan.leaves}
+        self._lengths: list[int] = []
+        self._final: list[bool] = []
+        self._facts: list[EpisodeFacts] = []
+        self._notes: dict[str, None] = dict.fromkeys(plan.notes)
+        self._dropped: set[Dropped] = set(plan.dropped)
+
+    def add(self, episode: EpisodeReader) -> None:
+        """Append one episode.
+
+        Raises:
+            FormatError: A leaf is missing, or has rows that do not add up, or another type.
+        """
+        plan = self._plan
+        rewards = _need(episode, plan.reward)
+        steps = rewards.shape[0] if rewards.shape else 0
+        if steps < 1:
+            raise FormatError(f"{episode.where} has no step")
+        for leaf in (plan.reward, *plan.steps):
+            out = self._columns[leaf.key].extend(steps)
+            if not episode.read_if_fits(leaf, out):
+                reader = rewards if leaf is plan.reward else _need(episode, leaf)
+                _check_rows(episode, leaf, reader.shape, steps)
+                self._read(reader, leaf, out)
+        self._final.append(self._add_observations(episode, steps))
+        missing = [leaf for leaf in plan.infos if not self._add_info(episode, leaf, steps)]
+        if missing or any(episode.members(group) != n for group, n in plan.members.items()):
+            self._drop_unplanned(episode)
+        self._lengths.append(steps)
+        facts = episode.facts()
+        self._facts.append(facts)
+        self._notes.update(dict.fromkeys(facts.notes))
+        if facts.seed >= 2**63:
+            self._notes[NOTE_SEED] = None
+        if facts.metadata is not None and not plan.metadata:
+            self._dropped.add(Dropped("metadata of episodes", _UNPLANNED))
+
+    def _read(self, reader: LeafReader, leaf: PlannedLeaf, out: NDArray[Any]) -> None:
+        reader.read(out)
+        if reader.has_nulls:
+            self._note(NOTE_NULLS, leaf)
+
+    def _note(self, text: str, leaf: PlannedLeaf) -> None:
+        self._notes[text.format(leaf=leaf.name, nothing=nothing(leaf.dtype))] = None
+
+    def _add_observations(self, episode: EpisodeReader, steps: int) -> bool:
+        """Append the observations; return whether the one after the last action is among them.
+
+        The number of rows is that of the first leaf (`T + 1`, or `T`), and all have to agree.
+        """
+        rows: int | None = None
+        for leaf in self._plan.observations:
+            out = self._columns[leaf.key].extend(steps + 1)
+            if rows != steps and episode.read_if_fits(leaf, out):
+                rows = steps + 1
+                continue
+            reader = _need(episode, leaf)
+            if rows is None:
+                rows = steps if reader.shape[:1] == (steps,) else steps + 1
+            _check_rows(episode, leaf, reader.shape, rows)
+            self._read(reader, leaf, out[:rows])
+            out[rows:] = out[rows - 1]
+        if rows == steps:
+            self._notes[NOTE_NO_FINAL] = None
+        return rows != steps
+
+    def _add_info(self, episode: EpisodeReader, leaf: PlannedLeaf, steps: int) -> bool:
+        """Append one leaf of the infos; return whether the episode has it.
+
+        ```
+        the first episode has   this one has   what becomes of it
+        T + 1 rows              T + 1          kept
+        T + 1                   T              came out of the actions: row 0 is filled
+        T                       T              kept
+        T                       T + 1          row 0, before any action, is left out
+        ```
+        """
+        out = self._columns[leaf.key].extend(steps if leaf.per_action else steps + 1)
+        if episode.read_if_fits(leaf, out):
+            return True
+        reader = episode.open(leaf)
+        if reader is None or reader.shape[:1] in {(), (0,)}:
+            out[...] = nothing(leaf.dtype)
+            self._note(NOTE_MISSING, leaf)
+            return False
+        rows = reader.shape[0]
+        if rows == len(out):
+            self._read(reader, leaf, out)
+        elif rows == steps:
+            out[0] = nothing(leaf.dtype)
+            self._read(reader, leaf, out[1:])
+            self._note(NOTE_NO_FIRST, leaf)
+        elif rows == steps + 1:
+            all_rows = np.zeros((steps + 1, *leaf.shape), leaf.dtype)
+            self._read(reader, leaf, all_rows)
+            out[...] = all_rows[1:]
+            self._note(NOTE_FIRST_LEFT, leaf)
+        else:
+            _check_rows(episode, leaf, reader.shape, len(out))
+        return True
+
+    def _drop_unplanned(self, episode: EpisodeReader) -> None:
+        known = {leaf.place for leaf in self._plan.leaves}
+        listed = {dropped.key for dropped in self._dropped}
+        names = ("/".join(x.place) for x in episode.describe() if x.place not in known)
+        self._dropped.update(Dropped(name, _UNPLANNED) for name in names if name not in listed)
+
+    def finish(self) -> EpisodeBatch:
+        """Return the batch of all episodes that were added."""
+        lengths = np.array(self._lengths, np.int64)
+        values = {key: column.values for key, column in self._columns.items()}
+        for key in (REWARD, TERMINATED, TRUNCATED):
+            values[key] = values[key].reshape(-1, 1)
+        last = np.cumsum(lengths) - 1
+        unended = ~(values[TERMINATED][last] | values[TRUNCATED][last])
+        if unended.any():
+            values[TRUNCATED][last] |= unended
+            self._notes[NOTE_UNENDED] = None
+        per_action = {leaf.key for leaf in self._plan.leaves if leaf.per_action}
+        return EpisodeBatch(
+            lengths=lengths,
+            steps={key: column for key, column in values.items() if key in per_action},
+            observations={key: column for key, column in values.items() if key not in per_action},
+            final_observation=np.array(self._final, bool),
+            episodes=dict(self._episode_columns()),
+            dropped=tuple(sorted(self._dropped)),
+            notes=tuple(self._notes),
+        )
+
+    def _episode_columns(self) -> Iterator[tuple[Key, NDArray[Any]]]:
+        seeds = [fact.seed - 2**64 if fact.seed >= 2**63 else fact.seed for fact in self._facts]
+        yield ("id",), np.array([fact.id for fact in self._facts], np.int64)
+        yield ("seed",), np.array(seeds, np.int64)
+        yield ("options",), np.array([fact.options for fact in self._facts], object)
+        if self._plan.metadata:
+            yield ("metadata",), np.array([fact.metadata for fact in self._facts], object)
+
+
+def _need(episode: EpisodeReader, leaf: PlannedLeaf) -> LeafReader:
+    reader = episode.open(leaf)
+    if reader is None:
+        raise FormatError(f"{episode.where} has no {leaf.name!r}, unlike the first episode")
+    return reader
+
+
+def _check_rows(
+    episode: EpisodeReader, leaf: PlannedLeaf, found: tuple[int, ...], expected: int
+) -> None:
+    rows = found[0] if found else "no"
+    if rows != expected:
+        raise FormatError(
+            f"{episode.where} has {rows} rows in {leaf.name!r} of shape {list(found)}; "
+            f"expected {expected} of shape {[expected, *leaf.shape]}"
+        )

@@ -14,11 +14,9 @@ import numpy as np
 
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
-from offline_data.readers.hdf5 import open_hdf5
-from offline_data.readers.hdf5_storage import FEW, check_size
+from offline_data.readers.hdf5 import FEW, check_size, h5, open_hdf5
 from offline_data.readers.images import decode_jpeg, decode_jpegs
 from offline_data.sources.minari.leaves import (
-    NOTE_NO_SEED,
     EpisodeFacts,
     FoundLeaf,
     episode_number,
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.sources.minari.leaves import EpisodeView, Form, PlannedLeaf
+    from offline_data.sources.minari.leaves import Form, Groups, Place, PlannedLeaf
 
 _EPISODE = re.compile(r"episode_(\d+)\Z")
 _MOST_GROUPS = 10_000  # of one episode
@@ -42,6 +40,7 @@ _COUNTED = frozenset(
     {b"id", b"seed", b"total_steps", b"total_timesteps"}
     | {b"rewards_sum", b"rewards_mean", b"rewards_std", b"rewards_max", b"rewards_min"}
 )
+_OPTIONS = "options/"
 
 
 class Hdf5Storage:
@@ -67,66 +66,62 @@ class Hdf5Storage:
         return sorted(episode_number(m[1], m[0], self.where) for m in named if m)
 
     @contextmanager
-    def views(self, numbers: Sequence[int]) -> Iterator[Iterator[EpisodeView]]:
+    def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_Hdf5Episode]]:
         """Open the file and, one after the other, the groups of episodes."""
         with open_hdf5(self.path) as file:
-            yield (_open_episode(file.id, number, self.where) for number in numbers)
+            yield (_Hdf5Episode(file.id, number, self.where) for number in numbers)
 
 
-def _open_episode(file: Any, number: int, path: str) -> Hdf5Episode:
-    where = f"{path} episode_{number}"
-    group = hdf5_tree.open_group(file, (f"episode_{number}",), beside=True)
-    if group is None:
-        raise FormatError(f"{where} cannot be opened: it is missing, or no group")
-    return Hdf5Episode(group, number, where)
+class _Hdf5Episode:
+    """The group of one episode, an `EpisodeReader`."""
 
-
-class Hdf5Episode:
-    """The group of one episode.
-
-    Args:
-        group: Its low-level identifier.
-        number: Of the episode.
-        where: File and episode, for messages.
-    """
-
-    def __init__(self, group: Any, number: int, where: str) -> None:
+    def __init__(self, file: Any, number: int, path: str) -> None:
+        self.where = f"{path} episode_{number}"
         self._number = number
-        self._group = group
-        self._opened: dict[tuple[str, ...], Any] = {(): group}
-        self.where = where
+        self._group = hdf5_tree.open_group(file, (f"episode_{number}",), beside=True)
+        if self._group is None:
+            raise FormatError(f"{self.where} cannot be opened: it is missing, or no group")
+        self._opened: dict[Place, Any] = {(): self._group}
 
-    def _below(self, path: tuple[str, ...]) -> Any:
+    def _below(self, path: Place) -> Any:
         """Open a group once: its leaves are found faster from there; None where there is none."""
         if path not in self._opened:
             self._opened[path] = hdf5_tree.open_group(self._group, path)
         return self._opened[path]
 
     def describe(self) -> list[FoundLeaf]:
-        """List the leaves of the group, decoding the first image of each leaf of images."""
-        import h5py
+        return [self._found(path, dataset) for path, dataset in hdf5_tree.walk(self._group)]
 
-        leaves = hdf5_tree.walk(h5py.Group(self._group))
-        return [_found(leaf, self._dataset(leaf), self.where) for leaf in leaves]
+    def _found(self, path: Place, dataset: Any) -> FoundLeaf:
+        leaf = hdf5_tree.describe(dataset)
+        parts = ((name, _TUPLE_PART.match(name)) for name in path[1:])
+        names = tuple(part[1] if part else name for name, part in parts)
+        if leaf.rows is None:
+            reason = "It is one value an episode, or lies in another file, instead of one a step."
+            return FoundLeaf(path, names, 0, "array", leaf.dtype, leaf.shape, reason)
+        pieces = leaf.form == "bytes" or (leaf.dtype == np.uint8 and len(leaf.shape) == 1)
+        frame = hdf5_tree.first_frame(dataset) if pieces else None
+        if frame is not None:
+            image = decode_jpeg(frame, f"{self.where}/{'/'.join(path)}")
+            return FoundLeaf(path, names, leaf.rows, "jpeg", image.dtype, image.shape)
+        if leaf.form in {"bytes", "other"}:
+            reason = f"Its HDF5 type {dataset.dtype} is neither a number, text nor JPEG images."
+            return FoundLeaf(path, names, leaf.rows, "array", leaf.dtype, leaf.shape, reason)
+        form: Form = "text" if leaf.form == "text" else "array"
+        return FoundLeaf(path, names, leaf.rows, form, leaf.dtype, leaf.shape)
 
-    def _dataset(self, leaf: hdf5_tree.TreeLeaf) -> Any:
-        return None if leaf.rows is None else hdf5_tree.open_dataset(self._group, leaf.path)
-
-    def members(self, group: tuple[str, ...]) -> int:
-        """Count the links of a group below the episode's; 0 where there is none."""
+    def members(self, group: Place) -> int:
         found = self._below(group)
         return 0 if found is None else int(found.get_num_objs())
 
-    def groups(self, places: set[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[str]]:
+    def groups(self, places: set[Place]) -> Groups:
         """Name the links of every group, also of those without a leaf below them."""
-        import h5py
-
         groups = groups_of(places)
         unvisited = list(groups)
         while unvisited:
             group = unvisited.pop()
             opened = self._below(group)
-            names = frozenset(h5py.Group(opened)) if opened is not None else frozenset()
+            names = frozenset(h5().Group(opened)) if opened is not None else frozenset()
             groups[group] = names
             below = {(*group, name) for name in names} - places - groups.keys()
             unvisited.extend(below)
@@ -136,15 +131,11 @@ class Hdf5Episode:
         return groups
 
     def stated(self) -> tuple[Any, Any]:
-        """Return the attributes `id` and `total_steps` (`total_timesteps` in old files)."""
-        import h5py
-
-        attributes = h5py.Group(self._group).attrs
+        attributes = h5().Group(self._group).attrs
         steps = attributes.get("total_steps", attributes.get("total_timesteps"))
         return plain(attributes.get("id")), plain(steps)
 
-    def open(self, leaf: PlannedLeaf) -> Hdf5Leaf | None:
-        """Open the dataset of a leaf; None where this episode does not have it."""
+    def open(self, leaf: PlannedLeaf) -> _Hdf5Leaf | None:
         group = self._below(leaf.place[:-1])
         dataset = None if group is None else hdf5_tree.open_dataset(group, leaf.place[-1:])
         if dataset is None:
@@ -152,36 +143,36 @@ class Hdf5Episode:
         shape = dataset.shape or ()
         if math.prod(shape) > FEW:  # what is smaller is of the plan's type, or checked when read
             check_size(dataset)
-        return Hdf5Leaf(dataset, leaf, self.where, shape)
+        return _Hdf5Leaf(dataset, leaf, self.where, shape)
+
+    def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
+        if leaf.form != "array":
+            return False
+        group = self._below(leaf.place[:-1])
+        return group is not None and hdf5_tree.read_if_fits(group, leaf.place[-1], out)
 
     def facts(self) -> EpisodeFacts:
-        """Read the attributes of the group."""
         names = hdf5_tree.attribute_names(self._group)
         others = sorted(name.decode() for name in names if name not in _COUNTED)
-        options = [name for name in others if name.startswith("options/")]
-        noted = [name for name in others if not name.startswith("options/")]
-        seed = self._seed() if b"seed" in names else -1
+        options = [name for name in others if name.startswith(_OPTIONS)]
+        noted = [name for name in others if not name.startswith(_OPTIONS)]
+        seed, notes = self._seed() if b"seed" in names else (-1, ())
         return EpisodeFacts(
             id=self._number,
-            seed=-1 if seed is None else seed,
-            options=self._json(options, "options/") if options else None,
+            seed=seed,
+            options=self._json(options, _OPTIONS) if options else None,
             metadata=self._json(noted, "") if noted else None,
-            notes=(NOTE_NO_SEED,) if seed is None else (),
+            notes=notes,
         )
 
-    def _seed(self) -> int | None:
-        """Return the seed; None where it is a number, but no integer."""
+    def _seed(self) -> tuple[int, tuple[str, ...]]:
         try:
-            return seed_of(hdf5_tree.integer_attribute(self._group, "seed"))
-        except ValueError:
-            return None
+            return seed_of(hdf5_tree.number_attribute(self._group, "seed"))
         except (TypeError, OSError) as error:
             raise FormatError(f"{self.where} has a seed that is not a number: {error}") from error
 
     def _json(self, names: list[str], prefix: str) -> str:
-        import h5py
-
-        attributes = h5py.Group(self._group).attrs
+        attributes = h5().Group(self._group).attrs
         tree: dict[str, Any] = {}
         for name in names:
             *parents, last = name[len(prefix) :].split("/")
@@ -192,63 +183,29 @@ class Hdf5Episode:
         return json.dumps(tree, sort_keys=True)
 
 
-def _found(leaf: hdf5_tree.TreeLeaf, dataset: Any, where: str) -> FoundLeaf:
-    names = tuple(_plain_name(name) for name in leaf.path[1:])
-    place = f"{where}/{'/'.join(leaf.path)}"
-    if leaf.rows is None:
-        reason = "It is one value an episode, or lies in another file, instead of one a step."
-        return FoundLeaf(leaf.path, names, 0, "array", leaf.dtype, leaf.shape, reason)
-    pieces = leaf.form == "bytes" or (leaf.dtype == np.uint8 and len(leaf.shape) == 1)
-    frame = hdf5_tree.first_frame(dataset) if pieces else None
-    if frame is not None:
-        image = decode_jpeg(frame, place)
-        return FoundLeaf(leaf.path, names, leaf.rows, "jpeg", image.dtype, image.shape)
-    if leaf.form in {"bytes", "other"}:
-        reason = f"Its HDF5 type {dataset.dtype} is neither a number, text nor JPEG images."
-        return FoundLeaf(leaf.path, names, leaf.rows, "array", leaf.dtype, leaf.shape, reason)
-    form: Form = "text" if leaf.form == "text" else "array"
-    return FoundLeaf(leaf.path, names, leaf.rows, form, leaf.dtype, leaf.shape)
-
-
-def _plain_name(name: str) -> str:
-    part = _TUPLE_PART.match(name)
-    return part[1] if part else name
-
-
 @dataclass(slots=True)
-class Hdf5Leaf:
-    """One dataset of one episode, opened."""
+class _Hdf5Leaf:
+    """One dataset of one episode, a `LeafReader`."""
 
     dataset: Any
     leaf: PlannedLeaf
     episode: str
     shape: tuple[int, ...]
-    """Of the dataset."""
     has_nulls: bool = False
 
-    @property
-    def where(self) -> str:
-        """File, episode and leaf, for messages."""
-        return f"{self.episode}/{'/'.join(self.leaf.place)}"
-
-    def read_if_fits(self, out: NDArray[Any]) -> bool:
-        """Fill `out` if this has its dtype and shape; return whether it was filled."""
-        return (
-            self.leaf.form == "array"
-            and self.shape == out.shape
-            and hdf5_tree.read_if_fits(self.dataset, out)
-        )
-
     def read(self, out: NDArray[Any]) -> None:
-        """Fill `out`, `[rows, *shape]` of the plan."""
-        found = hdf5_tree.look(self.dataset, ())
+        where = f"{self.episode}/{self.leaf.name}"
+        if self.leaf.form == "array" and self.dataset.dtype == out.dtype:
+            fill(out, hdf5_tree.read_numbers(self.dataset), where)
+            return
+        found = hdf5_tree.describe(self.dataset)
         if self.leaf.form == "jpeg" and found.shape != self.leaf.shape:
-            decode_jpegs(hdf5_tree.read_frames(self.dataset), out, self.where)
+            decode_jpegs(hdf5_tree.read_frames(self.dataset), out, where)
             return
         if found.form != ("text" if self.leaf.form == "text" else "array"):
-            raise FormatError(f"{self.where} is {self.dataset.dtype}; expected {self.leaf.form}")
+            raise FormatError(f"{where} is {self.dataset.dtype}; expected {self.leaf.form}")
         if found.form == "text":
-            values = hdf5_tree.read_text(self.dataset, self.where)
+            values = hdf5_tree.read_text(self.dataset, where)
         else:
             values = hdf5_tree.read_numbers(self.dataset)
-        fill(out, values, self.where)
+        fill(out, values, where)

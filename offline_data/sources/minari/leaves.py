@@ -1,4 +1,4 @@
-"""Values that the rooms of this source share: a leaf as found, a leaf as planned, an episode."""
+"""The interface of storages to episodes, and the choice of the leaves that every batch has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from offline_data.episodes import Dropped, join_key
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
 from offline_data.errors import FormatError
 
 if TYPE_CHECKING:
@@ -16,21 +18,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
+    from offline_data.sources.minari.metadata import Declared
 
 Form: TypeAlias = Literal["array", "text", "jpeg"]
-
-NOTE_NO_SEED = "Some seeds in the source are no integers of 64 bits; they are left out (-1)."
+Place: TypeAlias = tuple[str, ...]
+Groups: TypeAlias = "dict[Place, frozenset[str]]"
 
 SECTIONS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
-"""What an episode consists of, in every storage."""
+"""Top-level groups of an episode, in every storage."""
+
+NOTE_REWARD = "Rewards are {dtype} in the source, kept as float64."
+NOTE_SPACE = "The space declares {leaf} as {declared}; the rows are {found}."
+NOTE_IMAGES = "Images are lossy JPEG in the source ({leaf})."
+NOTE_NO_SEED = "Some seeds in the source are no integers of 64 bits; they are left out (-1)."
+
+_FLAGS: dict[str, Key] = {"terminations": TERMINATED, "truncations": TRUNCATED}
+_FIXED: dict[str, Key] = {"rewards": REWARD, **_FLAGS}
+_HINT = "`h5ls -r FILE` or `offline-data convert --help` shows what else it could be"
+_TEXT_BYTES = 64  # of an average string, for the size of parts
 
 
 @dataclass(frozen=True)
 class FoundLeaf:
-    """One leaf of one episode, looked at but not read."""
+    """One leaf of one episode, described but not read."""
 
-    place: tuple[str, ...]
-    """Where the file has it: the section, then its own names (`_index_0` for a tuple's first)."""
+    place: Place
+    """Path in the file: the section, then its own names (`_index_0` for a tuple's first)."""
     names: tuple[str, ...]
     """Parts of its key below the section; `()` for a section that is one array."""
     rows: int
@@ -53,10 +66,10 @@ class FoundLeaf:
 class PlannedLeaf:
     """One leaf that every batch has."""
 
-    place: tuple[str, ...]
-    """Where the file has it."""
+    place: Place
+    """Path in the file."""
     key: Key
-    """What the batch calls it."""
+    """Its key in the batch."""
     per_action: bool
     """Whether it has a row per action (`T`) or one more (`T + 1`)."""
     form: Form
@@ -65,10 +78,15 @@ class PlannedLeaf:
     shape: tuple[int, ...]
     """Of one row."""
 
+    @property
+    def name(self) -> str:
+        """Its place as messages have it."""
+        return "/".join(self.place)
+
 
 @dataclass(frozen=True)
 class EpisodeFacts:
-    """What the source says of one episode as a whole."""
+    """Metadata of one episode."""
 
     id: int
     seed: int = -1
@@ -78,10 +96,10 @@ class EpisodeFacts:
     metadata: str | None = None
     """JSON of what else its recorder noted, beyond what can be counted from the rows."""
     notes: tuple[str, ...] = ()
-    """What of it could not be kept, as sentences for the manifest."""
+    """Losses, as sentences for the manifest."""
 
 
-class LeafHandle(Protocol):
+class LeafReader(Protocol):
     """One leaf of one episode, opened."""
 
     @property
@@ -92,17 +110,11 @@ class LeafHandle(Protocol):
     def has_nulls(self) -> bool:
         """Whether the source has nothing in some rows; `read` puts `nothing` there."""
 
-    def read_if_fits(self, out: NDArray[Any]) -> bool:
-        """Fill `out` if this has its dtype and shape; return whether it was filled."""
-
     def read(self, out: NDArray[Any]) -> None:
-        """Fill `out`, `[rows, *shape]` of the plan; raises `FormatError` where values do not fit.
-
-        Values are converted to the plan's dtype only where nothing is lost by it.
-        """
+        """Fill `out`, `[rows, *shape]` of the plan; raises `FormatError` where values do not fit."""
 
 
-class EpisodeView(Protocol):
+class EpisodeReader(Protocol):
     """One episode of an open storage."""
 
     @property
@@ -110,25 +122,28 @@ class EpisodeView(Protocol):
         """File and episode, for messages."""
 
     def describe(self) -> list[FoundLeaf]:
-        """List its leaves."""
+        """List its leaves, decoding the first image of each leaf of images."""
 
     def facts(self) -> EpisodeFacts:
         """Read what the source says of it as a whole."""
 
-    def open(self, leaf: PlannedLeaf) -> LeafHandle | None:
+    def open(self, leaf: PlannedLeaf) -> LeafReader | None:
         """Open a leaf; None where this episode does not have it."""
 
-    def members(self, group: tuple[str, ...]) -> int:
+    def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
+        """Fill `out` if the leaf has numbers of its dtype and shape; return whether it was filled."""
+
+    def members(self, group: Place) -> int:
         """Count what lies directly in a group of leaves, `()` for all sections; 0 if it is absent."""
 
-    def groups(self, places: set[tuple[str, ...]]) -> Mapping[tuple[str, ...], frozenset[str]]:
+    def groups(self, places: set[Place]) -> Groups:
         """Name what lies directly in each group above its leaves' places, and in empty groups."""
 
     def stated(self) -> tuple[Any, Any]:
         """Return its `id` and `total_steps` as the source states them; None where it does not."""
 
 
-class Storage(Protocol):
+class EpisodeStorage(Protocol):
     """The data files of one dataset; picklable, opens files only inside its methods."""
 
     where: str
@@ -137,20 +152,14 @@ class Storage(Protocol):
     def numbers(self) -> Sequence[int]:
         """List the episodes, in increasing order."""
 
-    def views(self, numbers: Sequence[int]) -> AbstractContextManager[Iterator[EpisodeView]]:
-        """Open episodes one after the other; each view is good until the next is taken."""
+    def episodes(self, numbers: Sequence[int]) -> AbstractContextManager[Iterator[EpisodeReader]]:
+        """Open episodes one after the other; each is good until the next is taken."""
 
 
 def episode_number(digits: str, name: str, where: str) -> int:
     """Return the number in the name of an episode's group or folder.
 
-    Raises:
-        FormatError: It is not written as Minari writes numbers, so that two names could mean the
-            same episode, or it is too large.
-
-    Example:
-        >>> episode_number("12", "episode_12", "here")
-        12
+    Raises `FormatError` where it is not as Minari writes numbers: two names could mean one episode.
     """
     if len(digits) > 18:
         raise FormatError(f"{where} numbers an episode {digits[:18]}…; expected at most 18 digits")
@@ -161,25 +170,22 @@ def episode_number(digits: str, name: str, where: str) -> int:
     return number
 
 
-def seed_of(number: float) -> int | None:
-    """Return a seed as an integer; None where it is none of int64 or uint64.
+def seed_of(number: float) -> tuple[int, tuple[str, ...]]:
+    """Return a seed as an integer of int64 or uint64, else -1 and a note.
 
     Example:
-        >>> seed_of(4.0), seed_of(3.7), seed_of(2**64)
-        (4, None, None)
+        >>> seed_of(4.0)[0], seed_of(3.7)[0], seed_of(2**64)[0]
+        (4, -1, -1)
     """
     whole = isinstance(number, int) or number.is_integer()
-    return int(number) if whole and -(2**63) <= number < 2**64 else None
+    if whole and -(2**63) <= number < 2**64:
+        return int(number), ()
+    return -1, (NOTE_NO_SEED,)
 
 
-def groups_of(places: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[str]]:
-    """Return what lies directly in each group above some leaves.
-
-    Example:
-        >>> groups_of([("infos", "goal")])
-        {(): frozenset({'infos'}), ('infos',): frozenset({'goal'})}
-    """
-    found: dict[tuple[str, ...], set[str]] = {(): set()}
+def groups_of(places: Iterable[Place]) -> Groups:
+    """Return what lies directly in each group above some leaves."""
+    found: dict[Place, set[str]] = {(): set()}
     for place in places:
         for depth, name in enumerate(place):
             found.setdefault(place[:depth], set()).add(name)
@@ -187,32 +193,19 @@ def groups_of(places: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], frozen
 
 
 def nothing(dtype: np.dtype[Any]) -> Any:
-    """Return what stands where the source has nothing: NaN, 0, False, and None for text.
-
-    Example:
-        >>> import numpy as np
-        >>> [nothing(np.dtype(name)) for name in ("float32", "int8", "bool", "object")]
-        [nan, 0, False, None]
-    """
+    """Return what stands where the source has nothing: NaN, 0, False, and None for text."""
     if dtype.kind == "O":
         return None
     return float("nan") if dtype.kind in "fc" else dtype.type(0).item()
 
 
 def fill(out: NDArray[Any], values: NDArray[Any], where: str) -> None:
-    """Copy `values` into `out`, changing the dtype only where every value stays the same.
-
-    Raises:
-        FormatError: Another shape, or values that the dtype of `out` cannot hold.
-
-    Example:
-        >>> import numpy as np
-        >>> out = np.zeros(2, "float32")
-        >>> fill(out, np.array([1, 2]), "actions")
-        >>> out.tolist()
-        [1.0, 2.0]
-    """
-    check_shape(values.shape[1:], out.shape[1:], where)
+    """Copy `values` into `out`; raises `FormatError` where shape or dtype would lose any of them."""
+    if values.shape[1:] != out.shape[1:]:
+        raise FormatError(
+            f"{where} has rows of shape {list(values.shape[1:])}; expected {list(out.shape[1:])} "
+            "as in the first episode"
+        )
     if values.dtype != out.dtype and not _same_after(values, out.dtype):
         raise FormatError(
             f"{where} is {values.dtype}, and its values do not fit {out.dtype}, "
@@ -221,18 +214,204 @@ def fill(out: NDArray[Any], values: NDArray[Any], where: str) -> None:
     out[...] = values
 
 
-def check_shape(found: tuple[int, ...], expected: tuple[int, ...], where: str) -> None:
-    """Raise `FormatError` unless rows have the expected shape."""
-    if found != expected:
-        raise FormatError(
-            f"{where} has rows of shape {list(found)}; expected {list(expected)} "
-            "as in the first episode"
-        )
-
-
 def _same_after(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     if values.dtype.kind not in "biufc" or (values.dtype.kind == "c" and dtype.kind != "c"):
         return False
     with np.errstate(invalid="ignore", over="ignore"):
         there = values.astype(dtype)
         return bool(np.array_equal(there.astype(values.dtype), values, equal_nan=True))
+
+
+@dataclass(frozen=True)
+class DescribedEpisode:
+    """One episode, described."""
+
+    where: str
+    leaves: tuple[FoundLeaf, ...]
+    groups: Groups
+    """Names directly in each of its groups."""
+
+    @property
+    def steps(self) -> int:
+        """Rows of its rewards; raises `FormatError` where there are none."""
+        for leaf in self.leaves:
+            if leaf.section == "rewards":
+                return leaf.rows
+        raise FormatError(f"{self.where} has no 'rewards'", hint=_HINT)
+
+
+@dataclass(frozen=True)
+class LeafPlan:
+    """The leaves that every batch of one dataset has."""
+
+    reward: PlannedLeaf
+    steps: tuple[PlannedLeaf, ...]
+    """Actions and flags."""
+    observations: tuple[PlannedLeaf, ...]
+    infos: tuple[PlannedLeaf, ...]
+    """Of both kinds: a row per action, or one more."""
+    members: Mapping[Place, int]
+    """Number of names directly in each group of an episode that has all leaves."""
+    metadata: bool
+    """Whether recorders noted something of their own on episodes."""
+    dropped: tuple[Dropped, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def leaves(self) -> tuple[PlannedLeaf, ...]:
+        """All leaves."""
+        return (self.reward, *self.steps, *self.observations, *self.infos)
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes of one row of everything, with a guess for text."""
+        return sum(
+            (_TEXT_BYTES if leaf.form == "text" else leaf.dtype.itemsize)
+            * int(np.prod(leaf.shape, dtype=np.int64))
+            for leaf in self.leaves
+        )
+
+
+def make_plan(
+    episodes: Sequence[DescribedEpisode], declared: Declared, *, metadata: bool
+) -> LeafPlan:
+    """Decide from the first episode; the others only add infos it does not have.
+
+    Other leaves that the first does not have are dropped.
+
+    Args:
+        episodes: At least one episode.
+        declared: What the spaces of `observations` and `actions` declare.
+        metadata: Whether an episode has facts of its recorder's own.
+
+    Raises:
+        FormatError: A section or a declared leaf is missing, or rewards or flags are no numbers.
+    """
+    first = episodes[0]
+    for section, names in declared.items():
+        _check_declared(first, section, names)
+    taken: dict[Key, str] = {}
+    kept: dict[Place, FoundLeaf] = {}
+    sections: dict[str, list[PlannedLeaf]] = {name: [] for name in SECTIONS}
+    dropped = []
+    for leaf, steps, in_first in _first_seen(episodes):
+        planned = _planned(leaf, steps)
+        reason = _reason(leaf, planned, steps, in_first=in_first) or _claim(planned, taken)
+        if reason:
+            dropped.append(Dropped(planned.name, reason))
+        else:
+            kept[leaf.place] = leaf
+            sections[leaf.section].append(planned)
+    groups: dict[Place, frozenset[str]] = {}
+    for episode in episodes:
+        for group, found in episode.groups.items():
+            groups[group] = groups.get(group, frozenset()) | found
+    return LeafPlan(
+        reward=_only_leaf(sections, "rewards", first),
+        steps=(*sections["actions"], *(_only_leaf(sections, name, first) for name in _FLAGS)),
+        observations=tuple(sections["observations"]),
+        infos=tuple(sections["infos"]),
+        members={group: len(names) for group, names in groups.items()},
+        metadata=metadata,
+        dropped=tuple(dropped),
+        notes=tuple(_notes(list(kept.values()), declared)),
+    )
+
+
+def _check_declared(first: DescribedEpisode, section: str, names: Iterable[Place]) -> None:
+    found = {leaf.names for leaf in first.leaves if leaf.section == section}
+    if not found:
+        raise FormatError(f"{first.where} has no {section!r}", hint=_HINT)
+    for missing in (wanted for wanted in names if wanted not in found):
+        there = ", ".join(sorted(join_key(have) or "one array" for have in found))
+        raise FormatError(
+            f"{first.where} has no {join_key((section, *missing))!r}, which the space declares; "
+            f"found {there}"
+        )
+
+
+def _first_seen(episodes: Sequence[DescribedEpisode]) -> Iterator[tuple[FoundLeaf, int, bool]]:
+    """Yield each leaf with the steps of the first episode that has it, and whether that is the first."""
+    seen: set[Place] = set()
+    for number, episode in enumerate(episodes):
+        for leaf in episode.leaves:
+            if leaf.place not in seen:
+                seen.add(leaf.place)
+                yield leaf, episode.steps, number == 0
+
+
+def _planned(leaf: FoundLeaf, steps: int) -> PlannedLeaf:
+    section, names, dtype = leaf.section, leaf.names, leaf.dtype
+    per_action = section not in {"observations", "infos"} or (
+        section == "infos" and leaf.rows != steps + 1
+    )
+    key: Key = (*_FIXED.get(section, (section.removesuffix("s"),)), *names)
+    if section == "infos" and per_action:
+        key = ("next", "info", *names)
+    if section in _FLAGS:
+        dtype = np.dtype(bool)
+    elif section == "rewards" and dtype.kind in "biu":
+        dtype = np.dtype(np.float64)
+    return PlannedLeaf(leaf.place, key, per_action, leaf.form, dtype, leaf.shape)
+
+
+def _reason(leaf: FoundLeaf, planned: PlannedLeaf, steps: int, *, in_first: bool) -> str:
+    """Return why a leaf cannot be kept; empty where it can."""
+    if leaf.section not in SECTIONS:
+        return "It is not part of Minari's format."
+    if leaf.reason:
+        return leaf.reason
+    if not in_first and leaf.section != "infos":
+        return "Only some episodes have it, and not the first."
+    if leaf.section == "infos" and leaf.rows not in {steps, steps + 1}:
+        return f"It has {leaf.rows} rows in an episode of {steps} actions."
+    try:
+        check_key(planned.key)
+    except FormatError:
+        return "A part of its name cannot be a file name."
+    return ""
+
+
+def _claim(planned: PlannedLeaf, taken: dict[Key, str]) -> str:
+    """Take the leaf's key, or return why not: another leaf has it, or has it as a group of leaves."""
+    key = planned.key
+    above = (taken.get(key[:end]) for end in range(1, len(key) + 1))
+    twin = next(filter(None, above), taken.get((*key, "/")))
+    if twin:
+        return f"Its name is taken by {twin}."
+    taken[key] = planned.name
+    taken.update({(*key[:end], "/"): planned.name for end in range(1, len(key))})
+    return ""
+
+
+def _only_leaf(
+    sections: Mapping[str, Sequence[PlannedLeaf]], section: str, first: DescribedEpisode
+) -> PlannedLeaf:
+    """Return the leaf of a section that has to be one number or flag a row."""
+    leaves = sections[section]
+    if len(leaves) != 1 or leaves[0].form != "array" or leaves[0].shape not in {(), (1,)}:
+        found = [f"{x.name} {x.dtype} {list(x.shape)}" for x in leaves] or ["nothing"]
+        raise FormatError(
+            f"{first.where} has {', '.join(found)} as {section!r}; expected one number a row",
+            hint=_HINT,
+        )
+    return leaves[0]
+
+
+def _notes(kept: Sequence[FoundLeaf], declared: Declared) -> Iterator[str]:
+    for leaf in kept:
+        space = declared.get(leaf.section, {}).get(leaf.names)
+        if space is None or space.shape is None:
+            continue
+        text, dtype = leaf.form == "text", leaf.dtype.name
+        if (space.dtype or dtype, space.shape, space.text) != (dtype, leaf.shape, text):
+            stated = "text" if space.text else f"{space.dtype or 'values'} {list(space.shape)}"
+            found = "text" if text else f"{leaf.dtype} {list(leaf.shape)}"
+            name = "/".join((leaf.section, *leaf.names))
+            yield NOTE_SPACE.format(leaf=name, declared=stated, found=found)
+    for leaf in kept:
+        if leaf.form == "jpeg":
+            yield NOTE_IMAGES.format(leaf="/".join(leaf.place))
+    for leaf in kept:
+        if leaf.section == "rewards" and leaf.dtype.kind in "biu":
+            yield NOTE_REWARD.format(dtype=leaf.dtype)

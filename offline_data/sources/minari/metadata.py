@@ -1,22 +1,20 @@
-"""What a Minari dataset says of itself, in every form that its versions have written."""
+"""Metadata and spaces of Minari datasets, in every form that its versions have written."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.sources.base import SourceInfo
-from offline_data.sources.minari.spaces import parse_space
 from offline_data.strict_json import count_of, parse_json, read_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from offline_data.sources.minari.folder import DataFolder
 
 FORMATS = ("hdf5", "arrow", "parquet")
 
@@ -28,10 +26,26 @@ CITATION = (
 _SPACES = ("observation_space", "action_space")
 _COUNTS = ("total_episodes", "total_steps", "total_timesteps")
 _SPECS = ("env_spec", "eval_env_spec")
+_FLATTENED = {"observations": "flatten_observation", "actions": "flatten_action"}
 
 _NOTE_ROOT = "The metadata are those in the HDF5 file itself, as Minari wrote them until 0.4."
 _NOTE_FLAT = "The recorder flattened the {what}; the rows are kept flat, unlike the space."
 _NOTE_COMBINED = "A combination of other datasets, which `about.combined_datasets` names."
+
+
+@dataclass(frozen=True)
+class DeclaredLeaf:
+    """One leaf as its space declares it."""
+
+    shape: tuple[int, ...] | None
+    """Of one row; None for a kind of space this package does not know."""
+    dtype: str | None = None
+    """As the source writes it; None where it does not."""
+    text: bool = False
+
+
+Declared: TypeAlias = Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]]
+"""Leaves that the spaces declare, by section (`observations`, `actions`) and names below it."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +58,59 @@ class Metadata:
     """One of `FORMATS`."""
     values: Mapping[str, Any]
     """All fields as the source has them; JSON values."""
-    observation_space: Mapping[str, Any] | None
-    """As the source gives it; None where it gives none."""
-    action_space: Mapping[str, Any] | None
-    """As the source gives it; None where it gives none."""
+    spaces: Mapping[str, Mapping[str, Any] | None]
+    """Spaces of `observations` and `actions` as the source gives them; None where it gives none."""
     from_file: bool = False
     """Whether they are attributes of the HDF5 file rather than a file of their own."""
 
-    @property
-    def steps(self) -> int | None:
-        """Number of transitions, where stated."""
-        return self._count("total_steps", "total_timesteps")
+    def declared(self) -> Declared:
+        """Return what the spaces declare; nothing where the recorder flattened it."""
+        return {
+            section: {}
+            if self._is_set(_FLATTENED[section])
+            else space_leaves(space, f"{section} of {self.where}")
+            for section, space in self.spaces.items()
+        }
 
-    @property
-    def episodes(self) -> int | None:
-        """Number of episodes, where stated."""
-        return self._count("total_episodes")
+    def info(self, name: str, notes: tuple[str, ...]) -> SourceInfo:
+        """Sort the metadata into what the manifest keeps; `notes` are those of the catalogue."""
+        environment, evaluation = (self._spec(field) for field in _SPECS)
+        about = {k: v for k, v in self.values.items() if k not in {*_SPACES, *_COUNTS, *_SPECS}}
+        if evaluation is not None:
+            about["eval_env_spec"] = evaluation
+        if environment is not None and not isinstance(environment, dict):
+            about["env_spec"] = environment
+        spaces = {section.removesuffix("s"): space for section, space in self.spaces.items()}
+        return SourceInfo(
+            transitions=self._count("total_steps", "total_timesteps"),
+            episodes=self._count("total_episodes"),
+            spaces={section: space for section, space in spaces.items() if space is not None},
+            environment=environment if isinstance(environment, dict) else {},
+            about=about,
+            licence="CC-BY-4.0" if name.startswith("D4RL/") else None,
+            citation=CITATION,
+            notes=(*notes, *self._notes()),
+        )
 
-    def flag(self, name: str) -> bool:
-        """Whether a field is set, as a boolean or, in attributes, as a number or text."""
-        value = self.values.get(name)
+    def _spec(self, field: str) -> Any:
+        """Parse the spec of an environment, an object as JSON text; else leave it as it is."""
+        value = self.values.get(field)
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            return parse_json(value, f"{field} of {self.where}")
+        return value
+
+    def _notes(self) -> Iterator[str]:
+        if self.from_file and self.values:
+            yield _NOTE_ROOT
+        for section, field in _FLATTENED.items():
+            if self._is_set(field):
+                yield _NOTE_FLAT.format(what=section)
+        if self.values.get("combined_datasets"):
+            yield _NOTE_COMBINED
+
+    def _is_set(self, field: str) -> bool:
+        """Return True if a field is set, as a boolean or, in attributes, as a number or text."""
+        value = self.values.get(field)
         return value in {True, "true", "True", "1"} if isinstance(value, (str, int)) else False
 
     def _count(self, *names: str) -> int | None:
@@ -77,16 +124,15 @@ class Metadata:
         return count_of(value, f"{name} of {self.where}")
 
 
-def read_metadata(data: DataFolder) -> Metadata:
-    """Read the metadata of a dataset: its file, or the attributes of its HDF5 file.
+def read_metadata(file: Path, main_file: Path) -> Metadata:
+    """Read the metadata of a dataset: `file`, or where there is none the attributes of `main_file`.
 
-    Raises:
-        FormatError: The file is damaged, or names a storage this package does not know.
-        AccessError: It may not be read.
+    Until version 0.4 the HDF5 file had them. Raises `FormatError` where the file is damaged, or
+    names a storage this package does not know; `AccessError` where it may not be read.
     """
-    in_file = not os.path.lexists(data.metadata)
-    where = str(data.main_file if in_file else data.metadata)
-    values = _root_attributes(data.main_file) if in_file else read_object(data.metadata)
+    in_file = not os.path.lexists(file)
+    where = str(main_file if in_file else file)
+    values = _root_attributes(main_file) if in_file else read_object(file)
     stated = values.get("data_format")
     data_format = "hdf5" if stated is None else stated
     if not isinstance(data_format, str) or data_format not in FORMATS:
@@ -94,17 +140,13 @@ def read_metadata(data: DataFolder) -> Metadata:
             f"{where} says data_format is {shown(data_format)}; "
             f"expected one of {', '.join(FORMATS)}"
         )
-    observation, action = (parse_space(values.get(n), f"{n} of {where}") for n in _SPACES)
-    return Metadata(where, data_format, values, observation, action, from_file=in_file)
+    parsed = [_parse_space(values.get(name), f"{name} of {where}") for name in _SPACES]
+    spaces = dict(zip(_FLATTENED, parsed, strict=True))
+    return Metadata(where, data_format, values, spaces, from_file=in_file)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; bare `Infinity` and `NaN` become floats.
-
-    Raises:
-        FormatError: It is no JSON object, or refused by `read_json`.
-        AccessError: It cannot be read.
-    """
+    """Read a JSON object; bare `Infinity` and `NaN` become floats. Raises as `read_json` does."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds a JSON {type(values).__name__}; expected an object")
@@ -120,9 +162,7 @@ def _root_attributes(path: Path) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return an HDF5 attribute, or a container of such, as a JSON value.
-
-    Arrays become lists, bytes become text, what is empty becomes None.
+    """Return an HDF5 attribute, or a container of such, as a JSON value; what is empty becomes None.
 
     Example:
         >>> import numpy as np
@@ -142,47 +182,70 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (int, float, bool)) else None
 
 
-def source_info(metadata: Metadata, name: str, notes: tuple[str, ...]) -> SourceInfo:
-    """Sort the metadata into what the manifest keeps.
+def _parse_space(value: object, where: str) -> Mapping[str, Any] | None:
+    """Parse a space, JSON text inside JSON; None where the source gives none."""
+    if value is None:
+        return None
+    space = parse_json(value, where) if isinstance(value, str) else value
+    if not isinstance(space, dict) or not isinstance(space.get("type"), str):
+        raise FormatError(f"{where} is not a space: it has no 'type'")
+    return space
 
-    Args:
-        metadata: The metadata.
-        name: The source's own name of the dataset.
-        notes: What the catalogue says of it.
+
+def space_leaves(
+    space: Mapping[str, Any] | None, where: str
+) -> dict[tuple[str, ...], DeclaredLeaf]:
+    """Return what a Gymnasium space, as Minari writes it, declares of every leaf, by its names.
+
+    Parts of a `Tuple` are called `"0"`, `"1"`, …; a name with `/` is several parts. No space
+    declares nothing. Raises `FormatError` where a part is missing or of the wrong type.
+
+    Example:
+        >>> pose = {"type": "Box", "shape": [2], "dtype": "float32"}
+        >>> both = {"type": "Tuple", "subspaces": [pose, {"type": "Discrete", "n": 3}]}
+        >>> found = space_leaves({"type": "Dict", "subspaces": {"a": both}}, "here")
+        >>> {name: leaf.shape for name, leaf in found.items()}
+        {('a', '0'): (2,), ('a', '1'): ()}
     """
-    spaces = {"observation": metadata.observation_space, "action": metadata.action_space}
-    specs = {
-        field: _spec(metadata.values.get(field), f"{field} of {metadata.where}") for field in _SPECS
-    }
-    about = {k: v for k, v in metadata.values.items() if k not in {*_SPACES, *_COUNTS, *_SPECS}}
-    if specs["eval_env_spec"] is not None:
-        about["eval_env_spec"] = specs["eval_env_spec"]
-    environment = specs["env_spec"]
-    if environment is not None and not isinstance(environment, dict):
-        about["env_spec"] = environment
-    return SourceInfo(
-        transitions=metadata.steps,
-        episodes=metadata.episodes,
-        spaces={what: space for what, space in spaces.items() if space is not None},
-        environment=environment if isinstance(environment, dict) else {},
-        about=about,
-        licence="CC-BY-4.0" if name.startswith("D4RL/") else None,
-        citation=CITATION,
-        notes=(*notes, *_notes(metadata)),
-    )
+    if space is None:
+        return {}
+    try:
+        return dict(_leaves(space, ()))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, FormatError) as error:
+        what = "" if isinstance(error, FormatError) else f"{type(error).__name__} "
+        raise FormatError(f"{where} is not a space that can be read: {what}{error}") from error
 
 
-def _spec(value: Any, where: str) -> Any:
-    """Parse the spec of an environment, an object as JSON text; anything else is left as it is."""
-    is_object = isinstance(value, str) and value.lstrip().startswith("{")
-    return parse_json(value, where) if is_object else value
+def _leaves(
+    space: Mapping[str, Any], names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], DeclaredLeaf]]:
+    kind = space["type"]
+    if kind == "Dict":
+        for name, part in space["subspaces"].items():
+            yield from _leaves(part, (*names, *name.split("/")))
+    elif kind == "Tuple":
+        for number, part in enumerate(space["subspaces"]):
+            yield from _leaves(part, (*names, str(number)))
+    else:
+        dtype = space.get("dtype")
+        if not isinstance(dtype, (str, type(None))):
+            raise TypeError(f"a dtype is {shown(dtype)}")
+        yield names, DeclaredLeaf(_shape(kind, space), dtype, kind == "Text")
 
 
-def _notes(metadata: Metadata) -> tuple[str, ...]:
-    notes = [_NOTE_ROOT] if metadata.from_file and metadata.values else []
-    for field, what in (("flatten_observation", "observations"), ("flatten_action", "actions")):
-        if metadata.flag(field):
-            notes.append(_NOTE_FLAT.format(what=what))
-    if metadata.values.get("combined_datasets"):
-        notes.append(_NOTE_COMBINED)
-    return tuple(notes)
+def _shape(kind: str, space: Mapping[str, Any]) -> tuple[int, ...] | None:
+    if kind in {"Discrete", "Text"}:
+        return ()
+    if kind == "MultiDiscrete":
+        return _nested_shape(space["nvec"])
+    if kind == "Box":
+        lengths = space["shape"]
+    elif kind == "MultiBinary":
+        lengths = space["n"] if isinstance(space["n"], list) else [space["n"]]
+    else:
+        return None
+    return tuple(count_of(length, "a length in its shape") for length in lengths)
+
+
+def _nested_shape(value: Any) -> tuple[int, ...]:
+    return (len(value), *_nested_shape(value[0])) if isinstance(value, list) else ()

@@ -1,23 +1,37 @@
-"""Remotes of Minari datasets by name: `hf://account` and `gcp://bucket`."""
+"""Remotes of Minari datasets: accounts of the Hugging Face hub and Google Cloud Storage buckets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 from offline_data.episodes.fields import check_key
-from offline_data.errors import NotFoundError, OfflineError, UsageError
+from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
+from offline_data.fetch.client import get_document, get_json
+from offline_data.fetch.gcs import list_bucket
+from offline_data.fetch.hub import list_hub
+from offline_data.fetch.retry import FetchLimits
 from offline_data.ids import nearest
+from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.base import Release
-from offline_data.sources.minari import bucket, hub
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from offline_data.config import Settings
+    from offline_data.fetch.gcs import BucketObject
     from offline_data.sources.base import RemoteFile
 
-_SCHEMES = {"hf": hub, "gcp": bucket}
+_HUB = "https://huggingface.co"
+_NAMESPACE = "namespace_metadata.json"
+_METADATA = "/data/metadata.json"
+_MOST_REPOS = 1000  # of an account; the hub sends no more at once
+_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a listing
 
 
 @dataclass(frozen=True)
@@ -33,12 +47,103 @@ class Remote:
         """Give back the text that parses to this remote."""
         return f"{self.scheme}://{self.account}"
 
+    def files(
+        self, dataset: str, revision: str | None, settings: Settings
+    ) -> tuple[str, tuple[RemoteFile, ...]]:
+        """List the files of a dataset, by their paths below its folder, at a revision.
+
+        Args:
+            dataset: Its id: of the hub `<repository>[/<path in it>]`, of a bucket the beginning of
+                the names of its objects.
+            revision: Commit, branch or tag of the hub; of a bucket what an earlier call returned,
+                as it keeps one version. None for the newest.
+            settings: Endpoint, token, mirrors.
+
+        Returns:
+            The commit's sha, or `gcs-<12 hex>`, which changes with the objects; and the files.
+
+        Raises:
+            NotFoundError: No such dataset, or it is not at `revision`.
+            AuthError, NetworkError: The host refuses, or does not answer as it should.
+            IntegrityError: A bucket's answer is no listing, or an object's name is no path.
+        """
+        if self.scheme == "hf":
+            repository, _, path = dataset.partition("/")
+            folder = f"{path}/" if path else ""
+            listing = list_hub(f"{self.account}/{repository}", f"{folder}data", revision, settings)
+            return listing.commit, tuple(
+                replace(
+                    file,
+                    path=file.path.removeprefix(folder),
+                    magic=MAGIC if file.path.endswith(".hdf5") else b"",
+                )
+                for file in listing.files
+            )
+        objects = list_bucket(f"gs://{self.account}/{dataset}/data/", settings)
+        if not objects:
+            raise NotFoundError(f"bucket {self.account} has no objects below {dataset}/data/")
+        state = "".join(f"{item.name}\0{_content(item)}\n" for item in objects)
+        present = f"gcs-{hashlib.sha256(state.encode()).hexdigest()[:12]}"
+        if revision not in {None, present}:
+            raise NotFoundError(
+                f"{dataset} is at revision {present} now, not {revision}",
+                hint=f"a bucket keeps only the newest: leave out @{revision}",
+            )
+        return present, tuple(
+            item.file(f"{dataset}/", MAGIC if item.name.endswith(".hdf5") else b"")
+            for item in objects
+        )
+
+    def datasets(self, settings: Settings) -> list[str]:
+        """List the ids of all datasets that anybody may see, in the form `files` takes them.
+
+        A repository of the hub names its datasets in `namespace_metadata.json`; one without that file is
+        a dataset itself if it has data. If the hub does not answer, this ends within seconds:
+        huggingface_hub would try for minutes, and log every try. Raises as `files`, and `FormatError`.
+        """
+        if self.scheme == "gcp":
+            found = list_bucket(f"gs://{self.account}", settings, ending=_METADATA)
+            return [item.name.removesuffix(_METADATA) for item in found]
+        endpoint = (settings.hub_endpoint or _HUB).rstrip("/")
+        query = urlencode({"author": self.account, "limit": _MOST_REPOS})
+        url = f"{endpoint}/api/datasets?{query}"
+        repos = _names(get_json(url, settings, limits=_LIMITS), "id", url)
+        return [name for repo in repos for name in _datasets_of(repo, endpoint, settings)]
+
+
+def _content(item: BucketObject) -> str:
+    """Return the md5 as the bucket writes it, in base64: it is the same after an upload anew."""
+    algorithm, _, value = (item.digest or "").partition(":")
+    return base64.b64encode(bytes.fromhex(value)).decode() if algorithm == "md5" else item.version
+
+
+def _datasets_of(repo: str, endpoint: str, settings: Settings) -> Iterator[str]:
+    files = f"{endpoint}/datasets/{quote(repo)}/resolve/main"
+    url = f"{files}/{_NAMESPACE}"
+    try:
+        namespace = get_json(url, settings, limits=_LIMITS)
+    except NotFoundError:
+        with suppress(NotFoundError):
+            get_document(f"{files}{_METADATA}", settings, lambda body, _: body, limits=_LIMITS)
+            yield repo.partition("/")[2]
+        return
+    if not isinstance(namespace, dict):
+        raise FormatError(f"{url} has no list of datasets: {shown(namespace)}")
+    yield from _names(namespace.get("datasets", []), None, url)
+
+
+def _names(answer: object, field: str | None, url: str) -> list[str]:
+    """Return the names in a list that the hub sent, each in a field of an object if so named."""
+    items = answer if isinstance(answer, list) else [None]
+    found = [item.get(field) if field and isinstance(item, dict) else item for item in items]
+    names = [name for name in found if isinstance(name, str) and name.isprintable()]
+    if len(names) < len(items):
+        raise FormatError(f"{url} is not a list of names: {shown(answer)}")
+    return names
+
 
 def parse_remote(text: str) -> Remote:
-    """Parse `scheme://account`.
-
-    Raises:
-        UsageError: Another form, or a scheme Minari does not have.
+    """Parse `scheme://account`; raises `UsageError` where it is not a remote of Minari.
 
     Example:
         >>> parse_remote("hf://farama-minari")
@@ -46,41 +151,24 @@ def parse_remote(text: str) -> Remote:
     """
     scheme, separator, account = text.partition("://")
     account = account.strip("/")
-    if scheme not in _SCHEMES or not separator or not account or "/" in account:
-        forms = " or ".join(f"{known}://NAME" for known in _SCHEMES)
+    if scheme not in {"hf", "gcp"} or not separator or not account or "/" in account:
         raise UsageError(
-            f"{text!r} is not a remote of Minari; expected {forms}", hint="see MINARI_REMOTE"
+            f"{text!r} is not a remote of Minari; expected hf://NAME or gcp://NAME",
+            hint="see MINARI_REMOTE",
         )
     return Remote(scheme, account)
 
 
-def split_name(name: str, default: str) -> tuple[Remote, str]:
-    """Split a dataset's name into its remote, `default` where it names none, and its own id.
-
-    Example:
-        >>> split_name("hf://user/pen/human-v2", "hf://farama-minari")
-        (Remote(scheme='hf', account='user'), 'pen/human-v2')
-    """
-    if "://" not in name:
-        return parse_remote(default), name
-    scheme, _, rest = name.partition("://")
-    account, _, dataset = rest.partition("/")
-    if not dataset:
-        raise UsageError(f"{name!r} names a remote but no dataset; expected {name}/DATASET")
-    return parse_remote(f"{scheme}://{account}"), dataset
-
-
-def list_remote(remote: Remote, settings: Settings) -> list[str]:
-    """List the ids of all datasets of a remote, sorted, in the form `resolve` takes them.
+def list_remote(settings: Settings) -> list[str]:
+    """List the ids of all datasets of the default remote, sorted, in the form `resolve` takes them.
 
     Raises:
         OfflineError: `settings.offline` is set; no socket is opened.
         NetworkError: The host does not answer as it should.
     """
+    remote = parse_remote(settings.minari_remote)
     _check_online(f"The list of {remote}", "offline-data list minari --remote", settings)
-    names = _SCHEMES[remote.scheme].list_datasets(remote.account, settings)
-    is_default = str(remote) == str(parse_remote(settings.minari_remote))
-    return sorted(name if is_default else f"{remote}/{name}" for name in names)
+    return sorted(remote.datasets(settings))
 
 
 def find_release(
@@ -89,18 +177,23 @@ def find_release(
     """Find a dataset at its remote and list its files.
 
     Args:
-        name: The dataset, with or without a remote.
+        name: The dataset, with (`hf://user/pen/human-v2`) or without a remote.
         revision: Commit, branch or tag of the hub; None for the newest.
         settings: Default remote, endpoint, token.
         known: Names to offer where there is none of that name.
 
     Raises:
         OfflineError: `settings.offline` is set; no socket is opened.
-        NotFoundError: No such dataset or revision.
-        AuthError: The host refuses.
-        NetworkError: The host does not answer as it should.
+        NotFoundError, AuthError, NetworkError: See `Remote.files`.
     """
-    remote, dataset = split_name(name, settings.minari_remote)
+    remote, dataset = settings.minari_remote, name
+    if "://" in name:
+        scheme, _, rest = name.partition("://")
+        account, _, dataset = rest.partition("/")
+        if not dataset:
+            raise UsageError(f"{name!r} names a remote but no dataset; expected {name}/DATASET")
+        remote = f"{scheme}://{account}"
+    parsed = parse_remote(remote)
     names = set(known)
     near = [] if name in names else nearest(name, names)
     advice = f"did you mean {', '.join(near)}?" if near else ""
@@ -108,20 +201,14 @@ def find_release(
     command = f"offline-data download minari:{name}{at}"
     _check_online(f"Minari dataset {name!r}", advice or command, settings)
     try:
-        found, files = _SCHEMES[remote.scheme].list_files(
-            remote.account, dataset, revision, settings
-        )
+        found, files = parsed.files(dataset, revision, settings)
     except NotFoundError as error:
         raise NotFoundError(
-            f"There is no {dataset!r} at {remote}: {error}", hint=advice or error.hint
+            f"There is no {dataset!r} at {parsed}: {error}", hint=advice or error.hint
         ) from error
-    return _release(name, found, files)
-
-
-def _release(name: str, revision: str, files: tuple[RemoteFile, ...]) -> Release:
     for file in files:
         check_key(tuple(file.path.split("/")))
-    return Release(name, revision, files)
+    return Release(name, found, files)
 
 
 def _check_online(what: str, advice: str, settings: Settings) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import frame_stack, n_step, normalize, relabel, return_to_go
+from offline_data.buffers.derived import n_step
 from offline_data.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("gathering")
@@ -71,27 +70,6 @@ def test_it_is_a_walk_along_the_episode(sets: Any, data: Any, n: int, gamma: flo
     check_rows(of, found, rows, n, gamma)
 
 
-@pytest.mark.parametrize(
-    ("end", "known", "steps"),
-    [
-        ("truncated", True, [3, 3, 2, 1]),
-        ("terminated", True, [3, 3, 2, 1]),
-        ("neither", True, [3, 3, 2, 1]),
-        ("terminated", False, [3, 3, 2, 1]),
-        ("truncated", False, [3, 2, 1, 1]),
-        ("neither", False, [3, 2, 1, 1]),
-    ],
-)
-def test_where_windows_end(
-    sets: Any, episode: Any, end: str, known: bool, steps: list[int]
-) -> None:
-    of = sets.write([episode(4, end, known), episode(2)])
-    found = of.derive(n_step(3), [0, 1, 2, 3])
-    assert found["steps_to_next_obs"].tolist() == steps
-    last = [float(of.state(0, t + m)[0]) for t, m in enumerate(steps)]
-    assert found["next", "observation", "state"][:, 0].tolist() == last
-
-
 def test_one_step_is_the_transition(sets: Any, episode: Any) -> None:
     of = sets.write([episode(3), episode(2, "truncated")])
     batch, rows = of.gather()
@@ -103,15 +81,6 @@ def test_one_step_is_the_transition(sets: Any, episode: Any) -> None:
     assert found["steps_to_next_obs"].dtype == torch.int64
     assert found["gamma"].shape == (5,)
     assert found["gamma"].dtype == torch.float32
-
-
-def test_leaves_are_contiguous_and_apart(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(5)])
-    found = of.derive(n_step(2))
-    leaves = [found[key] for key in found.keys(include_nested=True, leaves_only=True)]
-    assert all(leaf.is_contiguous() for leaf in leaves)
-    places = [leaf.untyped_storage().data_ptr() for leaf in leaves if leaf.numel()]
-    assert len(set(places)) == len(places)
 
 
 def test_whole_numbers_and_nan_as_rewards(grown: Any, sets: Any, episode: Any) -> None:
@@ -134,32 +103,6 @@ def test_what_lies_behind_a_window_does_not_count(grown: Any, sets: Any, episode
     assert found["next", "reward"][[0, 2, 3, 4], 0].tolist() == [1, 3, 9, 5]
 
 
-def test_a_storage_that_grows(grown: Any, sets: Any, episode: Any) -> None:
-    of, more = sets.write([episode(2, "neither")]), sets.write([episode(4)])
-    storage, derived = grown(of), n_step(3, 1.0)
-    rows = torch.arange(2)
-    found = derived(storage.gather(rows), rows, storage)
-    assert found["steps_to_next_obs"].tolist() == [2, 1]
-    storage.extend(grown(more).content)
-    rows = torch.arange(6)
-    found = derived(storage.gather(rows), rows, storage)
-    assert found["steps_to_next_obs"].tolist() == [2, 1, 3, 3, 2, 1]
-    want = [float(of.state(0, t)[0]) for t in (2, 2)] + [
-        float(more.state(0, t)[0]) for t in (3, 4, 4, 4)
-    ]
-    assert found["next", "observation", "state"][:, 0].tolist() == want
-
-
-def test_flags_and_rewards_without_a_last_dimension(grown: Any, sets: Any, episode: Any) -> None:
-    storage = grown(sets.write([episode(3, middle=0)]))
-    for name in ("reward", "terminated", "truncated", "done"):
-        storage.content["next", name] = storage.content["next", name][:, 0]
-    rows = torch.arange(3)
-    found = n_step(3, 1.0)(storage.gather(rows), rows, storage)
-    assert found["steps_to_next_obs"].tolist() == [1, 2, 1]
-    assert found["next", "reward"].shape == (3,)
-
-
 @pytest.mark.parametrize(
     ("missing", "steps"),
     [
@@ -180,16 +123,6 @@ def test_flags_that_a_storage_lacks(
     assert found["steps_to_next_obs"].tolist() == steps
 
 
-def test_through_a_buffer(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(4), episode(1, "truncated", False), episode(3, "truncated", False)])
-    ds = BaseDatasetExperienceReplay(of.path, 16, derived=[n_step(2, 0.5)])
-    again = pickle.loads(pickle.dumps(ds))  # noqa: S301
-    for buffer in (ds, again):
-        for _ in range(4):
-            batch = buffer.sample()
-            check_rows(of, batch, batch["index"].tolist(), 2, 0.5)
-
-
 def test_a_buffer_with_few_leaves(sets: Any, episode: Any) -> None:
     of = sets.write([episode(3)], keys=["next.reward"])
     found = of.derive(n_step(2, 1.0))
@@ -203,41 +136,13 @@ def test_a_buffer_with_few_leaves(sets: Any, episode: Any) -> None:
     assert found["steps_to_next_obs"].tolist() == [2, 2, 1]
 
 
-def test_it_is_a_value() -> None:
-    one, other = n_step(3), n_step(3, 0.99)
-    assert one == other == pickle.loads(pickle.dumps(one))  # noqa: S301
-    assert len({one, other, n_step(4)}) == 2
-    assert repr(one) == "n_step(3, gamma=0.99)"
-
-
-def test_what_cannot_be_meant(sets: Any, episode: Any) -> None:
+def test_invalid_arguments(sets: Any, episode: Any) -> None:
     with pytest.raises(UsageError, match="n is 0"):
         n_step(0)
     for gamma in (-0.1, 1.1, float("nan")):
         with pytest.raises(UsageError, match="gamma is"):
             n_step(2, gamma)
     of = sets.write([episode(3)])
-    ds = BaseDatasetExperienceReplay(of.path, 2, derived=[n_step(2)], split_trajs=True)
-    with pytest.raises(UsageError, match="whole episodes"):
-        ds.sample()
     ds = BaseDatasetExperienceReplay(of.path, 2, derived=[n_step(2)], keys=["action"])
     with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):
         ds.sample()
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        frame_stack(2),
-        normalize(),
-        relabel("random", 1, seed=0),
-        n_step(2),
-        return_to_go(key="next.sum"),
-    ],
-)
-def test_what_was_changed_before_is_not_taken_back(sets: Any, episode: Any, before: Any) -> None:
-    of = sets.write([episode(4), episode(4)])
-    ds = BaseDatasetExperienceReplay(of.path, 8, derived=[before, n_step(2)])
-    with pytest.raises(UsageError, match="n_step takes the leaf 'next/") as caught:
-        ds[:]
-    assert "n_step or relabel, frame_stack" in str(caught.value.hint)

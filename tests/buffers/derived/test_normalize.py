@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import Derived, frame_stack, n_step, normalize
+from offline_data.buffers.derived import Derived, frame_stack, normalize
 from offline_data.episodes.fields import next_of
 from offline_data.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("gathering")
 
 STATE = ("observation", "state")
+
+module = import_module("offline_data.buffers.derived.normalize")
 
 
 def roots(of: Any, key: Any = STATE) -> Any:
@@ -86,6 +89,31 @@ def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
     assert moved == scaled
 
 
+@pytest.mark.parametrize("items", [1, 30, 10_000])
+def test_chunks_add_up_to_the_whole(
+    grown: Any, sets: Any, episode: Any, monkeypatch: pytest.MonkeyPatch, items: int
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_ITEMS", items)
+    storage, rows = grown(sets.write([episode(40)])), torch.arange(40)
+    values = torch.randn(40, 2, 3, dtype=torch.float64) * 5 + 1e6
+    values[3, 1, 2], values[7, 1, 2], values[39, 0, 0] = np.nan, np.inf, -np.inf
+    storage.content["x"] = values
+    finite = np.where(np.isfinite(values.numpy()), values.numpy(), np.nan)
+    found = normalize(["x"], eps=0)(storage.gather(rows), rows, storage)["x"]
+    want = (values.numpy() - np.nanmean(finite, 0)) / np.nanstd(finite, 0)
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_to_take_a_mean_of(grown: Any, sets: Any, episode: Any) -> None:
+    storage = grown(sets.write([episode(3)]))
+    storage.content["x"] = torch.tensor([[1, np.nan], [2, np.inf], [3, np.nan]])
+    with pytest.raises(UsageError, match="'x' has no finite value"):
+        normalize("x").fit(storage)
+    storage.content = storage.content[:0]
+    with pytest.raises(UsageError, match="'action' has no finite value"):
+        normalize("action").fit(storage)
+
+
 def test_statistics_that_are_given(grown: Any, sets: Any, episode: Any) -> None:
     storage = grown(sets.write([episode(2)]))
     given_ones = {STATE: (np.array([1000.0, 0, 1]), torch.tensor([1.0, 2, 4]))}
@@ -98,32 +126,7 @@ def test_statistics_that_are_given(grown: Any, sets: Any, episode: Any) -> None:
     assert single(storage.gather(rows), rows, storage)[STATE][:, 0].tolist() == [0.5, 1]
 
 
-def test_after_steps_and_frames(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(5), episode(3)])
-    scale = {STATE: (1000.0, 10.0)}
-    derived: list[Derived] = [n_step(2), frame_stack(2, [STATE]), normalize([STATE], scale, eps=0)]
-    batch = BaseDatasetExperienceReplay(of.path, 4, derived=derived)[0]
-    assert batch[STATE][:, 0].tolist() == pytest.approx([0.1, 0.1])
-    assert batch[next_of(STATE)][:, 0].tolist() == pytest.approx([0.2, 0.3])
-
-
-def test_a_set_without_next(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(3)], keys=[STATE])
-    assert of.derive(normalize())[STATE].shape == (3, 3)
-
-
-def test_it_is_a_value() -> None:
-    statistics = {"observation": ([0.0], [1.0])}
-    one = normalize("observation", statistics)
-    assert one == pickle.loads(pickle.dumps(normalize(["observation"], statistics)))  # noqa: S301
-    assert len({one, normalize(), normalize(), normalize(eps=1)}) == 3
-    assert repr(normalize()) == "normalize(['observation'], statistics=None, eps=0.001)"
-    assert repr(one) == (
-        "normalize(['observation'], statistics={'observation': ([0.0], [1.0])}, eps=0.001)"
-    )
-
-
-def test_what_cannot_be_meant(sets: Any, episode: Any) -> None:
+def test_invalid_arguments(sets: Any, episode: Any) -> None:
     with pytest.raises(UsageError, match="eps is -1"):
         normalize(eps=-1)
     with pytest.raises(UsageError, match="no leaf 'observation'"):
@@ -137,8 +140,6 @@ def test_what_cannot_be_meant(sets: Any, episode: Any) -> None:
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=message):
             of.derive(one)
-    with pytest.raises(UsageError, match="whole episodes"):
-        BaseDatasetExperienceReplay(of.path, 1, derived=[normalize()], split_trajs=True).sample()
     derived: list[Derived] = [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])]
     with pytest.raises(UsageError, match=r"are \[2, 3, 4\], which does not match \[., 4, 3, 4\]"):
         BaseDatasetExperienceReplay(of.path, 2, derived=derived).sample()

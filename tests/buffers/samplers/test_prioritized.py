@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,26 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
-from torch import Tensor
+from tensordict import TensorDict
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.samplers import PrioritizedSampler, RandomSampler
+from offline_data import open_dataset
+from offline_data.buffers.buffer import TensorDictReplayBuffer
+from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
+    RandomSampler,
+    SliceSampler,
+)
+from offline_data.buffers.samplers.slices import MASK
+from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.buffers.samplers.conftest import Episodes
 
 pytestmark = pytest.mark.usefixtures("tree")
 Follows = Callable[[ArrayLike, ArrayLike], bool]
+REDUCTIONS = ["max", "min", "mean", "median", "sum"]
+LENGTHS = [6, 2, 3, 5]
 
 
 def law_of(sampler: PrioritizedSampler, storage: Episodes) -> list[float]:
@@ -37,7 +46,8 @@ def test_the_law_and_the_importance_weights(follows: Follows) -> None:
     storage = Episodes([50, 50], left_out=[49])
     priority = torch.rand(100, generator=torch.Generator().manual_seed(0)) + 0.02
     sampler = PrioritizedSampler(100, alpha=0.6, beta=0.4, eps=0.1, seed=0)
-    sampler.sample(storage, 1)
+    assert follows(counts_of(sampler, storage), np.arange(100) != 49)
+    assert sampler.sample(storage, 9)[1]["priority_weight"].tolist() == [1.0] * 9
     sampler.update_priority(torch.arange(100), priority)
     law = (priority.numpy().astype(float) + 0.1) ** 0.6
     law[49] = 0
@@ -48,26 +58,14 @@ def test_the_law_and_the_importance_weights(follows: Follows) -> None:
     expected = (law[rows] / law[law > 0].min()) ** -0.4
     np.testing.assert_allclose(weight, expected, rtol=1e-5)
     assert float(weight.max()) <= 1
-
-
-def test_a_set_that_was_there_before_is_uniform_at_first(follows: Follows) -> None:
-    sampler = PrioritizedSampler(40, alpha=0.7, beta=0.5, seed=0)
-    storage = Episodes([20], left_out=[3])
-    assert follows(counts_of(sampler, storage), np.arange(20) != 3)
-    _, leaves = sampler.sample(storage, 9)
-    assert leaves["priority_weight"].tolist() == [1.0] * 9
-
-
-def test_transitions_without_a_known_next_observation_where_asked() -> None:
-    storage = Episodes([20], left_out=[3])
-    every = PrioritizedSampler(40, alpha=0.7, beta=0.5, seed=0, valid_only=False)
+    every = PrioritizedSampler(100, alpha=0.7, beta=0.5, seed=0, valid_only=False)
     assert counts_of(every, storage).min() > 0
 
 
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.sampled_from(["max", "min", "mean", "median", "sum"]), st.integers(0, 2**32 - 1))
+@given(st.sampled_from(REDUCTIONS), st.integers(0, 2**32 - 1))
 def test_updates_are_those_of_a_list(reduction: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 80))
@@ -103,7 +101,8 @@ def test_forms_of_an_update() -> None:
     sampler.update_priority(rows[:3], torch.arange(6.0)[::2])
     assert law_of(sampler, storage) == [0, 2, 2, 4, 4, 6]
     sampler.update_priority(torch.zeros(0, dtype=torch.int64), torch.zeros(0))
-    assert law_of(sampler, storage) == [0, 2, 2, 4, 4, 6]
+    sampler.update_priority(torch.tensor([0, 1]), torch.tensor([[7.0]]))
+    assert law_of(sampler, storage) == [7, 7, 2, 4, 4, 6]
 
 
 @pytest.mark.parametrize(
@@ -116,12 +115,13 @@ def test_forms_of_an_update() -> None:
         ([0, 1], [9.0, float("inf")], "Row 1 cannot have the priority inf"),
         ([0, 1], [9.0, 1e30], "Row 1 cannot have the priority 1.0000"),
         ([0, 1], [9.0, 9.0, 9.0], "do not fit rows"),
+        ([0, 1], [[9.0, 9.0, 9.0]], "do not fit rows"),
         ([0.0, 1.0], [9.0, 9.0], "Rows are integers"),
         ([True, False], [9.0, 9.0], "Rows are integers"),
     ],
 )
-def test_what_cannot_be_a_priority_changes_nothing(
-    rows: list[Any], priority: list[float], message: str
+def test_an_invalid_priority_changes_nothing(
+    rows: list[Any], priority: list[Any], message: str
 ) -> None:
     storage = Episodes([6])
     sampler = PrioritizedSampler(6, 2.0, 0.5)
@@ -132,7 +132,7 @@ def test_what_cannot_be_a_priority_changes_nothing(
     assert sampler.default_priority == 1
 
 
-def test_rows_that_are_new_get_the_highest_priority_ever() -> None:
+def test_new_rows_get_the_highest_priority_ever() -> None:
     storage = Episodes([3])
     sampler = PrioritizedSampler(10, 1.0, 0.5, 0.0)
     assert law_of(sampler, storage) == [1, 1, 1]
@@ -150,7 +150,23 @@ def test_rows_that_are_new_get_the_highest_priority_ever() -> None:
     assert law_of(sampler, Episodes([2])) == [1, 1]
 
 
-def test_new_rows_that_are_not_valid_are_left_out_too() -> None:
+def test_or_the_highest_that_a_row_has_now() -> None:
+    storage = Episodes([4])
+    sampler = PrioritizedSampler(10, 1.0, 0.5, 0.0, max_priority_within_buffer=True)
+    law_of(sampler, storage)
+    sampler.update_priority(torch.arange(4), torch.tensor([2.0, 8, 4, 1]))
+    assert sampler.default_priority == 8
+    sampler.update_priority(torch.tensor([1, 1]), torch.tensor([3.0, 0.5]))
+    assert sampler.default_priority == 4
+    sampler.extend(torch.tensor([2]))
+    assert law_of(sampler, storage) == [2, 3, 3, 1]
+    sampler.extend(torch.arange(4))
+    assert law_of(sampler, storage) == [1, 1, 1, 1]
+    with pytest.raises(UsageError, match="Row 10 cannot have a priority"):
+        sampler.extend(torch.tensor([3, 10]))
+
+
+def test_rows_that_become_valid_or_invalid() -> None:
     storage = Episodes([4], left_out=[1])
     sampler = PrioritizedSampler(10, 1.0, 0.5, 0.0)
     assert law_of(sampler, storage) == [1, 0, 1, 1]
@@ -177,20 +193,8 @@ def test_a_state_is_not_changed_by_what_comes_later() -> None:
     assert law_of(other, storage) == [3, 1, 1, 1, 1, 1, 1]
     other.load_state_dict(state)
     assert law_of(other, Episodes([4])) == [1, 1, 1, 1]
-
-
-def test_the_highest_priority_that_is_there() -> None:
-    storage = Episodes([4])
-    sampler = PrioritizedSampler(10, 1.0, 0.5, 0.0, max_priority_within_buffer=True)
-    law_of(sampler, storage)
-    sampler.update_priority(torch.arange(4), torch.tensor([2.0, 8, 4, 1]))
-    assert sampler.default_priority == 8
-    sampler.update_priority(torch.tensor([1, 1]), torch.tensor([3.0, 0.5]))
-    assert sampler.default_priority == 4
-    sampler.extend(torch.tensor([2]))
-    assert law_of(sampler, storage) == [2, 3, 3, 1]
-    sampler.extend(torch.arange(4))
-    assert law_of(sampler, storage) == [1, 1, 1, 1]
+    with pytest.raises(UsageError, match="priorities of 10 rows, and the sampler was made for 3"):
+        PrioritizedSampler(3, 0.6, 0.4).load_state_dict(state)
 
 
 def test_alpha_and_beta_may_change_at_any_time() -> None:
@@ -210,58 +214,14 @@ def test_alpha_and_beta_may_change_at_any_time() -> None:
     sampler.update_priority(3, 1e20)
     with pytest.raises(UsageError, match="the weight of row 3 would not be finite"):
         sampler.alpha = 3.0
+    with pytest.raises(UsageError, match="alpha is -1"):
+        sampler.alpha = -1
     assert sampler.alpha == 0.7
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_extreme_priorities(dtype: torch.dtype) -> None:
-    storage = Episodes([2000])
-    random = np.random.default_rng(0)
-    priority = 10.0 ** random.uniform(-8, 8, 2000) * random.integers(0, 2, 2000)
-    sampler = PrioritizedSampler(2000, 1.0, 1.0, 0.0, dtype, seed=0)
-    sampler.update_priority(torch.arange(2000), torch.from_numpy(priority))
-    rows, leaves = sampler.sample(storage, 20_000)
-    assert (priority[rows] > 0).all()
-    assert leaves["priority_weight"].dtype == dtype
-    expected = priority[priority > 0].min() / priority[rows]
-    np.testing.assert_allclose(leaves["priority_weight"], expected, rtol=1e-5)
-
-
-def test_it_goes_on_where_it_was() -> None:
-    storage = Episodes([100])
-    sampler = PrioritizedSampler(200, 0.6, 0.4, seed=3)
-
-    def train(one: PrioritizedSampler) -> list[Tensor]:
-        seen = []
-        for step in range(20):
-            rows, leaves = one.sample(storage, 16)
-            one.update_priority(rows, rows / 100.0 + 1 / (step + 1))
-            seen += [rows, leaves["priority_weight"]]
-        return seen
-
-    train(sampler)
-    copy = pickle.loads(pickle.dumps(sampler))  # noqa: S301
-    state = sampler.state_dict()
-    other = PrioritizedSampler(200, 0.9, 0.0, seed=8)
-    rest = train(sampler)
-    other.load_state_dict(state)
-    for going in (copy, other):
-        assert all(map(torch.equal, train(going), rest))
-    assert repr(copy) == repr(other) == repr(sampler)
-    with pytest.raises(UsageError, match="priorities of 200 rows, and the sampler was made for 3"):
-        PrioritizedSampler(3, 0.6, 0.4).load_state_dict(state)
-
-
-def test_without_a_seed_torch_decides() -> None:
-    def drawn() -> list[int]:
-        torch.manual_seed(0)
-        return list(PrioritizedSampler(50, 1.0, 1.0).sample(Episodes([50]), 20)[0])
-
-    assert drawn() == drawn()
-
-
-def test_what_cannot_be_meant_says_so() -> None:
-    for wrong, message in (
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
         ({"max_capacity": 0}, "max_capacity is 0"),
         ({"alpha": -0.1}, "alpha is -0.1"),
         ({"beta": float("nan")}, "beta is nan"),
@@ -269,35 +229,161 @@ def test_what_cannot_be_meant_says_so() -> None:
         ({"dtype": torch.float16}, "dtype is torch.float16"),
         ({"reduction": "last"}, "reduction is 'last'"),
         ({"device": "cuda"}, "device is cuda"),
-    ):
-        given: Any = {"max_capacity": 5, "alpha": 1.0, "beta": 1.0, **wrong}
-        with pytest.raises(UsageError, match=message):
-            PrioritizedSampler(**given)
+    ],
+)
+def test_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"max_capacity": 5, "alpha": 1.0, "beta": 1.0, **wrong}
+    with pytest.raises(UsageError, match=message):
+        PrioritizedSampler(**options)
+    with pytest.raises(UsageError, match="leave over out"):
+        PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=2, over="starts")
+    with pytest.raises(UsageError, match="Give either"):
+        PrioritizedSliceSampler(5, 1.0, 1.0)
+
+
+def test_storages_that_cannot_be_sampled() -> None:
     sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0)
-    with pytest.raises(UsageError, match="has 6 transitions, and the sampler was made for 5"):
-        sampler.sample(Episodes([6]), 1)
-    with pytest.raises(UsageError, match="None of the 2 transitions"):
-        sampler.sample(Episodes([2], left_out=[0, 1]), 1)
+    for one in (sampler, PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=1, traj_key="episode")):
+        with pytest.raises(UsageError, match="has 6 transitions, and the sampler was made for 5"):
+            one.sample(Episodes([6]), 1)
     sampler.update_priority(torch.arange(5), 0.0)
     with pytest.raises(UsageError, match="all priorities are zero"):
         sampler.sample(Episodes([5]), 1)
-    with pytest.raises(UsageError, match="alpha is -1"):
-        sampler.alpha = -1
 
 
-def test_other_samplers_warn() -> None:
-    with pytest.warns(UserWarning, match="RandomSampler has no priorities"):
-        RandomSampler().update_priority(torch.tensor([0]), 1.0)
+def slices(capacity: int = 16, **options: Any) -> PrioritizedSliceSampler:
+    """Make a sampler where row `i` has priority `i + 1`."""
+    sampler = PrioritizedSliceSampler(capacity, 1.0, 0.5, 0.0, torch.float64, seed=0, **options)
+    sampler.update_priority(torch.arange(capacity), torch.arange(1.0, capacity + 1))
+    return sampler
 
 
-def test_a_buffer_trains_on_what_it_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strict", [True, False])
+def test_priorities_choose_the_starts_of_slices(follows: Follows, strict: bool) -> None:
+    sampler = slices(slice_len=3, strict_length=strict)
+    starts = np.isin(np.arange(16), [0, 1, 2, 3, 8, 11, 12, 13] + ([] if strict else [6]))
+    rows, leaves = sampler.sample(Episodes(LENGTHS), 60_000)
+    first = leaves["is_init"][:, 0]
+    seen = rows[first]
+    assert len(seen) == 20_000
+    assert follows(np.bincount(seen, minlength=16), starts * np.arange(1.0, 17))
+    weight = leaves["priority_weight"]
+    np.testing.assert_allclose(weight[first], (seen.double() + 1) ** -0.5, rtol=1e-12)
+    begins = first.nonzero()[:, 0]
+    lengths = torch.diff(begins, append=torch.tensor([len(rows)]))
+    assert torch.equal(weight, weight[first].repeat_interleave(lengths))
+    assert torch.equal(
+        rows, seen.repeat_interleave(lengths) + torch.cat([*map(torch.arange, lengths)])
+    )
+    assert set(lengths[seen == 6].tolist()) <= {2}
+    assert set(lengths[seen != 6].tolist()) == {3}
+
+
+def test_weights_are_relative_to_rows_that_can_be_drawn() -> None:
+    """TorchRL takes the least of all rows, here row 9's, from which no slice begins."""
+    sampler = slices(slice_len=3)
+    sampler.update_priority(torch.tensor([0, 9]), torch.tensor([2.0, 0.01]))
+    rows, leaves = sampler.sample(Episodes(LENGTHS), 3000)
+    assert float(leaves["priority_weight"].max()) == 1
+    assert set(rows[leaves["priority_weight"] == 1].tolist()) <= {0, 1, 2, 3}
+
+
+def test_slices_of_other_lengths_begin_at_other_rows() -> None:
+    sampler, storage = slices(20, num_slices=200), Episodes(LENGTHS)
+    for length, expected in ((5, {0, 1, 11}), (6, {0}), (2, {*range(5), 6, 8, 9, *range(11, 15)})):
+        for _ in range(2):
+            rows, _ = sampler.sample(storage, 200 * length)
+            assert set(rows.reshape(200, length)[:, 0].tolist()) == expected
+    storage.append(4)
+    sampler.update_priority(torch.tensor([19]), 1e15)  # no slice of 6 begins there
+    sampler.sample(storage, 1200)
+    assert set(sampler.sample(storage, 200)[0].tolist()) == {19}
+
+
+def test_padded_slices() -> None:
+    sampler = slices(slice_len=3, strict_length=False, pad_output=True)
+    sampler.update_priority(6, 1e15)
+    rows, leaves = sampler.sample(Episodes(LENGTHS), 6)
+    assert rows.tolist() == [6, 7, 7] * 2
+    assert leaves[MASK].tolist() == [True, True, False] * 2
+    assert leaves["priority_weight"].shape == (6,)
+
+
+def test_a_dataset_trains_on_what_it_is_told(tmp_path: Path) -> None:
     write_toy(tmp_path / "toy", [toy_batch([40, 30], unknown_final=[1])])
-    sampler = PrioritizedSampler(70, 1.0, 1.0, seed=0)
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy", 500, sampler=sampler)
+    ds = open_dataset(tmp_path / "toy", 500, sampler=PrioritizedSampler(70, 1.0, 1.0, seed=0))
     batch = ds.sample()
     assert set(batch["index"].tolist()) == set(range(69))
-    wanted = batch["action"][:, 0] < -2000
-    ds.update_priority(batch["index"], wanted.double())
+    ds.update_priority(batch["index"], (batch["action"][:, 0] < -2000).double())
     batch = ds.sample()
     assert (batch["action"] < -2000).all()
     assert batch["priority_weight"].shape == (500,)
+    sampler = PrioritizedSliceSampler(70, 1.0, 1.0, slice_len=3, seed=0)
+    ds = open_dataset(tmp_path / "toy", 60, sampler=sampler)
+    ds.update_priority(torch.tensor([37]), 1e6)
+    batch = ds.sample().reshape(20, 3)
+    assert (batch["action"][:, :, 0] == torch.tensor([-1038.0, -1039, -1040])).all()
+    for flag in ("truncated", "terminated"):
+        assert batch["next", flag][:, :, 0].tolist() == [[False, False, True]] * 20
+
+
+def trajectories(count: int, steps: int = 4) -> TensorDict:
+    code = torch.arange(count * steps).reshape(count, steps)
+    ends = torch.zeros(count, steps, 1, dtype=torch.bool)
+    return TensorDict({"code": code, "next": {"truncated": ends}}, [count, steps])
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
+def test_rows_that_are_trajectories_have_labels_for_every_step(storage: Any) -> None:
+    sampler = PrioritizedSampler(6, 1.0, 1.0, eps=0.0, seed=0)
+    buffer = TensorDictReplayBuffer(storage=storage(6), sampler=sampler, batch_size=8)
+    buffer.extend(trajectories(5))
+    buffer.update_priority(torch.arange(5), torch.arange(5) + 1.0)
+    batch = buffer.sample()
+    assert batch.batch_size == batch["index"].shape == (8, 4)
+    assert (batch["code"] // 4 == batch["index"]).all()
+    torch.testing.assert_close(batch["priority_weight"], 1 / (batch["index"] + 1.0))
+    uncut = TensorDictReplayBuffer(
+        storage=buffer.storage, sampler=SliceSampler(slice_len=1), batch_size=3
+    ).sample()
+    assert not uncut["next", "truncated"].any()
+    plain = TensorDictReplayBuffer(storage=buffer.storage, sampler=RandomSampler(), batch_size=3)
+    assert set(plain.sample().keys(True, True)) == set(uncut.keys(True, True))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_the_errors_of_its_steps_make_a_trajectorys_priority(
+    reduction: str, shape: tuple[int, ...]
+) -> None:
+    sampler = PrioritizedSampler(6, 1.0, 1.0, reduction=reduction)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6), sampler=sampler, batch_size=2)
+    buffer.extend(trajectories(5))
+    batch = buffer[torch.tensor([3, 1])]
+    batch["td_error"] = torch.rand(2, 4, *shape, generator=torch.Generator().manual_seed(0))
+    for count in (4, 2):  # all steps, and those of a mask
+        batch["mask"] = torch.arange(4).expand(2, 4) < count
+        buffer.update_tensordict_priority(batch)
+        steps = batch["td_error"][:, :count].flatten(1).numpy()
+        lower = np.sort(steps)[:, (steps.shape[1] - 1) // 2]
+        want = lower if reduction == "median" else getattr(np, reduction)(steps, 1)
+        found = sampler.state_dict()["priorities"][[3, 1]]
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-6)
+
+
+def test_whole_episodes_of_a_dataset_have_priorities(tmp_path: Path) -> None:
+    write_toy(tmp_path / "toy", [toy_batch([3, 1, 4, 2, 1])])
+    sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0, seed=0)
+    ds = open_dataset(tmp_path / "toy", 4, split_trajs=True, sampler=sampler)
+    flat = open_dataset(tmp_path / "toy")[:]
+    for _ in range(20):
+        batch = ds.sample()
+        assert torch.equal(batch["index"], batch["index"][:, :1].expand(4, 4))
+        mask = batch["mask"]
+        assert torch.equal(batch["traj_ids"][mask], batch["index"][mask])
+        assert torch.equal(batch["action"][mask], flat["action"][batch["dataset_index"][mask]])
+        # Errors of padding are far off, and those of steps say which episode it is.
+        batch["td_error"] = torch.where(mask, batch["index"] + 1.0, 1000.0)[..., None]
+        ds.update_tensordict_priority(batch)
+    assert sampler.state_dict()["priorities"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert torch.equal(ds[batch["index"][:, 0]]["action"], batch["action"])

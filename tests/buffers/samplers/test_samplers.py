@@ -1,155 +1,239 @@
+"""The contract of all samplers; then what uniform ones promise."""
+
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
     RowSet,
-    Runs,
     Sampler,
     SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
 )
+from offline_data.buffers.samplers.permutation import PIECE, EpochOrder
 from offline_data.errors import UsageError
+from tests.buffers.samplers.conftest import Episodes
+
+MAKERS: dict[str, Callable[[int | None], Any]] = {
+    "random": lambda seed: RandomSampler(seed=seed),
+    "without": lambda seed: SamplerWithoutReplacement(seed=seed),
+    "slices": lambda seed: SliceSampler(slice_len=3, seed=seed),
+    "starts": lambda seed: SliceSampler(slice_len=3, seed=seed, over="starts", strict_length=False),
+    "slices without": lambda seed: SliceSamplerWithoutReplacement(num_slices=2, seed=seed),
+    "prioritized": lambda seed: PrioritizedSampler(30, 0.7, 0.5, seed=seed),
+    "prioritized slices": lambda seed: PrioritizedSliceSampler(
+        30, 0.7, 0.5, slice_len=3, seed=seed
+    ),
+}
+FOURTH_BATCH = {
+    "random": [10, 16, 10, 11, 18, 3],
+    "without": [1, 20, 17],
+    "slices": [0, 1, 2, 3, 4, 5],
+    "starts": [2, 3, 4, 0, 1, 2],
+    "slices without": [0, 1, 2],
+    "prioritized": [6, 21, 21, 20, 17, 11],
+    "prioritized slices": [11, 12, 13, 14, 15, 16],
+}
+"""Of batches of 6 with seed 7: seeds give the same batches in every version."""
+
+every_sampler = pytest.mark.parametrize("name", MAKERS)
 
 
-class Rows:
-    """A storage of which some rows are not valid."""
+def draw(sampler: Any, storage: Any, size: int = 6, times: int = 1) -> list[list[int]]:
+    """Draw batches, and change priorities in between where there are some."""
+    found = []
+    for step in range(times):
+        rows, leaves = sampler.sample(storage, size)
+        found.append([*rows.tolist(), *leaves.get("priority_weight", rows[:0]).tolist()])
+        if isinstance(sampler, PrioritizedSampler):
+            sampler.update_priority(rows, rows / 10.0 + 1 / (step + 1))
+    return found
 
-    def __init__(self, total: int, left_out: tuple[int, ...] = ()) -> None:
-        self.total, self.left_out = total, np.array(left_out, dtype=np.int64)
 
-    def __len__(self) -> int:
-        return self.total
+@every_sampler
+def test_a_seed_gives_the_same_batches_for_good(name: str) -> None:
+    sampler, storage = MAKERS[name](7), Episodes([6, 2, 9, 5], left_out=[7])
+    if isinstance(sampler, PrioritizedSampler):
+        sampler.update_priority(torch.arange(22), torch.arange(22) / 4)
+    assert [sampler.sample(storage, 6)[0].tolist() for _ in range(4)][-1] == FOURTH_BATCH[name]
 
-    def rows(self, *, valid_only: bool) -> RowSet:
-        return RowSet(self.total, self.left_out if valid_only else self.left_out[:0])
 
-    def runs(self) -> Runs:
-        return Runs(torch.zeros(1, dtype=torch.int64), torch.tensor([self.total]))
+@every_sampler
+def test_the_seed_decides_or_torch_or_a_generator(name: str) -> None:
+    storage = Episodes([9] * 3)
+
+    def batches(seed: int | None, generator: int | None = None) -> Any:
+        torch.manual_seed(0)
+        sampler = MAKERS[name](seed)
+        if generator is not None:
+            sampler.set_rng(torch.Generator().manual_seed(generator))
+            torch.rand(1)
+        return draw(sampler, storage, 6, 4)
+
+    assert batches(1) == batches(1) != batches(2)
+    assert batches(None) == batches(None)
+    assert batches(None, 5) == batches(None, 5) != batches(None, 6)
+
+
+@every_sampler
+def test_a_state_and_a_pickle_resume_in_the_middle(name: str) -> None:
+    storage = Episodes([9, 3, 12, 6])
+    sampler = MAKERS[name](4)
+    draw(sampler, storage, times=3)
+    copy = pickle.loads(pickle.dumps(sampler))  # noqa: S301
+    other, state = MAKERS[name](9), sampler.state_dict()
+    rest = draw(sampler, storage, times=9)
+    other.load_state_dict(state)
+    assert draw(copy, storage, times=9) == draw(other, storage, times=9) == rest
+    assert repr(copy) == repr(sampler)
+    assert copy.ran_out == other.ran_out == sampler.ran_out
+
+
+@every_sampler
+def test_rows_are_given_away(name: str) -> None:
+    one, other, storage = MAKERS[name](0), MAKERS[name](0), Episodes([20])
+    one.sample(storage, 6)[0].fill_(0)
+    other.sample(storage, 6)
+    assert draw(one, storage, times=4) == draw(other, storage, times=4)
+
+
+@pytest.mark.parametrize("name", ["random", "without", "prioritized"])
+def test_nothing_to_draw_is_said(name: str) -> None:
+    with pytest.raises(UsageError, match="None of the 2 transitions") as caught:
+        MAKERS[name](0).sample(Episodes([2], left_out=[0, 1]), 1)
+    assert "valid_only=False" in str(caught.value.hint)
+
+
+def test_the_state_of_another_sampler_is_refused() -> None:
+    with pytest.raises(UsageError, match="RandomSampler has no state; found"):
+        RandomSampler().load_state_dict({"epoch": 3})
+
+
+@pytest.mark.parametrize(
+    ("sampler", "other"),
+    [(RandomSampler, SamplerWithoutReplacement), (SliceSampler, SliceSamplerWithoutReplacement)],
+)
+def test_replacement_false_is_the_other_sampler(sampler: Any, other: Any) -> None:
+    options = {"slice_len": 2} if sampler is SliceSampler else {}
+    made = sampler(replacement=False, drop_last=True, seed=3, **options)
+    assert type(made) is other
+    assert (made.drop_last, made.seed) == (True, 3)
+
+
+def test_samplers_without_priorities_warn() -> None:
+    with pytest.warns(UserWarning, match="RandomSampler has no priorities"):
+        RandomSampler().update_priority(torch.tensor([0]), 1.0)
 
 
 @pytest.mark.parametrize("left_out", [(), (0,), (9,), (0, 1, 2), (3, 4, 8), (0, 4, 9)])
-def test_row_set_leaves_out_exactly_those(left_out: tuple[int, ...]) -> None:
+def test_valid_rows_leave_out_exactly_those(left_out: tuple[int, ...]) -> None:
     rows = RowSet(10, np.array(left_out, dtype=np.int64))
     expected = sorted(set(range(10)) - set(left_out))
     assert rows.count == len(expected)
     assert rows.at(torch.arange(rows.count)).tolist() == expected
 
 
-def draw(sampler: Sampler, storage: Rows, size: int, times: int = 1) -> list[int]:
-    return [row for _ in range(times) for row in sampler.sample(storage, size)[0].tolist()]
-
-
-def test_random_draws_every_valid_row_and_no_other() -> None:
-    storage = Rows(10, (3, 9))
-    found = draw(RandomSampler(seed=0), storage, 2000)
-    assert set(found) == {0, 1, 2, 4, 5, 6, 7, 8}
-    counts = np.bincount(found)[[0, 1, 2, 4, 5, 6, 7, 8]]
-    assert counts.min() > 180  # 250 expected, deviation 15
-    assert set(draw(RandomSampler(seed=0, valid_only=False), storage, 2000)) == set(range(10))
-
-
-def test_random_never_runs_out() -> None:
-    sampler = RandomSampler(seed=0)
-    draw(sampler, Rows(4), 3, times=5)
-    assert not sampler.ran_out
-
-
-def test_random_seed_and_torch_seed() -> None:
-    storage = Rows(10**6)
-    assert draw(RandomSampler(seed=1), storage, 5) == draw(RandomSampler(seed=1), storage, 5)
-    assert draw(RandomSampler(seed=1), storage, 5) != draw(RandomSampler(seed=2), storage, 5)
-    torch.manual_seed(0)
-    first = draw(RandomSampler(), storage, 5)
-    torch.manual_seed(0)
-    assert draw(RandomSampler(), storage, 5) == first
-
-
-@pytest.mark.parametrize("sampler", [RandomSampler(seed=4), SamplerWithoutReplacement(seed=4)])
-def test_samplers_go_on_where_they_were(sampler: Sampler) -> None:
-    storage = Rows(100)
-    draw(sampler, storage, 7, times=3)
-    copy = pickle.loads(pickle.dumps(sampler))  # noqa: S301
-    other = type(sampler)(seed=9)  # type: ignore[call-arg]
-    other.load_state_dict(sampler.state_dict())
-    rest = draw(sampler, storage, 7, times=20)
-    assert draw(copy, storage, 7, times=20) == rest
-    assert draw(other, storage, 7, times=20) == rest
-
-
-def test_replacement_false_is_the_other_sampler() -> None:
-    made: Sampler = RandomSampler(replacement=False, drop_last=True, seed=3)  # type: ignore[call-arg]
-    assert isinstance(made, SamplerWithoutReplacement)
-    assert made.drop_last
-    assert made.seed == 3
+def test_random_draws_are_uniform(follows: Callable[[ArrayLike, ArrayLike], bool]) -> None:
+    storage = Episodes([10], left_out=[3, 9])
+    for valid_only, expected in ((True, [1, 1, 1, 0, 1, 1, 1, 1, 1, 0]), (False, [1] * 10)):
+        sampler: Sampler = RandomSampler(seed=0, valid_only=valid_only)
+        counts = np.bincount(sampler.sample(storage, 5000)[0], minlength=10)
+        assert follows(counts, expected)
+        assert not sampler.ran_out
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_each_valid_row_once_an_epoch(drop_last: bool, shuffle: bool) -> None:
-    storage = Rows(11, (2, 7))
+    storage = Episodes([11], left_out=[2, 7])
     sampler = SamplerWithoutReplacement(drop_last, shuffle, seed=0)
+    orders = []
     for epoch in range(3):
-        seen: list[int] = []
-        sizes = []
-        while True:
-            rows, _ = sampler.sample(storage, 4)
-            seen += rows.tolist()
-            sizes.append(len(rows))
-            if sampler.ran_out:
-                break
-        assert sizes == ([4, 4] if drop_last else [4, 4, 1])
+        batches = [sampler.sample(storage, 4)[0].tolist()]
+        while not sampler.ran_out:
+            batches.append(sampler.sample(storage, 4)[0].tolist())
+        seen = [row for batch in batches for row in batch]
+        assert [len(batch) for batch in batches] == ([4, 4] if drop_last else [4, 4, 1])
         assert len(set(seen)) == len(seen)
         assert set(seen) <= {0, 1, 3, 4, 5, 6, 8, 9, 10}
-        assert sampler.epoch == epoch + 1
-        if not shuffle:
-            assert seen == [0, 1, 3, 4, 5, 6, 8, 9, 10][: len(seen)]
+        assert (sampler.epoch, sampler.position) == (epoch + 1, 0)
+        assert shuffle or seen == [0, 1, 3, 4, 5, 6, 8, 9, 10][: len(seen)]
+        orders.append(seen)
+    assert (orders[0] != orders[1]) == shuffle
 
 
-def test_epochs_differ_and_follow_from_the_seed() -> None:
-    storage = Rows(50)
-    orders = [draw(SamplerWithoutReplacement(seed=s), storage, 50, 2) for s in (1, 1, 2)]
-    assert orders[0] == orders[1]
-    assert orders[0] != orders[2]
-    assert orders[0][:50] != orders[0][50:]
-    assert sorted(orders[0][:50]) == sorted(orders[0][50:]) == list(range(50))
-
-
-def test_seed_is_drawn_from_torch_where_none_is_given() -> None:
-    def order() -> list[int]:
-        torch.manual_seed(5)
-        return draw(SamplerWithoutReplacement(), Rows(50), 50)
-
-    assert order() == order()
-
-
-def test_a_larger_batch_begins_a_new_epoch_with_drop_last() -> None:
+def test_drop_last_and_batches_of_another_size() -> None:
     sampler = SamplerWithoutReplacement(drop_last=True, seed=0)
-    storage = Rows(10)
-    draw(sampler, storage, 4)
-    rows = draw(sampler, storage, 8)
-    assert sorted(set(rows)) == sorted(rows)
-    assert len(rows) == 8
-
-
-def test_writing_to_drawn_rows_changes_no_later_draw() -> None:
-    one, other = (SamplerWithoutReplacement(seed=0) for _ in range(2))
-    storage = Rows(20)
-    one.sample(storage, 5)[0].fill_(0)
-    other.sample(storage, 5)
-    assert draw(one, storage, 15) == draw(other, storage, 15)
-
-
-def test_what_cannot_be_drawn_says_so() -> None:
+    sampler.sample(Episodes([10]), 4)
+    rows = sampler.sample(Episodes([10]), 8)[0].tolist()  # 6 are left: a new epoch begins
+    assert len(set(rows)) == 8
     with pytest.raises(UsageError, match="more than the 8 transitions"):
-        SamplerWithoutReplacement(drop_last=True).sample(Rows(8), 9)
-    for sampler in (RandomSampler(), SamplerWithoutReplacement()):
-        with pytest.raises(UsageError, match="None of the 2 transitions") as caught:
-            sampler.sample(Rows(2, (0, 1)), 1)
-        assert "valid_only=False" in str(caught.value.hint)
+        sampler.sample(Episodes([8]), 9)
     with pytest.raises(UsageError, match="must not be negative"):
         SamplerWithoutReplacement(seed=-1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, PIECE - 1, PIECE, PIECE + 1, 4 * PIECE])
+def test_an_order_has_every_number_once(count: int) -> None:
+    order = EpochOrder(count, seed=3, epoch=1).between(0, count)
+    np.testing.assert_array_equal(np.sort(order), np.arange(count))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(PIECE + 1, 300_000), st.integers(0, 2**62), st.integers(0, 1000))
+def test_a_large_order_has_every_number_once(count: int, seed: int, epoch: int) -> None:
+    order = EpochOrder(count, seed, epoch).between(0, count)
+    np.testing.assert_array_equal(np.sort(order), np.arange(count))
+
+
+def test_parts_of_an_order_are_parts_of_the_whole() -> None:
+    whole = EpochOrder(100_003, 0, 0).between(0, 100_003)
+    order = EpochOrder(100_003, 0, 0)
+    for start, stop in ((5, 9), (PIECE - 3, PIECE + 4), (0, 2 * PIECE + 1), (100_000, 100_003)):
+        np.testing.assert_array_equal(order.between(start, stop), whole[start:stop])
+    assert len(order.between(4, 4)) == 0
+
+
+def test_seed_and_epoch_decide_an_order_for_good() -> None:
+    for count in (1000, 100_003):
+        first, *others = (
+            EpochOrder(count, *key).between(0, count) for key in ((0, 0), (0, 1), (1, 0))
+        )
+        assert all(np.mean(first == other) < 0.01 for other in others)
+    assert EpochOrder(10, 0, 0).between(0, 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
+    large = EpochOrder(10**6, 0, 0).between(500_000, 500_004)
+    assert large.tolist() == [267602, 651175, 680447, 67575]
+
+
+def test_large_orders_are_not_stored_and_well_mixed() -> None:
+    program = (
+        "import resource\n"
+        "from offline_data.buffers.samplers.permutation import EpochOrder\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "order = EpochOrder(10**9, 1, 2).between(999_999_000, 10**9)\n"
+        "assert len(set(order.tolist())) == 1000 and order.max() < 10**9\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(done.stdout) < 50_000  # KiB; the numbers alone would be 8,000,000
+    count = 400_000
+    order = EpochOrder(count, 5, 0).between(0, count)
+    table, _, _ = np.histogram2d(np.arange(count), order, bins=20)
+    deviation = ((table - count / 400) ** 2 / (count / 400)).sum()
+    assert 250 < deviation < 500  # chi-square of 361 degrees of freedom: mean 361, deviation 27
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.01

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.samplers import SliceSampler, SliceSamplerWithoutReplacement
-from offline_data.buffers.samplers.slices import MASK
+from offline_data.buffers.samplers.slices import MASK, SliceStarts
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.buffers.samplers.conftest import Episodes
@@ -24,115 +24,93 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 TRUNCATED = ("next", "truncated")
 
 
-def place_of(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return episode and time of every row."""
-    return [(episode, time) for episode, length in enumerate(lengths) for time in range(length)]
-
-
 @settings(deadline=None)
-@given(LENGTHS, st.integers(1, 8), st.integers(1, 6), st.booleans(), st.integers(0, 99))
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 6), st.sampled_from("sep"), st.integers(0, 99))
 def test_slices_follow_their_episode(
-    lengths: list[int], slice_len: int, count: int, strict: bool, seed: int
+    lengths: list[int], slice_len: int, count: int, short: str, seed: int
 ) -> None:
-    if strict and max(lengths) < slice_len:
+    """Short episodes are left out (s), taken whole, so that batches are shorter (e), or padded."""
+    if short == "s" and max(lengths) < slice_len:
         return
-    sampler = SliceSampler(slice_len=slice_len, strict_length=strict, seed=seed)
+    sampler = SliceSampler(
+        slice_len=slice_len, strict_length=short == "s", pad_output=short == "p", seed=seed
+    )
     rows, leaves = sampler.sample(Episodes(lengths), count * slice_len)
     assert rows.dtype == torch.int64
-    place = place_of(lengths)
-    at = 0
+    place = [(episode, time) for episode, length in enumerate(lengths) for time in range(length)]
+    mask, at = leaves.get(MASK, torch.ones(len(rows), dtype=torch.bool)).tolist(), 0
     for _ in range(count):
         episode, begin = place[int(rows[at])]
         length = min(slice_len, lengths[episode])
-        expected = [(episode, begin + step) for step in range(length)]
-        assert [place[row] for row in rows[at : at + length].tolist()] == expected
-        marks = [[step == length - 1] for step in range(length)]
-        assert leaves[TRUNCATED][at : at + length].tolist() == marks
-        assert leaves["is_init"][at : at + length].tolist() == marks[::-1]
-        at += length
+        width = slice_len if short == "p" else length
+        one = slice(at, at + width)
+        steps = [min(step, length - 1) for step in range(width)]
+        assert [place[row] for row in rows[one].tolist()] == [(episode, begin + s) for s in steps]
+        assert mask[one] == [step < length for step in range(width)]
+        assert leaves[TRUNCATED][one].tolist() == [[step == length - 1] for step in range(width)]
+        assert leaves["is_init"][one].tolist() == [[step == 0] for step in range(width)]
+        at += width
     assert at == len(rows) == len(leaves[TRUNCATED])
 
 
-@settings(deadline=None)
-@given(LENGTHS, st.integers(1, 8), st.integers(1, 6), st.integers(0, 99))
-def test_padding_repeats_the_last_row(
-    lengths: list[int], slice_len: int, count: int, seed: int
-) -> None:
-    sampler = SliceSampler(num_slices=count, strict_length=False, pad_output=True, seed=seed)
-    rows, leaves = sampler.sample(Episodes(lengths), count * slice_len)
-    assert leaves[MASK].shape == rows.shape == (count * slice_len,)
-    place = place_of(lengths)
-    for number in range(count):
-        one = slice(number * slice_len, (number + 1) * slice_len)
-        episode, begin = place[int(rows[one][0])]
-        room = min(slice_len, lengths[episode])
-        steps = [min(step, room - 1) for step in range(slice_len)]
-        assert [place[row] for row in rows[one].tolist()] == [(episode, begin + s) for s in steps]
-        assert leaves[MASK][one].tolist() == [step < room for step in range(slice_len)]
-        last = [[step == room - 1] for step in range(slice_len)]
-        assert leaves[TRUNCATED][one].tolist() == last
-        assert leaves["is_init"][one, 0].tolist() == [True] + [False] * (slice_len - 1)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 9), st.booleans())
+def test_every_start_has_its_exact_share(lengths: list[int], length: int, strict: bool) -> None:
+    expected, first = {}, 0
+    for rows in lengths:
+        if rows >= length or not strict:
+            expected[first] = list(range(first, first + max(rows - length, 0) + 1))
+        first += rows
+    if not expected:
+        with pytest.raises(UsageError, match=f"No episode has {length} transitions"):
+            SliceStarts.find(Episodes(lengths).runs(), length, strict=strict)
+        return
+    where = SliceStarts.find(Episodes(lengths).runs(), length, strict=strict)
+    every = sorted(start for starts in expected.values() for start in starts)
+    assert np.flatnonzero(where.mask(sum(lengths))).tolist() == every
+    firsts = np.cumsum([0, *lengths[:-1]])
+    episodes = np.searchsorted(firsts, every, side="right") - 1
+    whole = np.minimum(length, np.array(lengths)[episodes])
+    assert where.lengths_from(np.array(every)).tolist() == whole.tolist()
+
+    grid = (np.arange(len(every)) + 0.5) / len(every)
+    assert where.draw("starts", grid, np.zeros_like(grid))[0].tolist() == every
+    steps = 2520  # a multiple of every number of starts
+    which = (np.arange(len(expected)) + 0.5) / len(expected)
+    inside = (np.arange(steps) + 0.5) / steps
+    drawn, _ = where.draw("episodes", np.repeat(which, steps), np.tile(inside, len(which)))
+    share = {start: steps // len(starts) for starts in expected.values() for start in starts}
+    assert Counter(drawn.tolist()) == share
+    almost = np.array([1 - 2.0**-53])
+    assert where.draw("episodes", almost, almost)[0].tolist() == every[-1:]
+    assert where.draw("starts", almost, almost)[0].tolist() == every[-1:]
 
 
-def starts_drawn(sampler: SliceSampler, storage: Episodes, slices: int, length: int) -> Any:
-    rows, _ = sampler.sample(storage, slices * length)
-    return np.bincount(rows.reshape(slices, length)[:, 0], minlength=len(storage))
-
-
-def test_by_default_episodes_are_drawn_uniformly_then_starts(
-    follows: Callable[[ArrayLike, ArrayLike], bool],
-) -> None:
-    law = [1 / 3 / 4] * 4 + [0] * 2 + [0] * 2 + [1 / 3] + [0] * 2 + [1 / 3 / 2] * 2 + [0] * 2
-    counts = starts_drawn(SliceSampler(slice_len=3, seed=0), Episodes([6, 2, 3, 4]), 30_000, 3)
-    assert follows(counts, law)
-    uniform = starts_drawn(
-        SliceSampler(slice_len=3, seed=0, over="starts"), Episodes([6, 2, 3, 4]), 30_000, 3
-    )
-    assert follows(uniform, np.array(law) > 0)
-    assert not follows(uniform, law)
-
-
-def test_a_start_in_a_very_long_episode_may_be_any() -> None:
-    """24 random bits would leave out all but every 64th start of these."""
+def test_starts_are_drawn_as_told(follows: Callable[[ArrayLike, ArrayLike], bool]) -> None:
+    storage = Episodes([6, 2, 3, 4])
+    by_episode = [1 / 12] * 4 + [0] * 4 + [1 / 3, 0, 0] + [1 / 6] * 2 + [0] * 2
+    for over, law in (("episodes", by_episode), ("starts", np.array(by_episode) > 0)):
+        sampler = SliceSampler(slice_len=3, seed=0, over=over)  # type: ignore[arg-type]
+        starts = sampler.sample(storage, 90_000)[0].reshape(-1, 3)[:, 0]
+        assert follows(np.bincount(starts, minlength=15), law)
+    # 24 random bits would leave out all but every 64th start of these
     rows, _ = SliceSampler(slice_len=1, seed=0).sample(Episodes([2**30]), 1000)
     assert len(set((rows % 64).tolist())) == 64
 
 
-def test_seeds_states_and_copies() -> None:
-    storage = Episodes([9, 3, 12])
-
-    def draws(sampler: SliceSampler) -> list[int]:
-        return [row for _ in range(5) for row in sampler.sample(storage, 12)[0].tolist()]
-
-    assert draws(SliceSampler(slice_len=3, seed=1)) == draws(SliceSampler(slice_len=3, seed=1))
-    assert draws(SliceSampler(slice_len=3, seed=1)) != draws(SliceSampler(slice_len=3, seed=2))
-    sampler = SliceSampler(slice_len=3, seed=4)
-    draws(sampler)
-    copy = pickle.loads(pickle.dumps(sampler))  # noqa: S301
-    other = SliceSampler(slice_len=3, seed=9)
-    other.load_state_dict(sampler.state_dict())
-    rest = draws(sampler)
-    assert draws(copy) == draws(other) == rest
-    torch.manual_seed(0)
-    rest = draws(SliceSampler(slice_len=3))
-    torch.manual_seed(0)
-    assert draws(SliceSampler(slice_len=3)) == rest
-
-
-def test_episodes_are_looked_at_once_and_again_when_they_have_changed() -> None:
-    storage = Episodes([3])
-    sampler = SliceSampler(slice_len=3, seed=0)
-    where = sampler.windows_in(storage, 3)
-    assert sampler.windows_in(storage, 3) is where
-    assert sampler.windows_in(storage, 2) is not where
+def test_episodes_are_looked_at_again_only_when_they_have_changed() -> None:
+    storage, sampler = Episodes([3]), SliceSampler(slice_len=3, seed=0)
+    where = sampler.starts_in(storage, 3)
+    assert sampler.starts_in(storage, 3) is where is not sampler.starts_in(storage, 2)
     sampler.sample(storage, 300)
     storage.append(50)
-    rows, _ = sampler.sample(storage, 300)
-    assert int(rows.max()) > 40
+    assert int(sampler.sample(storage, 300)[0].max()) > 40
+    assert sampler.sampleable(storage, 3) == 49
+    assert SliceSampler(slice_len=60).sampleable(storage, 60) == 0
 
 
-def test_what_cannot_be_meant_says_so() -> None:
-    for wrong, message in (
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ({}, "either num_slices or slice_len"),
         ({"num_slices": 2, "slice_len": 2}, "either num_slices or"),
         ({"slice_len": 0}, "at least 1"),
@@ -142,81 +120,122 @@ def test_what_cannot_be_meant_says_so() -> None:
         ({"slice_len": 2, "fragmented": True}, "fragmented"),
         ({"slice_len": 2, "ends": torch.tensor([True])}, "ends"),
         ({"slice_len": 2, "slice_length": 3}, "no argument 'slice_length'"),
-    ):
-        options: dict[str, Any] = wrong
-        with pytest.raises(UsageError, match=message):
-            SliceSampler(**options)
+        ({"slice_len": 2, "end_key": "a", "end_keys": ["b"]}, "either end_key or end_keys"),
+        ({"slice_len": 2, "end_keys": "a"}, "expected a list of keys"),
+        ({"slice_len": 2, "replacement": False, "over": "starts"}, "'starts' has no meaning"),
+        ({"slice_len": 2, "replacement": False, "seed": -1}, "must not be negative"),
+    ],
+    ids=str,
+)
+def test_invalid_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SliceSampler(**options)
+
+
+def test_batches_that_do_not_fit() -> None:
     with pytest.raises(UsageError, match="must be a multiple of slice_len=4") as caught:
         SliceSampler(slice_len=4).sample(Episodes([9]), 10)
     assert caught.value.hint == "try a batch of 8"
     with pytest.raises(UsageError, match="the longest of 2 has 3"):
         SliceSampler(num_slices=2).sample(Episodes([2, 3]), 8)
+    with pytest.raises(UsageError, match="There is no episode"):
+        SliceSampler(slice_len=2, strict_length=False).sample(Episodes([]), 2)
+    with pytest.raises(UsageError, match="A batch of 3 slices is more than the 2 episodes"):
+        SliceSamplerWithoutReplacement(slice_len=2, drop_last=True).sample(Episodes([4, 1, 4]), 6)
+    with pytest.raises(UsageError, match="cannot take their place"):
+        SliceSampler(slice_len=2, end_key="cut").sample(Episodes([9]), 2)
 
 
 def test_arguments_of_torchrl_that_change_nothing() -> None:
-    options: dict[str, Any] = {
-        "traj_key": "episode",
-        "end_key": ("next", "done"),
-        "cache_values": True,
-    }
-    options |= {"compile": True, "use_gpu": False, "span": False}
-    plain = SliceSampler(slice_len=2, seed=0).sample(Episodes([9]), 8)[0]
-    assert torch.equal(
-        SliceSampler(slice_len=2, seed=0, **options).sample(Episodes([9]), 8)[0], plain
-    )
+    options: dict[str, Any] = {"traj_key": "episode", "end_key": ("next", "done"), "span": False}
+    options |= {"compile": True, "use_gpu": False, "cache_values": True}
+    for each in (options, {"end_keys": [("next", "terminated"), ("next", "truncated")]}):
+        samplers = SliceSampler(slice_len=2, seed=0), SliceSampler(slice_len=2, seed=0, **each)
+        one, other = (sampler.sample(Episodes([9]), 8)[0] for sampler in samplers)
+        assert torch.equal(one, other)
 
 
-def test_replacement_false_is_the_other_sampler() -> None:
-    made: Any = SliceSampler(replacement=False, slice_len=2, drop_last=True, seed=3)
-    assert isinstance(made, SliceSamplerWithoutReplacement)
-    assert (made.drop_last, made.seed, made.slice_len) == (True, 3, 2)
-
-
-def flags(*names: str, **values: list[bool]) -> TensorDict:
-    leaves = {("next", name): torch.tensor(values[name])[:, None] for name in names}
-    return TensorDict(leaves, [4])
-
-
-def completed(batch: TensorDict, **options: Any) -> TensorDict:
-    """Mark the two slices `[0, 1]` and `[2, 3]`."""
+@pytest.mark.parametrize(
+    ("options", "truncated", "done"),
+    [
+        ({}, [0, 1, 1, 1], [1, 1, 1, 1]),
+        ({"truncated_key": None}, [0, 0, 1, 0], [1, 0, 1, 1]),
+    ],
+)
+def test_marks_are_added_to_flags(
+    options: dict[str, Any], truncated: list[int], done: list[int]
+) -> None:
+    """Of two slices, `[0, 1]` and `[2, 3]`."""
+    flags = {"terminated": [1, 0, 0, 1], "truncated": [0, 0, 1, 0], "done": [1, 0, 1, 1]}
+    after = {name: torch.tensor(flag, dtype=torch.bool)[:, None] for name, flag in flags.items()}
+    begins = torch.tensor([False, True, False, False])
     sampler = SliceSampler(slice_len=2, seed=0, **options)
     _, leaves = sampler.sample(Episodes([2]), 4)
+    batch = TensorDict({"next": after, "is_init": begins}, [4])
     sampler.complete(batch, leaves)
-    return batch
+    assert batch["next", "terminated"][:, 0].tolist() == flags["terminated"]
+    assert batch["next", "truncated"][:, 0].tolist() == truncated
+    assert batch["next", "done"][:, 0].tolist() == done
+    assert batch["is_init"].tolist() == [True, True, True, False]
 
 
-def test_marks_are_added_to_flags() -> None:
-    before = flags(
-        "terminated",
-        "truncated",
-        "done",
-        terminated=[True, False, False, True],
-        truncated=[False, False, True, False],
-        done=[True, False, True, True],
+def test_a_batch_without_flags_gets_marks() -> None:
+    sampler = SliceSampler(slice_len=2, truncated_key="cut", init_key=None)
+    batch = TensorDict({"next": {"terminated": torch.tensor([1, 0, 0, 0]).bool()[:, None]}}, [4])
+    sampler.complete(batch, sampler.sample(Episodes([2]), 4)[1])
+    assert batch["cut"].tolist() == batch["done"].tolist() == [[False], [True], [False], [True]]
+    assert batch["cut"].data_ptr() != batch["done"].data_ptr()
+    assert set(batch.keys()) == {"next", "cut", "done"}
+    sampler = SliceSampler(slice_len=2)
+    sampler.complete(batch, sampler.sample(Episodes([2]), 4)[1])
+    assert batch["next", "truncated"][:, 0].tolist() == [False, True, False, True]
+    assert batch["next", "done"][:, 0].tolist() == [True, True, False, True]
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 6), st.integers(1, 5), st.booleans(), st.booleans())
+def test_each_episode_that_is_long_enough_once_an_epoch(
+    lengths: list[int], slice_len: int, count: int, drop_last: bool, shuffle: bool
+) -> None:
+    storage = Episodes(lengths)
+    enough = [episode for episode, length in enumerate(lengths) if length >= slice_len]
+    if not enough or (drop_last and count > len(enough)):
+        return
+    sampler = SliceSamplerWithoutReplacement(
+        slice_len=slice_len, drop_last=drop_last, shuffle=shuffle, seed=0
     )
-    after = completed(before.clone())["next"]
-    assert after["terminated"][:, 0].tolist() == [True, False, False, True]
-    assert after["truncated"][:, 0].tolist() == [False, True, True, True]
-    assert after["done"][:, 0].tolist() == [True, True, True, True]
-    assert (completed(before.clone(), truncated_key=None) == before).all()
+    full, rest = divmod(len(enough), count)
+    sizes = [count * slice_len] * full + [rest * slice_len] * (rest > 0 and not drop_last)
+    for epoch in range(3):
+        batches = [sampler.sample(storage, count * slice_len)[0].tolist()]
+        while not sampler.ran_out:
+            batches.append(sampler.sample(storage, count * slice_len)[0].tolist())
+        assert [len(batch) for batch in batches] == sizes
+        slices = np.concatenate(batches).reshape(-1, slice_len)
+        seen = np.searchsorted(np.cumsum([0, *lengths[:-1]]), slices, side="right") - 1
+        assert (seen == seen[:, :1]).all()
+        assert (np.diff(slices, axis=1) == 1).all()
+        assert len(set(seen[:, 0])) == len(seen)
+        assert set(seen[:, 0]) <= set(enough)
+        assert drop_last or sorted(seen[:, 0]) == enough
+        assert shuffle or seen[:, 0].tolist() == enough[: len(seen)]
+        assert (sampler.epoch, sampler.position) == (epoch + 1, 0)
 
 
-def test_a_batch_without_done_gets_one() -> None:
-    after = completed(flags("terminated", terminated=[True, False, False, False]))
-    assert after["next", "truncated"][:, 0].tolist() == [False, True, False, True]
-    assert after["next", "done"][:, 0].tolist() == [True, True, False, True]
-    bare = completed(TensorDict({}, [4]), truncated_key="cut")
-    assert bare["cut"].tolist() == bare["done"].tolist() == [[False], [True], [False], [True]]
-    assert bare["cut"].data_ptr() != bare["done"].data_ptr()
-    assert set(bare.keys()) == {"cut", "done"}
-
-
-def test_beginnings_are_marked_where_a_set_has_them() -> None:
-    stored = torch.tensor([False, True, False, False])
-    batch = TensorDict({"is_init": stored}, [4])
-    assert completed(batch.clone())["is_init"].tolist() == [True, True, True, False]
-    left = completed(batch.clone(), init_key=None)
-    assert left["is_init"].tolist() == stored.tolist()
+def test_an_epochs_slices_do_not_depend_on_the_batches(
+    follows: Callable[[ArrayLike, ArrayLike], bool],
+) -> None:
+    one, other = (SliceSamplerWithoutReplacement(slice_len=2, seed=1) for _ in range(2))
+    storage = Episodes([5] * 50)
+    in_tens = [row for _ in range(5) for row in one.sample(storage, 20)[0].tolist()]
+    in_sevens = [row for _ in range(8) for row in other.sample(storage, 14)[0].tolist()]
+    assert in_tens == in_sevens
+    storage = Episodes([2, 4, 3])
+    sampler = SliceSamplerWithoutReplacement(num_slices=3, seed=0)
+    drawn = np.array([sampler.sample(storage, 6)[0].reshape(3, 2)[:, 0] for _ in range(6000)])
+    assert follows(np.bincount(drawn.ravel(), minlength=9), [6, 0, 2, 2, 2, 0, 3, 3, 0])
+    order = np.searchsorted([0, 2, 6], drawn, side="right") @ [9, 3, 1]
+    assert follows(np.unique(order, return_counts=True)[1], [1] * 6)
 
 
 @pytest.fixture
@@ -228,8 +247,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_batches_of_a_dataset(folder: Path) -> None:
     sampler = SliceSampler(slice_len=3, seed=0)
+    ds = BaseDatasetExperienceReplay(folder, 6, sampler=sampler)
     for _ in range(20):
-        batch = BaseDatasetExperienceReplay(folder, 6, sampler=sampler).sample().reshape(2, 3)
+        batch = ds.sample().reshape(2, 3)
         code = -batch["action"][:, :, 0]
         assert (code.diff(dim=1) == 1).all()
         assert (code // 1000 == code[:, :1] // 1000).all()
@@ -239,12 +259,17 @@ def test_batches_of_a_dataset(folder: Path) -> None:
         ended = torch.isin(code, torch.tensor([1005.0, 3003.0]))
         assert (batch["next", "terminated"][:, :, 0] == ended).all()
         assert "is_init" not in batch.keys()  # noqa: SIM118 - a TensorDict
+    epochs = SliceSamplerWithoutReplacement(slice_len=3, seed=0)
+    ds = BaseDatasetExperienceReplay(folder, 3, sampler=epochs)
+    for _ in range(2):
+        assert sorted(batch["episode"][0].item() for batch in ds) == [0, 2]
 
 
 def test_the_transition_without_a_known_next_observation(folder: Path) -> None:
-    def drawn(**options: Any) -> set[int]:
-        sampler = SliceSampler(slice_len=1, seed=0, **options)
-        return set(sampler.sample(BaseDatasetExperienceReplay(folder).storage, 500)[0].tolist())
-
-    assert drawn() == set(range(9))
-    assert drawn(valid_only=True) == set(range(9)) - {5}
+    for options, expected in (({}, set(range(9))), ({"valid_only": True}, set(range(9)) - {5})):
+        sampler = SliceSampler(slice_len=1, seed=0, **options)  # type: ignore[arg-type]
+        rows, _ = sampler.sample(BaseDatasetExperienceReplay(folder).storage, 500)
+        assert set(rows.tolist()) == expected
+    storage = Episodes([3, 1, 4], left_out=[2, 3])
+    where = SliceSampler(slice_len=2, valid_only=True).starts_in(storage, 2)
+    assert (where.starts.tolist(), where.counts.tolist()) == ([0, 4], [1, 3])

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler
-from torchrl.data.replay_buffers import SliceSampler as TheirSliceSampler
 
-from offline_data.buffers.agile_dataset import ReplayDataset
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import (
     action_chunk,
@@ -20,7 +17,8 @@ from offline_data.buffers.derived import (
     relabel,
     return_to_go,
 )
-from offline_data.buffers.ensembles import ReplayBufferEnsemble
+from offline_data.buffers.ensemble import ReplayBufferEnsemble
+from offline_data.buffers.load import open_view
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -29,7 +27,6 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.buffers.views.saving import open_view
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offline_data.buffers.views.view import DatasetView
+    from offline_data.buffers.dataset import DatasetView
 
 STATE = ("observation", "state")
 
@@ -92,15 +89,6 @@ def test_the_table_of_episodes_says_where_they_are(view: DatasetView) -> None:
     first = [int(np.flatnonzero(episode == number)[0]) for number in range(len(table))]
     assert table.start.tolist() == first
     assert first == sorted(first)
-
-
-def test_whole_episodes_are_slices_of_the_view(many: BaseDatasetExperienceReplay) -> None:
-    view = many.episodes_at([30, 2, 17]).episodes_at([2, 0])
-    table = view.episodes
-    for number, mine in enumerate((17, 30)):
-        start, length = int(table.start[number]), int(table.length[number])
-        assert view[start : start + length]["dataset_index"].tolist() == rows_of(mine)
-        assert set(view[start : start + length]["episode"].tolist()) == {number}
 
 
 def test_whole_episodes_as_rows(toy: Path) -> None:
@@ -211,20 +199,6 @@ def test_ensembles(many: BaseDatasetExperienceReplay) -> None:
     assert torch.equal(views[1][mixed[1]["index", "index"]]["action"], mixed[1]["action"])
 
 
-def test_priorities_by_an_ensembles_index(many: BaseDatasetExperienceReplay) -> None:
-    members = [
-        many.episodes_at(which, sampler=PrioritizedSampler(100, 1.0, 1.0, eps=0.0, seed=0))
-        for which in ([30, 2], [17, 5])
-    ]
-    ensemble = ReplayBufferEnsemble(*members, batch_size=100, sample_from_all=True)
-    index = ensemble.sample()["index"]
-    ensemble.update_priority(index, (index["index"] == index["buffer_ids"] + 1).float())
-    again = ensemble.sample()
-    for number, view in enumerate(members):
-        assert set(again[number]["index", "index"].tolist()) == {number + 1}
-        assert set(again[number]["dataset_index"].tolist()) == {int(view.rows[number + 1])}
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_only_some_leaves(tmp_path: Path, layout: LayoutName) -> None:
     write_toy(tmp_path / "toy", [toy_batch(LENGTHS, unknown_final=UNKNOWN)], layout=layout)
@@ -293,24 +267,6 @@ def runs_of(rows: list[int]) -> tuple[list[tuple[int, int]], list[bool]]:
     return bounds, [rows[stop - 1] not in unknown for _, stop in bounds]
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loaders(view: DatasetView, workers: int) -> None:
-    view = view.subset(slice(None), sampler=SamplerWithoutReplacement(seed=1), batch_size=4)
-    loader: Any = DataLoader(
-        ReplayDataset(view),
-        batch_size=None,
-        collate_fn=torch.nn.Identity(),
-        num_workers=workers,
-        multiprocessing_context="fork" if workers else None,
-    )
-    seen = []
-    for batch in loader:
-        check(view, batch)
-        seen += batch["index"].tolist()
-    assert sorted(seen) == view.valid_rows.tolist()
-
-
 def test_valid_rows_are_those_that_samplers_draw(many: BaseDatasetExperienceReplay) -> None:
     for buffer in (many, *(make(many) for make in VIEWS.values())):
         epoch = buffer.subset(slice(None), sampler=SamplerWithoutReplacement(), batch_size=7)
@@ -321,29 +277,3 @@ def test_valid_rows_are_those_that_samplers_draw(many: BaseDatasetExperienceRepl
         assert buffer.valid_rows.tolist() == drawn
     assert len(many.valid_rows) < len(many)
     assert many.filter(lambda e: e["length"] > 1000).valid_rows.tolist() == []
-
-
-def test_the_recipe_of_the_docstring(view: DatasetView, many: BaseDatasetExperienceReplay) -> None:
-    """As `BaseDatasetExperienceReplay` writes it: no row whose next observation is unknown."""
-    unknown = {rows_of(e)[-1] for e in UNKNOWN if e % 2}
-    for ds in (view, many):
-        loader: Any = DataLoader(
-            ds,  # type: ignore[arg-type]
-            sampler=BatchSampler(SubsetRandomSampler(ds.valid_rows), 256, drop_last=False),  # type: ignore[arg-type]
-            batch_size=None,
-            collate_fn=torch.nn.Identity(),
-        )
-        own = "dataset_index" if ds is view else "index"
-        seen = [row for batch in loader for row in batch[own].tolist()]
-        rows = view.rows.tolist() if ds is view else range(len(many))
-        assert sorted(seen) == sorted(row for row in rows if row not in unknown)
-
-
-def test_torchrls_buffer_over_a_view(many: BaseDatasetExperienceReplay) -> None:
-    view = many.subset(slice(9, 120)).episodes_at([6, 1, 4])
-    sampler = TheirSliceSampler(slice_len=2, traj_key="episode", cache_values=True)
-    theirs = view.to_torchrl(batch_size=8, sampler=sampler)
-    batch = theirs.sample()
-    rows = theirs.storage.rows(batch["index"])
-    assert torch.equal(view[rows]["action"], batch["action"])
-    assert torch.equal(view[rows]["dataset_index"], batch["dataset_index"])

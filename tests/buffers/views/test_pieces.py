@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import itertools
-import pickle
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offline_data.buffers.samplers import Runs
-from offline_data.buffers.views.pieces import (
+from offline_data.buffers.views import (
     Pieces,
     RowList,
     RowMap,
-    between,
     of_runs,
     smallest,
 )
@@ -82,22 +77,7 @@ def test_a_range_of_a_view(sizes: list[int], data: st.DataObject) -> None:
     rows = of_runs(everything, runs, torch.arange(len(sizes) - 1, -1, -1))
     start, stop = sorted(data.draw(st.lists(st.integers(0, rows.count), min_size=2, max_size=2)))
     for form in (rows, rows.cut(runs), RowList(torch.tensor(listed(rows)))):
-        assert listed(between(form, runs, start, stop)) == listed(rows)[start:stop]
-
-
-def test_what_follows_a_piece_is_known_inside_a_run() -> None:
-    runs = runs_of([3, 2, 2])  # the observation after row 4 is not known
-    pieces = Pieces(torch.tensor([3, 0, 4, 3]), torch.tensor([1, 3, 1, 2]))
-    assert pieces.final(runs) is not None
-    assert [bool(known) for known in pieces.final(runs)] == [True, True, False, False]  # type: ignore[union-attr]
-    assert pieces.final(Runs(runs.starts, runs.lengths)) is None
-
-
-@pytest.mark.parametrize("outside", [-1, 5, 10**9])
-def test_rows_outside_are_no_rows(outside: int) -> None:
-    for form in (Pieces(torch.tensor([7]), torch.tensor([5])), RowList(torch.arange(5) + 7)):
-        with pytest.raises(IndexError):
-            form.at(torch.tensor([0, outside]))
+        assert listed(form.between(start, stop)) == listed(rows)[start:stop]
 
 
 def test_the_smaller_form_is_kept() -> None:
@@ -106,11 +86,3 @@ def test_the_smaller_form_is_kept() -> None:
     assert isinstance(of_runs(whole, runs, torch.arange(0, 10, 2)), Pieces)
     assert isinstance(smallest(RowList(torch.arange(10_000)), runs), Pieces)
     assert isinstance(smallest(RowList(torch.arange(0, 10_000, 2)), runs), RowList)
-
-
-def test_caches_are_not_pickled() -> None:
-    pieces = Pieces(torch.arange(0, 3000, 3), torch.ones(1000, dtype=torch.int64))
-    before = len(pickle.dumps(pieces))
-    list(itertools.chain([pieces.count], pieces.at(torch.tensor([3]))))
-    assert len(pickle.dumps(pieces)) == before
-    assert listed(pickle.loads(pickle.dumps(pieces))) == list(range(0, 3000, 3))  # noqa: S301

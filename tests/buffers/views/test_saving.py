@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.load import load_dataset
+from offline_data.buffers.load import load_dataset, open_view
 from offline_data.buffers.samplers import SamplerWithoutReplacement
-from offline_data.buffers.views.saving import open_view
 from offline_data.errors import (
     AccessError,
     IntegrityError,
-    NewerFormatError,
     NotFoundError,
     UsageError,
 )
@@ -87,13 +85,6 @@ def test_load_dataset_takes_a_view_by_name(many: Dataset, toy: Path) -> None:
     assert view[:]["dataset_index"].tolist() == rows_of(5, 2)
     assert sum(len(batch) for batch in view) == len(view)
     assert len(load_dataset(toy, 4)) == sum(LENGTHS)
-
-
-def test_saving_again_replaces(many: Dataset) -> None:
-    many.episodes_at([3, 0]).save("v")
-    path = many.episodes_at([1]).save("v")
-    assert many.saved_view("v").rows.tolist() == rows_of(1)
-    assert [file.name for file in path.parent.iterdir()] == ["v.npz"]
 
 
 def test_views_hold_in_the_other_layout(tmp_path: Path, many: Dataset) -> None:
@@ -182,6 +173,9 @@ def test_damage_is_named(many: Dataset) -> None:
         {"episodes": None, "first": np.array([0, 1]), "lengths": np.array([1])},
         {"episodes": None, "first": np.array([0]), "lengths": np.array([0])},
         {"episodes": None, "first": np.array([0]), "lengths": np.array([LENGTHS[0] + 1])},
+        {"episodes": None, "rows": np.array([-1])},
+        {"episodes": None, "first": np.array([0]), "lengths": np.array([2**62])},
+        {"episodes": None, "first": np.array([2**62]), "lengths": np.array([1])},
         {"episodes": np.array([{}], dtype=object)},
     ]
     for arrays in bad:
@@ -189,24 +183,6 @@ def test_damage_is_named(many: Dataset) -> None:
         rewrite(path, **arrays)
         with pytest.raises(IntegrityError, match=r"v\.npz"):
             many.saved_view("v")
-
-
-def test_files_that_are_no_views(many: Dataset, tmp_path: Path) -> None:
-    path = many.episodes_at([0]).save("v")
-    whole = path.read_bytes()
-    for content in (
-        b"",
-        b"no zip",
-        whole[: len(whole) // 2],
-        whole.replace(b'"dataset"', b'"datamet"'),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(IntegrityError, match="not a view, or is damaged"):
-            many.saved_view("v")
-    path.write_bytes(whole)
-    rewrite(path, {"format_version": 2})
-    with pytest.raises(NewerFormatError, match="reads up to 1"):
-        many.saved_view("v")
 
 
 def test_a_folder_in_the_way(many: Dataset, tmp_path: Path) -> None:

@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.buffers.derived import n_step
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.samplers import (
-    PrioritizedSampler,
     RandomSampler,
-    Sampler,
     SamplerWithoutReplacement,
-    SliceSampler,
 )
-from offline_data.buffers.views.view import DatasetView
 from offline_data.errors import NotFoundError, UsageError
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
@@ -145,45 +140,6 @@ def test_samplers_draw_rows_of_the_view_and_no_other(
         assert drawn == sorted(mine)
 
 
-def test_info_has_the_views_rows(many: BaseDatasetExperienceReplay) -> None:
-    view = many.episodes_at([20, 3])
-    batch, info = view.sample(return_info=True)
-    assert batch["index"].tolist() == info["index"].tolist()
-    assert batch["dataset_index"].tolist() == view.rows[info["index"]].tolist()
-
-
-def test_runs_are_the_views_episodes(many: BaseDatasetExperienceReplay) -> None:
-    runs = many.episodes_at([8, 1, 30]).storage.runs()
-    sizes = [LENGTHS[e] for e in (8, 1, 30)]
-    assert runs.lengths.tolist() == sizes
-    assert runs.starts.tolist() == [0, sizes[0], sizes[0] + sizes[1]]
-    assert runs.final is not None
-    assert runs.final.tolist() == [True, False, True]
-
-
-class Neighbours:
-    """A derived leaf: the action before, in the same run, else 0."""
-
-    def __call__(self, batch: Any, rows: torch.Tensor, storage: Any) -> Any:
-        runs = storage.runs()
-        start = runs.starts[runs.of(rows)]
-        before = storage.only(["action"]).gather((rows - 1).clamp(min=0))["action"]
-        return batch.set("before", torch.where((rows > start)[:, None], before, 0))
-
-
-def test_what_is_derived_sees_only_the_view(toy: Path) -> None:
-    ds = BaseDatasetExperienceReplay(toy, 4, derived=[Neighbours()])
-    for view in (ds.episodes_at([12, 5, 31]), ds.subset([4, 5, 9, 8, 7, 100, 101])):
-        batch = view[:]
-        rows = batch["dataset_index"].tolist()
-        expected = [0.0]
-        for last, row in itertools.pairwise(rows):
-            follows = row == last + 1 and step_of(row)[1] > 0
-            expected.append(action(*step_of(last)) if follows else 0.0)
-        assert batch["before"][:, 0].tolist() == expected
-        assert any(expected)
-
-
 def test_split_is_by_whole_episodes_and_follows_from_the_seed(
     many: BaseDatasetExperienceReplay,
 ) -> None:
@@ -204,7 +160,7 @@ def test_split_is_by_whole_episodes_and_follows_from_the_seed(
     assert len(some["train"].episodes) == 20
 
 
-def test_shares_of_a_split_that_cannot_be(many: BaseDatasetExperienceReplay) -> None:
+def test_invalid_shares(many: BaseDatasetExperienceReplay) -> None:
     wrongs: list[dict[str, Any]] = [
         {},
         {"a": 0.9, "b": 0.2},
@@ -262,49 +218,6 @@ def test_text_is_decoded_in_views(folder: Path, truth: dict[Key, NDArray[Any]]) 
     assert codes.decode(mission, codes[:][mission]) == truth[mission][4:8].tolist()
 
 
-def test_whole_episodes_as_rows(toy: Path, many: BaseDatasetExperienceReplay) -> None:
-    padded = BaseDatasetExperienceReplay(toy, split_trajs=True)
-    view = padded.episodes_at([11, 2, 30])
-    batch = view[:]
-    assert batch.batch_size == (3, max(LENGTHS))
-    assert batch["dataset_index"][batch["mask"]].tolist() == rows_of(11, 2, 30)
-    assert len(view) == 3
-    assert everything(many.filter(lambda e: e["id"] == 30)) == rows_of(30)
-    assert view.subset([2, 0]).episodes.numbers.tolist() == [30, 11]
-
-
-def test_a_batchs_episodes_are_rows_of_the_views_table(many: BaseDatasetExperienceReplay) -> None:
-    view = many.episodes_at([22, 3, 35])
-    batch = view.sample(64)
-    found = view.episodes["return"][batch["episode"]]
-    assert torch.equal(found, many.episodes["return"][batch["dataset_episode"]])
-    assert torch.equal(view.episodes.numbers[batch["episode"]], batch["dataset_episode"])
-
-
-class Noted(Sampler):
-    """A sampler that keeps what it is told of priorities."""
-
-    def __init__(self) -> None:
-        self.noted: list[tuple[list[int], list[float]]] = []
-
-    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[Any, Any]]:
-        return torch.arange(batch_size) % len(storage), {}
-
-    def update_priority(self, rows: Any, priority: Any) -> None:
-        self.noted.append((rows.tolist(), priority.tolist()))
-
-
-def test_priorities_are_told_by_the_rows_in_batches(many: BaseDatasetExperienceReplay) -> None:
-    for view in (
-        many.episodes_at([30, 2], sampler=Noted()),
-        many.subset([9, 5, 3], sampler=Noted()),
-    ):
-        batch = view.sample(3)
-        view.update_priority(batch["index"].flip(0), torch.tensor([1.0, 2.0, 3.0]))
-        assert isinstance(view.sampler, Noted)
-        assert view.sampler.noted == [([2, 1, 0], [1.0, 2.0, 3.0])]
-
-
 def test_a_view_is_not_deleted(many: BaseDatasetExperienceReplay, toy: Path) -> None:
     view = many.episodes_at([0])
     with pytest.raises(UsageError, match="all of them") as caught:
@@ -333,26 +246,6 @@ def test_pickled_views_carry_a_path_and_indices(
     assert [b["index"].tolist() for b in copy] == [b["index"].tolist() for b in view]
 
 
-def test_spawned_workers_index_views(many: BaseDatasetExperienceReplay) -> None:
-    view = many.episodes_at([25, 3])
-    loader: Any = torch.utils.data.DataLoader(
-        view,  # type: ignore[arg-type]
-        sampler=[[0, 3], [2, 1, 1]],
-        batch_size=None,
-        collate_fn=torch.nn.Identity(),
-        num_workers=1,
-        multiprocessing_context="spawn",
-    )
-    expected = rows_of(25, 3)
-    found = [batch["dataset_index"].tolist() for batch in loader]
-    assert found == [[expected[i] for i in rows] for rows in ([0, 3], [2, 1, 1])]
-
-
-def test_repr_tells_what_it_is(many: BaseDatasetExperienceReplay) -> None:
-    view = many.episodes_at([0, 1])
-    assert f"{LENGTHS[0] + LENGTHS[1]} rows of 2 episodes of local:toy@1" in repr(view)
-
-
 KNOWN = {
     "data_path", "data_path_root", "decode", "delete", "manifest", "metadata",
     "episodes_at", "filter", "saved_view", "split", "subset", "to_numpy", "to_torchrl",
@@ -366,11 +259,7 @@ def test_nothing_of_a_dataset_shows_a_view_more_than_its_rows() -> None:
     public = {
         name
         for owner in BaseDatasetExperienceReplay.__mro__
-        if owner.__module__
-        in {
-            "offline_data.buffers.dataset",
-            "offline_data.buffers.views.methods",
-        }
+        if owner.__module__ == "offline_data.buffers.dataset"
         for name in vars(owner)
         if not name.startswith("_")
     }
@@ -387,64 +276,3 @@ def test_a_state_is_of_one_view(many: BaseDatasetExperienceReplay) -> None:
     assert [b["index"].tolist() for b in other] == [b["index"].tolist() for b in one]
     with pytest.raises(UsageError, match="The state is of"):
         view(3, 25).load_state_dict(one.state_dict())
-
-
-def test_other_forms_have_the_views_rows_only(many: BaseDatasetExperienceReplay) -> None:
-    view = many.episodes_at([20, 7])
-    rows = [row for row in rows_of(20, 7) if row not in INVALID]
-    assert len(rows) < len(view)
-    expected = [action(*step_of(row)) for row in rows]
-    found = view.to_numpy(observation_key="observation")
-    assert found["actions"][:, 0].tolist() == expected
-    assert [len(array) for array in found.values()] == [len(rows)] * 5
-    theirs = view.to_torchrl(batch_size=4)
-    assert theirs[:]["action"][:, 0].tolist() == expected
-
-
-def test_slices_stay_inside_the_views_episodes(many: BaseDatasetExperienceReplay) -> None:
-    for base in (many.episodes_at([20, 3, 33]), many.subset(range(10, 150))):
-        view = base.subset(slice(None), sampler=SliceSampler(slice_len=3, seed=0))
-        seen = set()
-        for _ in range(40):
-            batch = view.sample(12)
-            slices = batch["dataset_index"].reshape(4, 3)
-            own = batch["index"].reshape(4, 3)
-            assert torch.equal(own - own[:, :1], torch.arange(3).expand(4, 3))
-            assert torch.equal(slices - slices[:, :1], torch.arange(3).expand(4, 3))
-            episodes = batch["episode"].reshape(4, 3)
-            assert (episodes == episodes[:, :1]).all()
-            seen.update(slices.flatten().tolist())
-        assert seen <= set(base.rows.tolist())
-        assert len({step_of(row)[0] for row in seen}) > 2
-
-
-def test_priorities_of_a_view(many: BaseDatasetExperienceReplay) -> None:
-    sampler = PrioritizedSampler(1000, alpha=1.0, beta=1.0, eps=0.0, seed=0)
-    view = many.episodes_at([30, 2], sampler=sampler)
-    batch = view.sample(200)
-    wanted = batch["index"][7]
-    view.update_priority(batch["index"], (batch["index"] == wanted).float())
-    drawn = view.sample(200)["index"]
-    valid = {row for row in rows_of(30, 2) if row not in INVALID}
-    told = set(batch["index"].tolist())
-    assert set(drawn.tolist()) <= {int(wanted)} | (valid - told)
-    assert int(wanted) in drawn.tolist()
-
-
-def test_n_step_ends_with_the_views_episode(toy: Path) -> None:
-    ds = BaseDatasetExperienceReplay(toy, 4, derived=[n_step(3, gamma=0.5)])
-    plain = BaseDatasetExperienceReplay(toy)
-    view = ds.subset([5, 6, 7, 8, 9, 60, 61])
-    batch, reward = view[:], plain[:]["next", "reward"][:, 0]
-    runs = view.storage.runs()
-    pieces = [
-        view.rows[start : start + length].tolist()
-        for start, length in zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True)
-    ]
-    sums = [
-        sum(0.5**k * float(reward[row]) for k, row in enumerate(piece[at : at + 3]))
-        for piece in pieces
-        for at in range(len(piece))
-    ]
-    assert len(pieces) > 2
-    assert batch["next", "reward"][:, 0].tolist() == pytest.approx(sums)

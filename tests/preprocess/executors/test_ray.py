@@ -1,7 +1,8 @@
-"""Tasks on a real Ray: where they run, what comes back, and what becomes of dead workers."""
+"""The executor on Ray: a cluster of two nodes, and what is asked of Ray."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -16,19 +17,23 @@ from typing import Any, cast
 import psutil
 import pytest
 
+import offline_data
 from offline_data.errors import (
     AuthError,
     MissingDependencyError,
     NetworkError,
     OfflineDataError,
+    StepError,
     UsageError,
 )
-from offline_data.preprocess.errors import StepError, WorkerDiedError
 from offline_data.preprocess.executors import ray as ray_executor
-from offline_data.preprocess.executors.ray import RayExecutor, run_on_worker
+from offline_data.preprocess.executors.ray import RayExecutor
 from offline_data.preprocess.executors.ray import connected as connected_to
-from offline_data.processes.wire import dumps, pack_function
+from offline_data.processes.protocol import dumps
 from offline_data.progress import SILENT, SilentProgress
+from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
+from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.executors.ray_cluster import RayCluster, two_nodes
 
 
@@ -199,31 +204,6 @@ def test_a_task_whose_worker_was_killed_is_run_again(cluster: RayCluster, tmp_pa
 
 
 @on_ray
-@pytest.mark.parametrize("retries", [0, 2])
-def test_a_task_whose_workers_die_is_given_up(
-    cluster: RayCluster, tmp_path: Path, retries: int
-) -> None:
-    def job(task: int) -> int:
-        import os
-        import signal
-
-        (tmp_path / f"{task} {os.getpid()}").touch()
-        if task == 8:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return task
-
-    progress = Notes()
-    executor = RayExecutor(cluster.address, max_retries=retries)
-    with pytest.raises(WorkerDiedError) as raised:
-        list(executor.run(job, [7, 8], progress))
-    attempts = f"attempt {retries + 1} of {retries + 1}"
-    assert raised.value.message == f"A Ray worker died while it ran task 2 of 2, in {attempts}"
-    assert "memory" in str(raised.value.hint)
-    assert len(list(tmp_path.glob("8 *"))) == retries + 1
-    assert len(progress.notes) == retries
-
-
-@on_ray
 def test_a_task_whose_node_was_lost_is_run_elsewhere(cluster: RayCluster, tmp_path: Path) -> None:
     started, progress = tmp_path / "started", Notes()
 
@@ -284,20 +264,6 @@ def test_closing_ends_what_is_under_way(connected: Any, tmp_path: Path) -> None:
     time.sleep(1)  # nothing that was queued may start now
     assert list(tmp_path.iterdir()) == started
     assert becomes(lambda: connected.available_resources().get("CPU") == 2)
-
-
-@on_ray
-def test_an_error_ends_what_is_under_way(connected: Any, tmp_path: Path) -> None:
-    waits = waits_in(tmp_path)
-
-    def job(task: int) -> int:
-        raise StepError(f"no {waits(task)}")
-
-    with pytest.raises(StepError, match="no 11"):
-        list(RayExecutor("auto").run(job, range(9), SILENT))
-    started = list(tmp_path.iterdir())
-    assert started
-    assert becomes(lambda: all(gone(int(path.name)) for path in started))
 
 
 @on_ray
@@ -462,13 +428,6 @@ def test_numbers_that_are_too_small(options: dict[str, int], words: str) -> None
         RayExecutor(**options)  # type: ignore[arg-type]
 
 
-def test_torch_is_told_its_threads_where_a_job_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=told.append))
-    assert run_on_worker(pack_function(lambda task: task + 2), (), 5, 7) == 9
-    assert told == [5]
-
-
 class CountingRay:
     """Ray's interface as far as tasks need it; runs each when it is waited for."""
 
@@ -575,16 +534,56 @@ def test_it_is_said_what_was_lost(name: str, words: str) -> None:
     assert progress.notes == [f"{words} while it ran task 2 of 3; running it again"]
 
 
-@pytest.mark.parametrize(("nodes", "wanted", "reserved"), [
-    ([(2, True), (4, True)], 3, 3),
-    ([(2, True), (8, False)], 3, 2),
-    ([(0, True)], 3, 3),
-    ([], 3, 3),
-])  # fmt: skip
-def test_a_task_reserves_no_more_than_a_node_has(
-    nodes: list[tuple[int, bool]], wanted: int, reserved: int
-) -> None:
-    ray = SimpleNamespace(
-        nodes=lambda: [{"Alive": up, "Resources": {"CPU": float(cpus)}} for cpus, up in nodes]
-    )
-    assert ray_executor._reserved(ray, wanted) == reserved
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+LENGTHS = [7, 3, 12, 1, 9, 5, 8, 4] * 3
+
+
+def doubling(home: Path, *, die: bool) -> Callable[[Any], Any]:
+    """Make a function of a row that says where it ran, and ends its process once in the middle."""
+
+    def fn(td: Any) -> Any:
+        (home / f"ran-{os.getpid()}").touch()
+        killed = home / "killed"
+        if die and int(td["index"]) == 60 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        td["next", "reward"] = td["next", "reward"] * 2
+        td["action"] = td["action"] + 1
+        return td
+
+    return fn
+
+
+def digests(path: Path) -> Any:
+    return open_reader(path).manifest.digests
+
+
+def test_two_nodes_and_a_killed_worker_give_the_same_bytes(tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    write_toy(parent, [toy_batch(LENGTHS, text=True, images=True, unknown_final=(1,))])
+    dataset = offline_data.open_dataset(parent)
+    here, there = tmp_path / "here", tmp_path / "there"
+    for home in (here, there):
+        home.mkdir()
+    dataset.preprocess(doubling(here, die=False), dest=tmp_path / "a", root=tmp_path)
+    notes = Notes()
+    with two_nodes() as cluster:
+        dataset.preprocess(
+            doubling(there, die=True),
+            dest=tmp_path / "b",
+            root=tmp_path,
+            vectorize=False,
+            num_chunks=8,
+            engine=RayExecutor(cluster.address),
+            progress=notes,
+        )
+    assert (there / "killed").exists()
+    assert any("SIGKILL" in note or "died" in note or "killed" in note for note in notes.notes)
+    workers = {path.name for path in there.glob("ran-*")} - {f"ran-{os.getpid()}"}
+    assert len(workers) >= 2  # the one that was killed, and others; not this process
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    assert verify(tmp_path / "b") == ()
+    manifest = open_reader(tmp_path / "b").manifest
+    assert manifest.counts["transitions"] == sum(LENGTHS)

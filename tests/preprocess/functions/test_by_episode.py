@@ -10,11 +10,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError
 from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.recipe import Recipe
-from offline_data.preprocess.spec import Calling, recipe_of
-from offline_data.preprocess.steps.base import Revision
+from offline_data.preprocess.recipe import Calling, Recipe, recipe_of
+from offline_data.preprocess.steps.base import Revised
 from offline_data.testing.pieces import (
     as_stored,
     assert_same_piece,
@@ -133,7 +132,7 @@ def test_longer_episodes() -> None:
     piece = toy_piece([3, 2])
     found, step = run(slower, piece, by="episode")
     assert found.batch.lengths.tolist() == [6, 4]
-    assert step.two_copies == ("info/code", "observation/position", "observation/velocity")
+    assert step.explicit_next == ("info/code", "observation/position", "observation/velocity")
     rows, old = ted_rows(found), ted_rows(piece)
     for t, row in enumerate(rows):
         for key in (ACTION, REWARD, ("observation", "velocity"), ("next", "info", "code")):
@@ -153,7 +152,7 @@ def test_one_copy_where_observations_follow_each_other() -> None:
         return first
 
     found, step = run(skipping, toy_piece([4, 5, 1]), by="episode")
-    assert step.two_copies == ()
+    assert step.explicit_next == ()
     expected = [[1, 3, 5], [1001, 1003, 1005, 1006], [2001, 2002]]
     assert found.batch.observations[POSITION][:, 0].tolist() == [
         *itertools.chain.from_iterable(expected)
@@ -195,10 +194,9 @@ def test_all_of_the_probe_left_out() -> None:
     other = EpisodeStep(lambda td: td.exclude("info", ("next", "info")) if len(td) > 3 else None)
     step = other.settled(probe)
     assert step.apply(probe).batch.transitions == 0
-    with pytest.raises(Revision, match=r"episode 1 \(4 transitions\) is the first one") as error:
+    with pytest.raises(Revised, match=r"episode 1 \(4 transitions\) is the first one") as error:
         step.apply(rest)
-    again = error.value.step
-    assert isinstance(again, EpisodeStep)
+    again = step.with_state(error.value.state)
     assert not again.guessed
     assert set(again.apply(rest).batch.observations) == {POSITION, ("observation", "velocity")}
     assert set(again.apply(probe).batch.observations) == {POSITION, ("observation", "velocity")}
@@ -329,7 +327,7 @@ def test_states_travel_as_json() -> None:
     assert ready.per_row
     assert not ready.keeps_rows
     assert ready.notes() == ()
-    told = replace(ready, two_copies=("a", "b/c"))
+    told = replace(ready, explicit_next=("a", "b/c"))
     assert told.notes() == (
         "a, b/c: stored before and after every action, for same tells them apart",
     )

@@ -1,4 +1,4 @@
-"""However a function of rows is run, it gives what a plain loop over rows gives."""
+"""A function of rows or blocks as a step: vectorised where that gives the same, else row by row."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.errors import UsageError
-from offline_data.preprocess.errors import StepError
+from offline_data.errors import StepError
 from offline_data.preprocess.functions import vectorize
-from offline_data.preprocess.functions.step import FunctionStep
 from offline_data.preprocess.functions.ted import to_ted
-from offline_data.testing.pieces import assert_same_piece, episodes_of, joined, toy_piece
+from offline_data.preprocess.functions.vectorize import NotVectorized, compare, run_vmap
+from offline_data.preprocess.recipe import Calling, function_step
+from offline_data.preprocess.steps.base import Step
+from offline_data.testing.pieces import as_stored, assert_same_piece, episodes_of, joined, toy_piece
+from offline_data.testing.steps import StepContract
 from tests.preprocess.functions.loops import (
     ACTION,
     POSITION,
     RARE,
     REWARD,
-    VELOCITY,
     Fn,
     after,
-    as_td,
     assert_same_as_loop,
     big_piece,
     loop,
-    probe_of,
     ready,
     run,
     ted_rows,
@@ -54,7 +53,11 @@ def on_action(change: Fn) -> Fn:
 
 
 LINEAR = torch.nn.Linear(3, 2)
+
+
 MATRIX = torch.linspace(-1, 2, 9).reshape(3, 3)
+
+
 LOOKUP = torch.linspace(3, 4, 10_000)
 
 
@@ -146,6 +149,8 @@ VECTORIZED: dict[str, Fn] = {
     "not a number": on_action(lambda a: torch.where(a == RARE, torch.nan, a)),
     "seeded inside": on_action(lambda a: a + float(np.random.default_rng(3).random())),
 }
+
+
 """Functions that `torch.vmap` can run."""
 
 
@@ -156,15 +161,6 @@ def test_vectorised(name: str) -> None:
     assert (step.run, step.why, step.unsteady) == ("vectorised", "", "")
     assert not found.by_rows
     assert_same_as_loop(VECTORIZED[name], piece, found)
-
-
-@pytest.mark.parametrize("name", VECTORIZED)
-def test_the_same_row_by_row(name: str) -> None:
-    piece = toy_piece([3, 1, 4], first_episode=1, unknown_final=[2])
-    found, step = run(VECTORIZED[name], piece, vectorize=False)
-    assert (step.run, step.why) == ("rows", "asked for")
-    assert_same_as_loop(VECTORIZED[name], piece, found)
-    assert_same_piece(found, run(VECTORIZED[name], piece)[0])
 
 
 ROUNDED: dict[str, Fn] = {
@@ -181,6 +177,8 @@ ROUNDED: dict[str, Fn] = {
     "square of complex numbers": on_action(lambda a: torch.complex(a / 3, a) * torch.complex(a, a)),
     "float16": on_action(lambda a: (a.half() / 3).sum()),
 }
+
+
 """Functions that may be rounded otherwise for many rows than for one, depending on the machine."""
 
 
@@ -274,6 +272,8 @@ ONE_BY_ONE: dict[str, tuple[Fn, str]] = {
     "compiled": (on_action(compiled), "it looks at values to decide"),
     "not per sample": (on_action(lambda a: otherwise(a, 0)), "'action' has another value"),
 }
+
+
 """Functions that it cannot, and why."""
 
 
@@ -300,12 +300,12 @@ def test_a_block_that_differs_is_run_by_rows_in_its_place() -> None:
     found = step.apply(piece)
     assert_same_as_loop(fn, piece, found)
     blocks = -(-240 // vectorize.block_rows(to_ted(piece)))
-    late = [one.why for one in found.by_rows]
+    late = [why for _, why, _ in found.by_rows]
     assert 0 < len(late) < blocks, "only blocks that have such rows"
     assert late[0].startswith(
         "'action' has another value for many rows at once, first seen near row"
     )
-    assert sum(one.rows for one in found.by_rows) >= int((ted_actions(piece)[:, 0] > 3000).sum())
+    assert sum(rows for rows, _, _ in found.by_rows) >= int((ted_actions(piece)[:, 0] > 3000).sum())
     assert not step.apply(joined(episodes_of(piece)[:2])).by_rows
 
 
@@ -325,13 +325,6 @@ def test_rounding_is_no_difference() -> None:
     step = ready(on_action(lambda a: otherwise(a, 0, 1 + 2e-7)), piece)
     assert step.run == "vectorised"
     assert not step.apply(piece).by_rows
-
-
-def test_how_many_rows_are_compared() -> None:
-    """Those with 512 values, and 32 at least."""
-    assert ready(lambda td: {"action": td["action"] * 3 - 1}, big_piece()).checked == 171
-    assert ready(lambda td: {"z": td["action"].sum()}, big_piece()).checked == 512
-    assert ready(lambda td: td, big_piece()).checked == 32
 
 
 def test_one_buffer_that_is_used_again() -> None:
@@ -358,19 +351,6 @@ def _by_rows(fn: Fn) -> Fn:
     return of_block
 
 
-def test_pieces_do_not_matter() -> None:
-    """Whole, episode by episode, in blocks of any size."""
-    piece = toy_piece([3, 1, 4, 2], first_episode=1, unknown_final=[3])
-    for fn in (concatenated, branching, lambda td: td.set("n", torch.rand(2) + td["action"][0])):
-        step = ready(fn, piece, seed=5)
-        whole = step.apply(piece)
-        assert_same_piece(joined([step.apply(one) for one in episodes_of(piece)]), whole)
-        for size in (1, 300, 900):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(vectorize, "BLOCK", size)
-                assert_same_piece(step.apply(piece), whole)
-
-
 def test_states_travel_as_json() -> None:
     """Names with dots in them too."""
     piece = toy_piece([3, 2])
@@ -380,23 +360,12 @@ def test_states_travel_as_json() -> None:
         return td
 
     found, step = run(fn, piece)
-    assert step.two_copies == ("a.b",)
-    again = replace(step, run="rows", schema=None, two_copies=())
+    assert step.explicit_next == ("a.b",)
+    again = replace(step, run="rows", schema=None, explicit_next=())
     again = again.with_state(json.loads(json.dumps(step.state())))
     assert (again, again.state()) == (step, step.state())
     assert_same_piece(again.apply(piece), found)
     assert step.notes() == ("a.b: stored before and after every action, for fn tells them apart",)
-
-
-def test_what_it_says_of_itself() -> None:
-    told = ready(branching, big_piece(), seed=3, on="transitions").describe()
-    assert {**told, "sha256": ""} == {
-        "step": "fn", "name": "branching", "sha256": "", "on": "transitions", "batched": None,
-        "vectorize": "auto", "seed": 3,
-    }  # fmt: skip
-    assert len(told["sha256"]) == 64
-    assert ready(branching, big_piece()).per_row
-    assert not ready(in_place, big_piece()).per_row
 
 
 def test_required_leaves_are_kept() -> None:
@@ -447,21 +416,286 @@ def concatenated_block(td: Any) -> Any:
     return td.exclude("observation", ("next", "observation"))
 
 
-def test_batched_is_a_number_of_rows() -> None:
-    with pytest.raises(UsageError, match="batched is 0; expected the rows of a block"):
-        FunctionStep(in_place, batched=0)
+PIECE = toy_piece([4, 1, 5, 3], first_episode=1)
 
 
-def test_the_loop_itself() -> None:
-    """What the tests above compare with."""
-    piece = toy_piece([2, 1], first_episode=1)
-    rows = ted_rows(piece)
-    assert [row[POSITION].tolist() for row in rows] == [[1001, -1001], [1002, -1002], [2001, -2001]]
-    assert [row[after(VELOCITY)].item() for row in rows] == [1002.5, 1003.5, 2002.5]
-    assert [int(row["index",]) for row in rows] == [2, 3, 4]
-    assert set(as_td(rows[0]).keys(include_nested=True, leaves_only=True)) == {
-        key if len(key) > 1 else key[0] for key in rows[0]
+@pytest.mark.parametrize("size", [1, 2, 5, 13, 100])
+def test_blocks_end_where_rows_are_counted(size: int) -> None:
+    """From the first row of the piece on, whatever episodes there are."""
+    seen: list[list[int]] = []
+
+    def fn(td: Any) -> Any:
+        seen.append(td["index"].tolist())
+        return td.set("action", td["action"] - td["action"].mean(0))
+
+    step = ready(fn, PIECE, batched=size)
+    seen.clear()
+    found = step.apply(as_stored(PIECE))
+    indices, actions = list(range(4, 17)), PIECE.batch.steps[ACTION]
+    parts = [slice(begin, begin + size) for begin in range(0, 13, size)]
+    assert seen == [indices[part] for part in parts]
+    expected = np.concatenate([actions[part] - actions[part].mean(0) for part in parts])
+    np.testing.assert_allclose(found.batch.steps[ACTION], expected, atol=1e-4)
+    assert (step.run, step.per_row) == ("blocks", False)
+
+
+def test_numpy_inside() -> None:
+    """What is written past torch counts too, whatever torch says of it."""
+
+    def fn(td: Any) -> Any:
+        td["observation", "position"].numpy()[:] += 1
+        td["next", "observation", "position"].numpy()[:] += 1
+        td["action"] = torch.from_numpy(np.sort(td["action"].numpy(), axis=1))
+        return td
+
+    found, _ = run(fn, PIECE, batched=4)
+    position = PIECE.batch.observations[POSITION]
+    assert found.batch.observations[POSITION].tolist() == (position + 1).tolist()
+    assert (found.batch.steps[ACTION] == np.sort(PIECE.batch.steps[ACTION], axis=1)).all()
+
+
+def test_batched_one_buffer_that_is_used_again() -> None:
+    buffer = torch.zeros(13, 3)
+
+    def fn(td: Any) -> Any:
+        return td.set("action", torch.mul(td["action"], 2, out=buffer[: len(td)]))
+
+    for size in (4, 13):
+        found, _ = run(fn, PIECE, batched=size)
+        kept = found.batch.steps[ACTION].copy()
+        buffer.fill_(7)
+        np.testing.assert_array_equal(found.batch.steps[ACTION], kept)
+        np.testing.assert_array_equal(kept, PIECE.batch.steps[ACTION] * 2)
+
+
+def test_two_copies_in_blocks() -> None:
+    def fn(td: Any) -> Any:
+        after = td["next", "observation", "position"]
+        return td.set(("next", "observation", "position"), after + 0.5)
+
+    found, step = run(fn, PIECE, batched=6)
+    assert step.explicit_next == ("observation/position",)
+    for row, old in zip(ted_rows(found), ted_rows(PIECE), strict=True):
+        assert (row[POSITION] == old[POSITION]).all()
+        assert (row[after(POSITION)] == old[after(POSITION)] + 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda td: td[:-1], r"'.*' as \[3.*\] for the block of 4 rows from row .*; expected 4 rows"),
+        (lambda td: {**td, "x": torch.ones(3)}, r"'x' as \[3\] for the block of 4 rows from row 4"),
+        (lambda td: {**td, "x": 2.5}, r"'x' as \[\] for the block of 4 rows"),
+        (lambda td: td["action"], "returned a Tensor for the block of 4 rows"),
+        (lambda td: {**td, "x": ["a"] * 4}, "'x' for the block of 4 rows .* as list; expected"),
+        (lambda td: {**td, "x": td["action"].bfloat16()}, "'x' for the block .* as bfloat16, which"),
+        (lambda td: {**td, "x": td["action"].to("meta")}, "'x' for the block .* on device meta: its"),
+        (lambda td: {**td, "x": td["action"].to_sparse()}, "'x' for .* on device cpu, sparse_coo: its"),
+        (lambda td: {**td, "next": td["action"]}, "a leaf 'next' for the block .*; expected leaves"),
+        (lambda _: 1 / 0, r"failed on the block of 4 rows from row 4 \(episode 1, step 0\) to row "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(fn: Fn, message: str) -> None:
+    with pytest.raises(StepError, match=message):
+        run(fn, PIECE, batched=4)
+
+
+def test_a_later_block_is_held_to_the_first() -> None:
+    def fn(td: Any) -> Any:
+        if 10 in td["index"].tolist() and len(td) == 4:
+            return td.set("reward", td["next", "reward"]).exclude("action")
+        return td
+
+    with pytest.raises(StepError, match=r"block of 4 .* lacks action and has, unlike .*, reward"):
+        ready(fn, PIECE, batched=4)
+
+    def double(td: Any) -> Any:
+        return td.set("action", td["action"].double()) if td["index"][0] > 1000 else td
+
+    step = ready(double, PIECE, batched=4)
+    later = replace(PIECE, rows=PIECE.rows + 1000)
+    place = r"for the block of 4 rows from row 1004 \(episode 1, step 0\) to row 1007 "
+    with pytest.raises(
+        StepError, match=rf"'action' as float64 \[3\] {place}.*, and as float32 \[3\]"
+    ):
+        step.apply(later)
+
+
+def table(rows: int = 5) -> Any:
+    """Columns whose values are all different, and none zero."""
+    numbers = np.arange(1, rows + 1)
+    return {
+        ("a",): numbers[:, None] * np.array([1.0, -0.5, 0.25]),
+        ("n", "b"): numbers.astype(np.int16),
+        ("n", "c"): numbers[:, None] * np.array([7.0, 9.0]),
+        ("empty",): np.zeros((rows, 0), np.float32),
     }
-    assert probe_of(big_piece()).batch.transitions == 12
-    assert RARE not in probe_of(big_piece()).batch.steps[ACTION]
-    assert (big_piece().batch.steps[ACTION] == RARE).sum() == 1
+
+
+def test_all_rows_as_if_each_alone() -> None:
+    found = run_vmap(
+        lambda td: {"x": td["a"] * td["a"].sum(), "n": {"d": td["n", "b"] + 1}}, table()
+    )
+    assert list(found.leaves) == [("x",), ("n", "d")]
+    assert found.leaves["x",].tolist() == [
+        [0.75 * k * k, -0.375 * k * k, 0.1875 * k * k] for k in range(1, 6)
+    ]
+    assert found.leaves["n", "d"].tolist() == [2, 3, 4, 5, 6]
+    assert found.leaves["n", "d"].dtype == np.int16
+    assert found.untouched == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("fn", "untouched"),
+    [
+        (lambda td: td, {("a",), ("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: td.clone(False), {("a",), ("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: td.exclude("n"), {("a",), ("empty",)}),
+        (lambda td: td.clone(), set()),
+        (lambda td: td.set("a", td["a"] * 1), {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: td.set("a", td["a"][:2]), {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: td.set("a", td["a"].view(3, 1)), {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: td.set("a", td["a"].flip(0)), {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: (td["a"].add_(0), td)[1], {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: (td["a"][1:].mul_(2), td)[1], {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: (td["a"].detach().mul_(2), td)[1], {("n", "b"), ("n", "c"), ("empty",)}),
+        (lambda td: {"a": td["n", "c"], ("n", "c"): td["a"]}, set()),
+        (lambda td: {"a": td["a"], "other": td["a"]}, {("a",)}),
+    ],
+)  # fmt: skip
+def test_what_is_untouched(fn: Any, untouched: set[Any]) -> None:
+    given = table()
+    made = run_vmap(fn, given)
+    assert made.untouched == untouched - ({("empty",)} if ("empty",) not in made.leaves else set())
+    original = table()
+    for key in made.untouched:
+        np.testing.assert_array_equal(made.leaves[key], original[key])
+        np.testing.assert_array_equal(given[key], original[key])
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda td: td if td["a"][0] > 2 else None, "it looks at values to decide what to do"),
+        (lambda td: {"x": [1, 2][td["n", "b"]]}, "it looks at values to decide what to do"),
+        (lambda td: {"x": td["a"][td["a"] > 0]}, "the shape of a result depends on values"),
+        (lambda td: {"x": td["a"].unique()}, "the shape of a result depends on values"),
+        (lambda td: {"x": np.sort(td["a"])}, "it leaves torch, for example for numpy"),
+        (lambda td: {"x": td["a"].tolist()[0]}, "it leaves torch, for example for numpy"),
+        (lambda _: {"x": torch.rand(2)}, "it draws random numbers"),
+        (lambda td: {"x": torch.rand_like(td["a"])}, "it draws random numbers"),
+        (lambda _: {"x": float(np.random.rand())}, "it draws random numbers"),  # noqa: NPY002
+        (lambda td: {"x": td["nothing"]}, "torch.vmap refuses it: KeyError"),
+        (lambda _: None, "torch.vmap refuses it: StepError"),
+        (lambda td: {"x": td["a"].to("meta")}, "torch.vmap refuses it: StepError"),
+    ],
+)  # fmt: skip
+def test_why_not(fn: Any, why: str) -> None:
+    with pytest.raises(NotVectorized) as error:
+        run_vmap(fn, table())
+    assert str(error.value).startswith(why)
+
+
+VALUE, SHAPE = "'x' has another value for many rows", "'x' has another dtype or shape for many rows"
+
+
+NEAR = 1 + 2.0**-18
+
+
+"""A rounding of float32, and none of float64."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "many", "dtype", "message"),
+    [
+        ([0.5, 1.5], [0.5, 1.5], "f8", None),
+        ([0.5, np.nan], [0.5, np.nan], "f8", None),
+        ([np.inf, -np.inf], [np.inf, -np.inf], "f4", None),
+        ([0.5, 0.0], [0.5, -0.0], "f8", None),
+        ([0.1, 1.7], [0.1, np.nextafter(1.7, 2)], "f8", None),
+        ([0.1, 1.7], [0.1, 1.7 * NEAR], "f8", VALUE),
+        ([0.5, 1.5], [0.5, np.float32(1.5 * NEAR)], "f4", None),
+        ([0.5, 1.5], [0.5, 1.5 * NEAR], "f8", None),  # float32 made float64
+        ([0.5, 1.5], [0.5, 1.5002], "f4", VALUE),
+        ([5.0, 6.0], [5.0, 7.0], "f8", VALUE),
+        ([0.5, 1.5], [0.5, 1.502], "f2", None),
+        ([0.5, 1.5], [0.5, 1.55], "f2", VALUE),
+        ([100.0, 1e-9], [100.0, 2e-6], "f4", None),  # the terms of a sum that cancel
+        ([100.0, 100.0, 1e-9], [100.0, 100.0, 0.1], "f4", VALUE),
+        ([1e-9, 2e-9, 1e9], [1e-9, 2.1e-9, 1e9], "f4", VALUE),  # one large row hides no other
+        ([0.5, 1.5], [0.5, np.nan], "f8", VALUE),
+        ([0.5, np.nan], [0.5, 1.5], "f8", VALUE),
+        ([0.5, np.inf], [0.5, -np.inf], "f8", VALUE),
+        ([0.5, 1e308], [0.5, np.inf], "f8", VALUE),
+        ([1 + 2j, 3j], [1 + 2j, 3j], "c16", None),
+        ([1 + 2j, 3j], [1 + 2j, 3j * NEAR], "c8", None),
+        ([1 + 2j, 3j], [1 + 2j, 3.5j], "c16", VALUE),
+        ([True, False], [True, True], "?", VALUE),
+        ([1, 10**15], [1, 10**15 + 1], "i8", VALUE),
+        ([3, 4], [3, 5], "i4", VALUE),
+    ],
+)
+def test_values_are_equal_up_to_rounding(
+    rows: Any, many: Any, dtype: str, message: str | None
+) -> None:
+    one: Any = {("x",): np.array(rows, dtype)}
+    other: Any = {("x",): np.array([0, *many], dtype)}
+    if message is None:
+        compare(one, other, np.arange(1, len(rows) + 1))
+        return
+    with pytest.raises(NotVectorized, match=message):
+        compare(one, other, np.arange(1, len(rows) + 1))
+
+
+def doubled(td: Any) -> Any:
+    td["observation", "position"].mul_(2)
+    return td.set("info", td["info"].clone())
+
+
+def noisy(td: Any) -> Any:
+    return td.set("noise", torch.rand(*td.batch_size, 2)).exclude("mission")
+
+
+def branching_twice(td: Any) -> Any:
+    return td.set("action", td["action"] * (2 if td["action"].max() > 2000 else 3))
+
+
+def told_apart(td: Any) -> Any:
+    return td.set(("next", "info", "code"), td["next", "info", "code"] + 1)
+
+
+class TestFunctionsOfRows(StepContract):
+    @pytest.fixture(
+        params=[
+            (concatenated_block, Calling()),
+            (concatenated_block, Calling(vectorize=False)),
+            (concatenated_block, Calling(batched=2)),
+            (doubled, Calling(on="observations")),
+            (doubled, Calling(on="observations", batched=3)),
+            (noisy, Calling(seed=3)),
+            (branching_twice, Calling()),
+        ]
+    )
+    def step(self, request: pytest.FixtureRequest) -> Step:
+        return function_step(*request.param)
+
+
+class TestFunctionsOfEpisodes(StepContract):
+    @pytest.fixture(params=[concatenated_block, noisy, branching_twice])
+    def step(self, request: pytest.FixtureRequest) -> Step:
+        return function_step(request.param, Calling(by="episode", seed=5))
+
+
+class TestLeavesThatAreToldApart(StepContract):
+    @pytest.fixture(params=[Calling(), Calling(batched=2), Calling(by="episode")])
+    def step(self, request: pytest.FixtureRequest) -> Step:
+        return function_step(told_apart, request.param)
+
+    @pytest.fixture
+    def ready(self, step: Any, piece: Any) -> Any:
+        """Give the step as it is after it found out on whole episodes."""
+        settled = step.settled(piece)
+        if not settled.explicit_next:
+            settled = settled.with_state({**settled.state(), "two_copies": ["info/code"]})
+        assert settled.explicit_next == ("info/code",)
+        return settled

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -16,9 +17,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offline_data.testing.minari_toy import write_minari
-from offline_data.testing.minari_values import box, toy_episode
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.testing.minari_toy import (
+    ToyEpisode,
+    box,
+    read_minari,
+    toy_episode,
+    toy_rows,
+    write_minari,
+)
 from offline_data_cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 Ran = Callable[..., tuple[int, str]]
 MEMORY = 3 << 30
@@ -100,15 +112,11 @@ def with_field(folder: Path, field: str, value: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("storage", ["hdf5", "parquet"])
 @pytest.mark.parametrize("field", FIELDS)
-def test_fields_of_any_type(tmp_path: Path, convert: Ran, storage: str, field: str) -> None:
+def test_fields_of_any_type(tmp_path: Path, parse: Ran, field: str) -> None:
     for word, value in WORDS.items():
-        folder = write_minari(tmp_path / f"{word}-v0", [toy_episode(0, 3)], storage)
-        code, said = convert(with_field(folder, field, value))
-        if field == "data_format" and value is None and storage == "parquet":
-            assert code == 3  # without that field it is HDF5, which is not there
-            continue
+        folder = write_minari(tmp_path / f"{word}-v0", [toy_episode(0, 3)])
+        code, said = parse(with_field(folder, field, value))
         strict = field in {"total_steps", "total_episodes", "data_format"} and value is not None
         strict = strict or (field.endswith("_space") and value is not None)
         assert code == (5 if strict or word == "surrogate" else 0), (word, said)
@@ -117,11 +125,11 @@ def test_fields_of_any_type(tmp_path: Path, convert: Ran, storage: str, field: s
             assert len(said) < 2000
 
 
-@pytest.mark.parametrize("total", [-1, 10**30, 2**63, float("nan"), float("inf"), 3.5, "3", [3]])
+@pytest.mark.parametrize("total", [-1, 10**30, 2**63, float("nan"), 3.5, "3", [3]])
 @pytest.mark.parametrize("field", ["total_steps", "total_episodes", "total_timesteps"])
-def test_totals_that_are_no_counts(tmp_path: Path, convert: Ran, field: str, total: Any) -> None:
+def test_totals_that_are_no_counts(tmp_path: Path, parse: Ran, field: str, total: Any) -> None:
     folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)], metadata={"total_steps": None})
-    code, said = convert(with_field(folder, field, total))
+    code, said = parse(with_field(folder, field, total))
     assert code == 5
     assert f"{field} of {folder}" in said
 
@@ -139,16 +147,16 @@ def test_totals_that_are_no_counts(tmp_path: Path, convert: Ran, field: str, tot
     ],
     ids=range(7),
 )
-def test_metadata_that_are_no_json(tmp_path: Path, convert: Ran, text: str) -> None:
+def test_metadata_that_are_no_json(tmp_path: Path, parse: Ran, text: str) -> None:
     for name, storage in (("h-v0", "hdf5"), ("a-v0", "arrow")):
         folder = write_minari(tmp_path / name, [toy_episode(0, 3)], storage)
         (folder / "data" / "metadata.json").write_text(text)
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "metadata.json" in said
     folder = write_minari(tmp_path / "e-v0", [toy_episode(0, 3)], "arrow")
     (folder / "data" / "0" / "metadata.json").write_text(text)
-    code, said = convert(folder)
+    code, said = parse(folder)
     assert code == 5
     assert "data/0/metadata.json" in said
 
@@ -178,18 +186,17 @@ def test_metadata_that_are_no_json(tmp_path: Path, convert: Ran, text: str) -> N
     ],
     ids=range(19),
 )
-@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
-def test_spaces_that_are_none(tmp_path: Path, convert: Ran, storage: str, space: str) -> None:
-    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)], storage)
-    code, said = convert(with_field(folder, "observation_space", space))
+def test_spaces_that_are_none(tmp_path: Path, parse: Ran, space: str) -> None:
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)])
+    code, said = parse(with_field(folder, "observation_space", space))
     assert code == 5
     assert "metadata.json" in said or "data/0" in said
 
 
-def test_unknown_spaces_declare_nothing(tmp_path: Path, convert: Ran) -> None:
+def test_unknown_spaces_declare_nothing(tmp_path: Path, parse: Ran) -> None:
     for number, space in enumerate(['{"type": "Graph"}', '{"type": "Box2", "shape": [9]}']):
         folder = write_minari(tmp_path / f"t{number}-v0", [toy_episode(0, 3)], "arrow")
-        assert convert(with_field(folder, "observation_space", space))[0] == 0
+        assert parse(with_field(folder, "observation_space", space))[0] == 0
 
 
 EPISODE: dict[str, list[Any]] = {
@@ -202,7 +209,7 @@ EPISODE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("field", EPISODE)
-def test_metadata_of_an_episode(tmp_path: Path, convert: Ran, field: str) -> None:
+def test_metadata_of_an_episode(tmp_path: Path, parse: Ran, field: str) -> None:
     for number, value in enumerate(EPISODE[field]):
         folder = write_minari(
             tmp_path / f"t{number}-v0", [toy_episode(n, 2) for n in range(2)], "arrow"
@@ -210,7 +217,7 @@ def test_metadata_of_an_episode(tmp_path: Path, convert: Ran, field: str) -> Non
         path = folder / "data" / "1" / "metadata.json"
         text = json.dumps({**json.loads(path.read_text()), field: None if value is deep else value})
         path.write_text(text.replace("null", deep(70)) if value is deep else text)
-        code, said = convert(folder)
+        code, said = parse(folder)
         kept = field in {"id", "mood", "options"} and number not in (
             {0, 3} if field == "options" else ()
         )
@@ -218,7 +225,7 @@ def test_metadata_of_an_episode(tmp_path: Path, convert: Ran, field: str) -> Non
         assert not code or "data/1" in said
     for text in ("[1]", "3", '"x"', "null"):
         path.write_text(text)
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "data/1/metadata.json" in said
 
@@ -259,11 +266,11 @@ def odd_files(folder: Path, name: str) -> Iterator[str]:
         ("parquet", "data/1/part-0.parquet"),
     ],
 )
-def test_what_is_no_plain_file(tmp_path: Path, convert: Ran, storage: str, name: str) -> None:
+def test_what_is_no_plain_file(tmp_path: Path, parse: Ran, storage: str, name: str) -> None:
     episodes = [toy_episode(n, 2) for n in range(2)]
     folder = write_minari(tmp_path / "t-v0", episodes, storage)
     for kind in odd_files(folder, name):
-        code, said = convert(folder)
+        code, said = parse(folder)
         if kind == "away" and "data/1" not in name:  # a user may keep the one large file elsewhere
             assert code == 0
             continue
@@ -271,12 +278,12 @@ def test_what_is_no_plain_file(tmp_path: Path, convert: Ran, storage: str, name:
         assert "data" in said
 
 
-def test_an_episode_that_is_a_link_to_another_folder(tmp_path: Path, convert: Ran) -> None:
+def test_an_episode_that_is_a_link_to_another_folder(tmp_path: Path, parse: Ran) -> None:
     folder = write_minari(tmp_path / "t-v0", [toy_episode(n, 2) for n in range(2)], "arrow")
     other = write_minari(tmp_path / "o-v0", [toy_episode(n, 2) for n in range(2)], "arrow")
     (folder / "data" / "1").rename(folder / "old")
     (folder / "data" / "1").symlink_to(other / "data" / "1")
-    code, said = convert(folder)
+    code, said = parse(folder)
     assert code == 5
     assert "is a link to another folder" in said
 
@@ -340,7 +347,7 @@ def test_flipped_bytes(tmp_path: Path, convert: Ran, storage: str) -> None:
         assert code != 5 or "data" in said
 
 
-def test_attributes_of_the_file(tmp_path: Path, convert: Ran) -> None:
+def test_attributes_of_the_file(tmp_path: Path, parse: Ran) -> None:
     folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3)])
     (folder / "data" / "metadata.json").unlink()
     path = folder / "data" / "main_data.hdf5"
@@ -365,7 +372,7 @@ def test_attributes_of_the_file(tmp_path: Path, convert: Ran) -> None:
         for value in values:
             with h5py.File(path, "a") as file:
                 file.attrs[name] = value
-            code, said = convert(folder)
+            code, said = parse(folder)
             assert code in {0, 5}, (name, value, said)
             assert code != 5 or "main_data.hdf5" in said
             with h5py.File(path, "a") as file:
@@ -384,16 +391,152 @@ def test_names_longer_than_a_file_systems(tmp_path: Path, convert: Ran, name: st
 
 
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
-def test_leaves_with_long_names(tmp_path: Path, convert: Ran, storage: str) -> None:
+def test_leaves_with_long_names(tmp_path: Path, parse: Ran, storage: str) -> None:
     info = {"n" * 300: box(2), "ok": box()}
     folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3, info=info)], storage)
-    assert convert(folder)[0] == 0
+    assert parse(folder)[0] == 0
 
 
-@pytest.mark.parametrize("storage", ["arrow"])
-def test_two_leaves_of_one_name(tmp_path: Path, convert: Ran, storage: str) -> None:
+def test_two_leaves_of_one_name(tmp_path: Path, convert: Ran) -> None:
     info = {"a/b": box(), "a": {"type": "Dict", "subspaces": {"b": box(2)}}}
-    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3, info=info)], storage)
+    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 3, info=info)], "arrow")
     code, said = convert(folder)
     assert code == 0
     assert "dropped infos/a" in said
+
+
+def write(tmp_path: Path, storage: str = "hdf5", *more: ToyEpisode) -> Path:
+    return write_minari(tmp_path / "t-v0", [toy_episode(0, 3), *more, toy_episode(1, 2)], storage)
+
+
+def fails(folder: Path, *words: str) -> None:
+    with pytest.raises(FormatError, match=".*".join(map(re.escape, words))):
+        read_minari(folder)
+
+
+@pytest.mark.parametrize(
+    "section", ["observations", "actions", "rewards", "terminations", "truncations"]
+)
+@pytest.mark.parametrize("episode", [0, 1])
+def test_missing_section(tmp_path: Path, section: str, episode: int) -> None:
+    folder = write(tmp_path)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file[f"episode_{episode}/{section}"]
+    fails(folder, "main_data.hdf5", f"episode_{episode}", section)
+
+
+@pytest.mark.parametrize(
+    ("section", "rows"),
+    [("observations", 2), ("observations", 5), ("actions", 2), ("truncations", 4)],
+)
+def test_rows_that_do_not_add_up(tmp_path: Path, section: str, rows: int) -> None:
+    folder = write(tmp_path)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        shape = file[f"episode_0/{section}"].shape
+        del file[f"episode_0/{section}"]
+        file[f"episode_0/{section}"] = np.zeros((rows, *shape[1:]), bool)
+    expected = "expected 4" if section == "observations" else "expected 3"
+    fails(folder, "main_data.hdf5", "episode_0", f"{rows} rows", section, expected)
+
+
+def test_leaves_of_one_observation_that_differ_in_rows(tmp_path: Path) -> None:
+    parts = {"a": box(2), "b": box(1)}
+    nest = {"a": toy_rows(box(2), 0, 4), "b": toy_rows(box(1), 0, 3)}
+    space = {"type": "Dict", "subspaces": parts}
+    episode = toy_episode(0, 3, observations=nest)
+    folder = write_minari(tmp_path / "t-v0", [episode], observation=space)
+    fails(folder, "episode_0", "3 rows", "observations/b", "expected 4")
+
+
+def test_a_leaf_that_the_space_declares_is_missing(tmp_path: Path) -> None:
+    space = {"type": "Dict", "subspaces": {"a": box(2), "b": box(1)}}
+    episode = toy_episode(0, 3, observations={"a": toy_rows(box(2), 0, 4)})
+    folder = write_minari(tmp_path / "t-v0", [episode], observation=space)
+    fails(folder, "episode_0", "observations/b", "found a")
+
+
+def test_an_episode_without_a_step(tmp_path: Path) -> None:
+    folder = write(tmp_path, "hdf5", toy_episode(5, 0))
+    fails(folder, "episode_1", "no step")
+
+
+def test_fewer_episodes_than_stated(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_1"]
+    fails(folder, "main_data.hdf5", "1 episodes", "expected 2")
+
+
+def test_a_damaged_object_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    episodes = [toy_episode(n, 3, info={"x": box()}) for n in range(40)]
+    folder = write_minari(tmp_path / "t-v0", episodes)
+    file = folder / "data" / "main_data.hdf5"
+    with h5py.File(file) as opened:
+        where = h5py.h5o.get_info(opened["episode_1/infos/x"].id).addr
+    data = bytearray(file.read_bytes())
+    data[where : where + 64] = bytes(64)
+    file.write_bytes(bytes(data))
+    fails(folder, "main_data.hdf5", "damaged")
+
+
+def test_an_episode_that_lies_in_another_folder(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_1"]
+        file["episode_1"] = h5py.ExternalLink("../../secret.hdf5", "/episode_1")
+    fails(folder, "episode_1", "secret.hdf5", "another folder")
+
+
+def test_an_episode_in_a_file_beside_is_read(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    with (
+        h5py.File(folder / "data" / "main_data.hdf5", "a") as file,
+        h5py.File(folder / "data" / "additional_data_0.hdf5", "w") as beside,
+    ):
+        file.copy("episode_1", beside)
+        del file["episode_1"]
+        file["episode_1"] = h5py.ExternalLink("additional_data_0.hdf5", "/episode_1")
+    assert read_minari(folder).lengths.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("storage", ["arrow", "parquet"])
+class TestTables:
+    def part(self, folder: Path, episode: int, storage: str) -> Path:
+        return folder / "data" / str(episode) / f"part-0.{storage}"
+
+    def test_a_web_page(self, tmp_path: Path, storage: str) -> None:
+        folder = write(tmp_path, storage)
+        self.part(folder, 1, storage).write_text("<html>404</html>")
+        fails(folder, f"1/part-0.{storage}", "web page")
+
+    def test_missing_part(self, tmp_path: Path, storage: str) -> None:
+        folder = write(tmp_path, storage)
+        self.part(folder, 1, storage).unlink()
+        fails(folder, "data/1", "no part-0")
+
+    def test_rows_that_do_not_add_up(self, tmp_path: Path, storage: str) -> None:
+        folder = write(tmp_path, storage)
+        (folder / "data" / "1" / "metadata.json").write_text('{"id": 1, "total_steps": 9}')
+        fails(folder, "data/1", "3 rows", "total_steps is 9", "expected 2")
+
+    def test_another_number_of_values_than_the_space_has(
+        self, tmp_path: Path, storage: str
+    ) -> None:
+        folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 2)], storage, observation=box(4))
+        fails(folder, "data/0", "observations", "3 numbers", "expected [4]")
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nothing is there"):
+        read_minari(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    fails(tmp_path / "empty", "empty", "not a Minari dataset", "metadata.json")
+
+
+def test_a_flat_hdf5_is_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "main_data.hdf5"
+    with h5py.File(file, "w") as opened:
+        opened["observations"] = np.zeros((3, 2))
+    with pytest.raises(FormatError, match="0 episodes") as caught:
+        read_minari(file)
+    assert "--from d4rl" in str(caught.value.hint)

@@ -16,8 +16,14 @@ import pytest
 
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import DatasetReader
-from offline_data.testing.minari_toy import STORAGES, write_minari
-from offline_data.testing.minari_values import ToyEpisode, box, toy_episode, toy_rows
+from offline_data.testing.minari_toy import (
+    STORAGES,
+    ToyEpisode,
+    box,
+    toy_episode,
+    toy_rows,
+    write_minari,
+)
 from offline_data_cli.main import main
 
 Ran = Callable[..., tuple[int, str]]
@@ -79,50 +85,45 @@ def toys(count: int = 3, length: int = 6, **more: Any) -> list[ToyEpisode]:
 class TestShapes:
     """An episode whose leaf has as many values as the others', but another shape."""
 
-    @pytest.mark.parametrize("episode", [0, 1])
     @pytest.mark.parametrize(
         ("leaf", "found", "expected"),
         [
             ("actions", (2, 6), (6, 2)),
             ("actions", (12,), (6, 2)),
-            ("actions", (1, 6, 2), (6, 2)),
-            ("rewards", (2, 3), (6,)),
+            ("rewards", (2, 3), ()),
             ("terminations", (3, 2), (6,)),
             ("observations", (3, 7), (7, 3)),
             ("observations", (21,), (7, 3)),
-            ("infos/m", (7, 3, 2), (7, 2, 3)),
-            ("infos/m", (2, 7, 3), (7, 2, 3)),
+            ("infos/m", (7, 3, 2), (2, 3)),
             ("infos/m", (42,), (7, 2, 3)),
         ],
     )
     def test_hdf5(
-        self,
-        tmp_path: Path,
-        convert: Ran,
-        leaf: str,
-        found: tuple[int, ...],
-        expected: tuple[int, ...],
-        episode: int,
+        self, tmp_path: Path, parse: Ran, leaf: str, found: tuple[int, ...], expected: Any
     ) -> None:
         folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}))
         with hdf5(folder) as file:
-            group = file[f"episode_{episode}"]
+            group = file["episode_1"]
             replace(group, leaf, group[leaf][()].reshape(found))
-        code, said = convert(folder)
-        first_of_infos = episode == 0 and leaf.startswith("infos")
-        if first_of_infos and found[0] != 7:
-            assert code == 0
-            assert [entry["key"] for entry in manifest(tmp_path).dropped] == [leaf]
-            return
+        code, said = parse(folder)
         assert code == 5
-        of_rows = leaf == "rewards" or found[0] == 7 or (episode == 0 and found[0] == 6)
-        shapes = [found[1:], expected[1:]] if of_rows else [found, expected]
-        if episode == 1 or first_of_infos:
-            assert all(str(list(shape)) in said for shape in shapes)
-            assert "episode_1" in said
+        assert "episode_1" in said
+        assert leaf in said
+        assert str(list(expected)) in said
+
+    @pytest.mark.parametrize("leaf", ["actions", "rewards", "observations", "infos/m"])
+    def test_the_first_episode(self, tmp_path: Path, convert: Ran, leaf: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}))
+        with hdf5(folder) as file:
+            replace(file["episode_0"], leaf, file["episode_0"][leaf][()].reshape(-1, 1, 3))
+        if leaf.startswith("infos"):  # no row per step: dropped, and said
+            assert convert(folder)[0] == 0
+            assert [entry["key"] for entry in manifest(tmp_path).dropped] == [leaf]
+        else:
+            assert convert(folder)[0] == 5
 
     @pytest.mark.parametrize("storage", ["arrow", "parquet"])
-    def test_tables(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+    def test_tables(self, tmp_path: Path, parse: Ran, storage: str) -> None:
         space = box(2, 3)
         folder = write_minari(
             tmp_path / "t-v0", toys(observation=space), storage, observation=space
@@ -135,21 +136,21 @@ class TestShapes:
             return table.set_column(0, "observations", column)
 
         edit_table(folder / "data" / "1", turned)
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "data/1 observations" in said
         assert "[3, 2]" in said
         assert "[2, 3]" in said
 
     @pytest.mark.parametrize("storage", ["arrow", "parquet"])
-    def test_shapes_that_infos_state(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+    def test_shapes_that_infos_state(self, tmp_path: Path, parse: Ran, storage: str) -> None:
         folder = write_minari(tmp_path / "t-v0", toys(info={"m": box(2, 3)}), storage)
         other = toy_episode(1, 6, info={"m": box(3, 2)})
         elsewhere = write_minari(tmp_path / "o-v0", [other], storage)
         (folder / "data" / "1" / f"part-0.{storage}").write_bytes(
             (elsewhere / "data" / "0" / f"part-0.{storage}").read_bytes()
         )
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "data/1 infos/m has rows of shape [3, 2]; expected [2, 3]" in said
 
@@ -181,7 +182,7 @@ class TestLaterLeaves:
             "action": {"type": "Dict", "subspaces": {"u": box()}},
         }
 
-    @EVERY_STORAGE
+    @pytest.mark.parametrize("storage", ["hdf5", "parquet"])
     @pytest.mark.parametrize(("count", "at"), [(3, 1), (40, 38)])
     @pytest.mark.parametrize("section", ["observations", "actions", "infos"])
     def test_are_listed_as_dropped(
@@ -235,30 +236,21 @@ class TestStatedAndFound:
     """Metadata that differ from the rows."""
 
     @EVERY_STORAGE
-    def test_too_few_or_too_many_steps(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+    def test_another_number_is_noted(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+        folder = write_minari(tmp_path / "t-v0", toys(), storage)
         for stated in (5, 10_000):
-            folder = write_minari(tmp_path / f"t{stated}-v0", toys(), storage)
-            edit_json(folder / "data" / "metadata.json", total_steps=stated)
+            edit_json(folder / "data" / "metadata.json", total_steps=stated, total_episodes=2)
             assert convert(folder, "--force")[0] == 0
             found = manifest(tmp_path)
-            note = f"The source states {stated:,} transitions; it has 18."
-            assert note in found.notes
+            assert f"The source states {stated:,} transitions; it has 18." in found.notes
+            assert "The source states 2 episodes; it has 3." in found.notes
             assert found.counts["transitions"] == 18
 
-    @EVERY_STORAGE
-    def test_too_few_episodes_stated(self, tmp_path: Path, convert: Ran, storage: str) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys(), storage)
-        edit_json(folder / "data" / "metadata.json", total_episodes=2)
-        assert convert(folder)[0] == 0
-        assert "The source states 2 episodes; it has 3." in manifest(tmp_path).notes
-
-    def test_a_range_of_episodes_is_no_lie(self, tmp_path: Path, convert: Ran) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys())
-        assert convert(folder, "--episodes", "0:2")[0] == 0
-        assert not [note for note in manifest(tmp_path).notes if "states" in note]
-
-    def test_true_metadata_get_no_note(self, tmp_path: Path, convert: Ran) -> None:
-        assert convert(write_minari(tmp_path / "t-v0", toys()))[0] == 0
+    @pytest.mark.parametrize("more", [(), ("--episodes", "0:2")])
+    def test_the_truth_gets_no_note(
+        self, tmp_path: Path, convert: Ran, more: tuple[str, ...]
+    ) -> None:
+        assert convert(write_minari(tmp_path / "t-v0", toys()), *more)[0] == 0
         assert manifest(tmp_path).notes == ()
 
     def test_memory_does_not_follow_a_lie(self, tmp_path: Path, convert: Ran) -> None:
@@ -283,41 +275,33 @@ class TestStatedAndFound:
         note = f"The space declares observations as {says}; the rows are float32 [3]."
         assert note in manifest(tmp_path).notes
 
-    @pytest.mark.parametrize("twin", ["episode_01", "episode_٠", "episode_" + "0" * 9 + "1"])
-    @pytest.mark.parametrize("beside", [True, False])
-    def test_episodes_of_one_number(
-        self, tmp_path: Path, convert: Ran, twin: str, beside: bool
-    ) -> None:
+    @pytest.mark.parametrize("twin", ["episode_01", "episode_٠"])
+    def test_episodes_of_one_number(self, tmp_path: Path, parse: Ran, twin: str) -> None:
         folder = write_minari(tmp_path / "t-v0", toys())
         with hdf5(folder) as file:
             file.copy("episode_1", twin)
-            if not beside:
-                del file["episode_1"]
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "main_data.hdf5" in said
         assert "expected 'episode_" in said
 
     @pytest.mark.parametrize("storage", ["arrow", "parquet"])
-    def test_folders_of_one_number(self, tmp_path: Path, convert: Ran, storage: str) -> None:
+    def test_folders_of_one_number(self, tmp_path: Path, parse: Ran, storage: str) -> None:
         folder = write_minari(tmp_path / "t-v0", toys(), storage)
         (folder / "data" / "1").rename(folder / "data" / "01")
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "expected '1'" in said
 
-    @pytest.mark.parametrize("digits", ["9" * 20, "9" * 200])
     @EVERY_STORAGE
-    def test_numbers_beyond_int64(
-        self, tmp_path: Path, convert: Ran, storage: str, digits: str
-    ) -> None:
-        folder = write_minari(tmp_path / "t-v0", toys(), storage)
+    def test_numbers_beyond_int64(self, tmp_path: Path, parse: Ran, storage: str) -> None:
+        folder, digits = write_minari(tmp_path / "t-v0", toys(), storage), "9" * 20
         if storage == "hdf5":
             with hdf5(folder) as file:
                 file.move("episode_2", f"episode_{digits}")
         else:
             (folder / "data" / "2").rename(folder / "data" / digits)
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert "at most 18 digits" in said
 
@@ -336,8 +320,8 @@ class TestStatedAndFound:
         assert "id" in notes
         assert ("total_steps" in notes) == (storage == "hdf5")
 
-    @pytest.mark.parametrize("seed", [3.7, float("nan"), float("inf"), -1e300])
-    @EVERY_STORAGE
+    @pytest.mark.parametrize("seed", [3.7, float("nan"), -1e300])
+    @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
     def test_seeds_that_are_no_integers(
         self, tmp_path: Path, convert: Ran, storage: str, seed: float
     ) -> None:
@@ -353,10 +337,10 @@ class TestStatedAndFound:
         assert reader(tmp_path).episodes["seed",].tolist() == [-1, -1, 4]
         assert any("seed" in note.lower() for note in manifest(tmp_path).notes)
 
-    @pytest.mark.parametrize("seed", ["3", [1, 2], [10**6] * 100, {"a": 1}])
-    @EVERY_STORAGE
+    @pytest.mark.parametrize("seed", ["3", [1, 2], {"a": 1}])
+    @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
     def test_seeds_that_are_no_numbers(
-        self, tmp_path: Path, convert: Ran, storage: str, seed: Any
+        self, tmp_path: Path, parse: Ran, storage: str, seed: Any
     ) -> None:
         folder = write_minari(tmp_path / "t-v0", toys(), storage)
         if storage == "hdf5":
@@ -365,7 +349,7 @@ class TestStatedAndFound:
                 file["episode_1"].attrs["seed"] = value
         else:
             edit_json(folder / "data" / "1" / "metadata.json", seed=seed)
-        code, said = convert(folder)
+        code, said = parse(folder)
         assert code == 5
         assert re.search(r"(episode_|data/)1", said)
         assert "seed" in said

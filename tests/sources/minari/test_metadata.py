@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offline_data.sources.minari import Minari
-from offline_data.testing.minari_toy import read_minari, write_hdf5, write_minari
-from offline_data.testing.minari_values import box, discrete, toy_episode
+from offline_data.testing.minari_toy import (
+    box,
+    discrete,
+    read_minari,
+    toy_episode,
+    write_hdf5,
+    write_minari,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +52,9 @@ def test_everything_is_kept(tmp_path: Path) -> None:
         "something_new": {"a": 1},
     }
     specs = {"env_spec": json.dumps(SPEC), "eval_env_spec": json.dumps({**SPEC, "id": "Eval-v1"})}
+    about = {**about, "combined_datasets": ["a-v0", "b-v0"]}
     info = written(tmp_path, **about, **specs)
+    assert any("combination" in note for note in info.notes)
     assert (info.transitions, info.episodes) == (4, 1)
     assert info.environment == SPEC
     assert info.spaces["action"] == box(2)
@@ -105,12 +113,6 @@ def test_flattened_observations_of_version_0_3(tmp_path: Path) -> None:
     assert info.transitions == 2
     assert any("flattened the observations" in note for note in info.notes)
     assert read_minari(data.parent).observations["observation",].shape == (3, 3)
-
-
-def test_combined_datasets_are_noted(tmp_path: Path) -> None:
-    info = written(tmp_path, combined_datasets=["a-v0", "b-v0"])
-    assert info.about["combined_datasets"] == ["a-v0", "b-v0"]
-    assert any("combination" in note for note in info.notes)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Finding a dataset: on this machine, at a hub, in a bucket, or nowhere."""
+"""Finding Minari datasets: on this machine, at a hub, in a bucket, or nowhere; and listing them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,36 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import (
     AuthError,
+    FormatError,
+    IntegrityError,
     InvalidIdError,
     NetworkError,
     NotFoundError,
     OfflineError,
     UsageError,
 )
+from offline_data.readers.hdf5 import MAGIC
 from offline_data.sources.minari import Minari
-from offline_data.testing.gcs_server import GcsServer
-from offline_data.testing.hub_server import HubServer
-from offline_data.testing.minari_toy import write_minari
-from offline_data.testing.minari_values import toy_episode
+from offline_data.sources.minari.remote import Remote
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.servers import Answer, GcsServer, HubServer, LocalServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 NAME = "D4RL/door/human-v2"
 
@@ -130,9 +137,6 @@ class TestLocal:
         assert list(found) == [NAME, "cartpole-v0"]
         assert found[NAME].bytes == (root / NAME / "data" / "main_data.hdf5").stat().st_size
         assert found[NAME].transitions == 6729
-
-    def test_list_of_nothing(self, settings: Settings) -> None:
-        assert Minari().local(settings) == []
 
 
 class TestHub:
@@ -255,18 +259,9 @@ class TestBucket:
         with pytest.raises(NotFoundError, match=f"now, not {release.revision}"):
             Minari().resolve("pen/human-v0", release.revision, at_bucket)
 
-    def test_list(self, at_bucket: Settings) -> None:
-        names = [entry.name for entry in Minari().remote(at_bucket)]
-        assert names == ["pen/human-v0", "pen/human-v00"]
-
     def test_unknown_name(self, at_bucket: Settings) -> None:
         with pytest.raises(NotFoundError, match="gcp://minari-remote"):
             Minari().resolve("pen/human", None, at_bucket)
-
-    def test_names_are_quoted(self, at_bucket: Settings, objects: dict[str, bytes]) -> None:
-        objects["a b/x-v0/data/100% $.bin"] = b"1"
-        (file,) = Minari().resolve("a b/x-v0", None, at_bucket).files
-        assert file.urls[0].endswith("/minari-remote/a%20b/x-v0/data/100%25%20%24.bin")
 
 
 def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,3 +280,120 @@ def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyP
 def test_a_remote_that_is_none(online: Settings, remote: str) -> None:
     with pytest.raises(UsageError, match="is not a remote of Minari"):
         Minari().resolve(NAME, None, replace(online, minari_remote=remote))
+
+
+PROGRAM = "from offline_data_cli.main import run; run()"
+
+
+class Answers(LocalServer):
+    """Answers a path with a text, everything else with 404."""
+
+    def __init__(self, answers: dict[str, str]) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def answer(self, request: Request) -> Answer:
+        text = self.answers.get(request.path)
+        return Answer(b"", 404) if text is None else Answer(text.encode())
+
+
+def test_a_hub_that_cannot_be_reached_takes_seconds_and_one_line(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "OFFLINE_DATA_HOME": str(tmp_path),
+        "HF_ENDPOINT": "http://127.0.0.1:1",
+        "HF_HUB_OFFLINE": "0",
+    }
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--no-progress", "list", "minari", "--remote"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert time.monotonic() - begin < 20
+    assert done.returncode == 0  # the catalogue of the package stands in
+    assert "D4RL/door/human-v2" in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("minari: http://127.0.0.1:1/api/datasets")
+    assert "catalogue that comes with the package" in line
+
+
+REPO = [{"id": "a/pen"}]
+NAMESPACE = "/datasets/a/pen/resolve/main/namespace_metadata.json"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"/api/datasets": "<html>log in</html>"},
+        {"/api/datasets": '{"error": "x"}'},
+        {"/api/datasets": "[1]"},
+        {"/api/datasets": '[{"id": 3}]'},
+        {"/api/datasets": '[{"id": "a\\u001b[2J"}]'},
+        {"/api/datasets": '[{"id": "\\ud800"}]'},
+        {"/api/datasets": "[" * 10**5},
+        {"/api/datasets": json.dumps(REPO), NAMESPACE: "[]"},
+        {"/api/datasets": json.dumps(REPO), NAMESPACE: '{"datasets": [["pen"]]}'},
+        {"/api/datasets": json.dumps(REPO), NAMESPACE: '{"datasets": ["\\ud800"]}'},
+    ],
+)
+def test_answers_that_are_no_listing(tmp_path: Path, answers: dict[str, str]) -> None:
+    with (
+        Answers(answers) as server,
+        pytest.raises((FormatError, IntegrityError), match=r"127\.0\.0\.1"),
+    ):
+        listed(tmp_path, server.url)
+
+
+def listed(tmp_path: Path, url: str, **more: Any) -> list[str]:
+    settings = Settings(tmp_path, hub_endpoint=url, minari_remote="hf://a", **more)
+    return [entry.name for entry in Minari().remote(settings)]
+
+
+def test_a_repository_is_a_namespace_or_a_dataset_or_neither(tmp_path: Path) -> None:
+    repos = [{"id": "a/pen"}, {"id": "a/cart-v0"}, {"id": "a/notes"}]
+    answers = {
+        "/api/datasets": json.dumps(repos),
+        NAMESPACE: '{"datasets": ["pen/human-v0", "pen/expert-v0"]}',
+        "/datasets/a/cart-v0/resolve/main/data/metadata.json": "{}",
+    }
+    with Answers(answers) as server:
+        assert listed(tmp_path, server.url) == ["cart-v0", "pen/expert-v0", "pen/human-v0"]
+
+
+BUCKET, PEN = "minari-remote", "pen/human-v0"
+REMOTE = Remote("gcp", BUCKET)
+OBJECTS = {
+    f"{PEN}/data/": b"",
+    f"{PEN}/data/1/part a": b"2001",
+    f"{PEN}/data/main_data.hdf5": MAGIC + b" 1001",
+    f"{PEN}/data/metadata.json": b'{"total_steps": 1001}',
+}
+
+
+def test_a_revision_stays_what_it_was(online: Settings) -> None:
+    """The revision is part of the paths of datasets that were downloaded before."""
+    with GcsServer({BUCKET: OBJECTS}, page_size=2) as server:
+        at_bucket = replace(online, mirrors=(server.mirror,))
+        revision, files = REMOTE.files(PEN, None, at_bucket)
+        assert revision == "gcs-bef08d545b6e"
+        assert [(file.path, file.magic) for file in files] == [
+            ("data/1/part a", b""),
+            ("data/main_data.hdf5", MAGIC),
+            ("data/metadata.json", b""),
+        ]
+        assert REMOTE.datasets(at_bucket) == [PEN]
+
+
+def test_a_composed_object_is_known_by_its_generation(online: Settings) -> None:
+    name = f"{PEN}/data/1/part a"
+    with GcsServer({BUCKET: OBJECTS}, composed={name}) as server:
+        at_bucket = replace(online, mirrors=(server.mirror,))
+        revision, files = REMOTE.files(PEN, None, at_bucket)
+        assert str(files[0].digest).startswith("crc32c:")
+        assert REMOTE.files(PEN, revision, at_bucket) == (revision, files)
+        server.buckets = {BUCKET: {**OBJECTS, name: b"2002"}}
+        assert REMOTE.files(PEN, None, at_bucket)[0] != revision

@@ -1,0 +1,1 @@
+"""Datasets in the forms of other programs: TorchRL, numpy, AgileRL, and files on disk."""

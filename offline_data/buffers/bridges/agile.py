@@ -1,0 +1,324 @@
+"""AgileRL's names: its view of a transition, and buffers as datasets of a `DataLoader`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorClass, TensorDict, TensorDictBase
+from torch.utils.data import IterableDataset, get_worker_info
+
+from offline_data.buffers.arguments import positive
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.episodes.fields import Key, join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from offline_data.buffers.buffer import ReplayBuffer
+
+_WORKERS = 1024
+_NUMBER = (1 << 31) - 1
+
+
+def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> torch.Tensor:
+    """Turn an array, a tensor, a number or a sequence of numbers into a tensor, as AgileRL does.
+
+    Args:
+        data: It is not copied where its dtype is right and its memory can be written to.
+        dtype: Dtype that it is cast to; None: float64 becomes float32, anything else stays.
+
+    Raises:
+        UsageError: It is nothing that tensors are made of.
+
+    Example:
+        >>> to_torch_tensor(True), to_torch_tensor(np.array([1, 2]), dtype=None)
+        (tensor(1.), tensor([1, 2]))
+    """
+    try:
+        tensor = data if isinstance(data, torch.Tensor) else _from_numpy(np.asarray(data))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{data!r} is not a tensor: {error}", hint="to_tensordict takes dicts and tuples"
+        ) from error
+    if dtype is None:
+        dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
+    return tensor.to(dtype)
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    # Memory that may not be written to, or runs backwards, torch does not take as it is.
+    fit = array.flags.writeable and all(step >= 0 for step in array.strides)
+    return torch.from_numpy(array if fit else array.copy())
+
+
+def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> TensorDictBase:
+    """Turn a dict or a tuple, nested or not, into a TensorDict of batch size `[]`.
+
+    Args:
+        data: Items of a tuple are called `tuple_obs_0`, `tuple_obs_1`, …, as in AgileRL. A
+            TensorDict keeps its batch size.
+        dtype: See `to_torch_tensor`.
+
+    Raises:
+        UsageError: It is neither, or has something in it that is no tensor.
+
+    Example:
+        >>> to_tensordict((np.zeros(2), 1))["tuple_obs_1"]
+        tensor(1.)
+    """
+    if isinstance(data, TensorDictBase):
+        cast: TensorDictBase = data.apply(lambda leaf: to_torch_tensor(leaf, dtype))
+        return cast
+    if isinstance(data, tuple):
+        data = {f"tuple_obs_{place}": item for place, item in enumerate(data)}
+    if not isinstance(data, Mapping):
+        raise UsageError(
+            f"A {type(data).__name__} cannot become a TensorDict; expected a dict or a tuple"
+        )
+    return TensorDict({name: _either(item, dtype) for name, item in data.items()}, batch_size=[])
+
+
+def _either(data: Any, dtype: torch.dtype | None) -> Any:
+    """Turn one observation into a tensor, or a TensorDict where it has parts."""
+    parts = isinstance(data, (TensorDictBase, Mapping, tuple))
+    return to_tensordict(data, dtype) if parts else to_torch_tensor(data, dtype)
+
+
+class Transition(TensorClass):  # type: ignore[misc]
+    """One step of an environment, or of several at once, as AgileRL's buffers take it.
+
+    Fields are what an environment gives: arrays, dicts, tuples, numbers, bools. `action`, `reward`
+    and `done` become float32, and a single number of the last two becomes `[1]`. Observations that
+    are dicts or tuples become TensorDicts; in observations float64 becomes float32, and integers
+    stay (AgileRL casts the images of a dict to float32, and leaves a float64 array as it is).
+
+    The batch size is `[]` unless `batch_size=[…]` is given: then all fields begin with it.
+
+    Example:
+        >>> step = Transition(obs=np.ones(3), action=0, next_obs=np.ones(3), reward=1, done=False)
+        >>> step.obs.dtype, step.reward, step.done
+        (torch.float32, tensor([1.]), tensor([0.]))
+    """
+
+    obs: Any
+    """Observation before the action."""
+    action: Any
+    next_obs: Any
+    """Observation after it."""
+    reward: Any
+    done: Any
+    """Whether the episode ended, so that nothing bootstraps from `next_obs`."""
+
+    def __post_init__(self) -> None:
+        self.obs = _either(self.obs, None)
+        self.next_obs = _either(self.next_obs, None)
+        self.action = to_torch_tensor(self.action)
+        reward, done = to_torch_tensor(self.reward), to_torch_tensor(self.done)
+        self.reward = reward.reshape(1) if reward.ndim == 0 else reward
+        self.done = done.reshape(1) if done.ndim == 0 else done
+
+
+def to_transition(
+    batch: TensorDictBase,
+    *,
+    observation_key: KeyLike = "observation",
+    done_key: KeyLike = ("next", "terminated"),
+) -> Any:
+    """Return the `Transition` `[B]` that a batch in TED is.
+
+    Args:
+        batch: `[B]`, as `ds.sample()` gives it.
+        observation_key: Leaf, or parent of leaves, that is the observation.
+        done_key: Leaf that `done` is; by default truncated episodes are not done, for what follows
+            them is known, and targets bootstrap from it.
+
+    Raises:
+        UsageError: A leaf that is not there.
+
+    Example:
+        ```python
+        dataset = ReplayDataset(ds, 256)
+        loader = DataLoader(dataset, batch_size=None, collate_fn=to_transition)
+        ```
+    """
+
+    def leaf(key: Key) -> Any:
+        found = batch.get(key, None)
+        if found is None:
+            names = ", ".join(map(str, batch.keys()))
+            raise UsageError(f"The batch has no leaf {join_key(key)}; it has {names}")
+        return found
+
+    key = as_key(observation_key)
+    return Transition(
+        obs=leaf(key),
+        action=leaf(("action",)),
+        next_obs=leaf(("next", *key)),
+        reward=leaf(("next", "reward")),
+        done=leaf(as_key(done_key)),
+        batch_size=batch.batch_size,
+    )
+
+
+class ReplayDataset(IterableDataset[Any]):
+    """Batches of a buffer, until its sampler says that an epoch ends: never, for a `RandomSampler`.
+
+    Of `W` workers, worker `w` gathers batches `w`, `w + W`, … of one sequence, which all of them
+    draw: what a `DataLoader` gives is what the buffer alone would, whatever `W`, and a sampler
+    without replacement gives every row exactly once an epoch. AgileRL's class of that name gives
+    one batch and stops.
+
+    ```python
+    DataLoader(ReplayDataset(ds, 256), batch_size=None, collate_fn=Identity(), num_workers=2)
+    ```
+
+    Randomness: without workers, and if no `seed` is given, from the buffer's
+    sampler. In workers samplers that are seeded by numbers, as `SamplerWithoutReplacement(seed=0)`,
+    keep their orders; all others draw from `seed`, or if it is None from what the loader draws for
+    its workers whenever an iteration begins (`torch.manual_seed`, `DataLoader(generator=…)`).
+
+    Workers have copies of the buffer, and what they draw does not reach this process's. They count
+    epochs together, also where workers are started anew for each: the first is that of `set_epoch`,
+    else the one that the buffer is at, and every iteration is the next one.
+
+    Args:
+        buffer: A dataset, a view, or any other buffer; picklable, if there are workers.
+        batch_size: Rows of a batch; None: the buffer's, or 256.
+        seed: Seed of everything that is drawn, not negative.
+
+    Raises:
+        UsageError: Invalid argument.
+
+    Attributes:
+        buffer: As given.
+        batch_size: Rows of a batch.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, batch_size: int | None = None, *, seed: int | None = None
+    ) -> None:
+        if not hasattr(buffer, "sampler"):
+            raise UsageError(f"{buffer!r} is not a buffer of this package")
+        if seed is not None and seed < 0:
+            raise UsageError(f"A seed must not be negative; found {seed}")
+        size = batch_size if batch_size is not None else buffer.batch_size or 256
+        self.buffer = buffer
+        self.batch_size = positive(size, "batch_size")
+        self.seed = seed
+        self._epochs = WorkerEpochs()
+        self._first: int | None = None
+        self._begun = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is.
+
+        Not needed for epochs to differ: each iteration is the next epoch. Samplers that know no
+        epochs draw from `(seed, epoch)`.
+        """
+        self._first = epoch
+        self._begun = 0
+        self._epochs.restart(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this worker's batches of one epoch."""
+        info = get_worker_info()
+        if info is None:
+            return self._all_batches()
+        seed = info.seed - info.id
+        begun = self._epochs.begin(info.id, seed)
+        first = self._epochs.first
+        epoch = begun + (self._first_epoch() if first is None else first)
+        return self._own_batches(info.id, info.num_workers, seed, epoch)
+
+    def _all_batches(self) -> Iterator[Any]:
+        if self.seed is not None or self._first is not None:
+            self._begin(self.seed, self._first_epoch() + self._begun)
+            self._begun += 1
+        last = False
+        while not last:
+            draw, batch = self.buffer._take(self.batch_size)
+            last = draw.last
+            yield batch
+
+    def _own_batches(self, worker: int, workers: int, base_seed: int, epoch: int) -> Iterator[Any]:
+        self._begin(base_seed if self.seed is None else self.seed, epoch)
+        number, last = 0, False
+        while not last:
+            draw = self.buffer._draw(self.batch_size)
+            last = draw.last
+            if number % workers == worker:
+                yield self.buffer._make(draw)
+            number += 1
+
+    def _first_epoch(self) -> int:
+        """Return the epoch of the first iteration; by default the one that the sampler is at."""
+        if self._first is None:
+            self._first = int(self.buffer.sampler.state_dict().get("epoch", 0))
+        return self._first
+
+    def _begin(self, seed: int | None, epoch: int) -> None:
+        """Put the sampler to the beginning of an epoch: the same one in every worker."""
+        sampler = self.buffer.sampler
+        if seed is not None:
+            words = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)
+            sampler.set_rng(torch.Generator().manual_seed(int(words[0])))
+        state = sampler.state_dict()
+        if {"epoch", "position"} <= state.keys():
+            sampler.load_state_dict({**state, "epoch": epoch, "position": 0})
+        self.buffer._drop_drawn()
+
+
+class WorkerEpochs:
+    """Counts the iterations of a `DataLoader`'s workers, in memory that they share with each other.
+
+    Workers of one iteration have one seed, and each of them begins it once; nothing else tells a
+    worker that was started anew which iteration it is for. A worker that finds the seed in another
+    worker's word takes the number beside it, and otherwise the one after the highest: two that begin
+    at once read the same words and come to the same number, so no lock is needed, which could not be
+    pickled, or stay locked where a worker is killed.
+
+    ```
+    word of worker w    | seed of its latest iteration, 32 bits | its number, from 1, 31 bits |
+    ```
+    """
+
+    def __init__(self) -> None:
+        words: Any = torch.zeros(1 + _WORKERS, dtype=torch.int64)
+        self._words: Tensor = words.share_memory_()
+        self._words[0] = -1
+
+    @property
+    def first(self) -> int | None:
+        """The epoch of the first iteration; None: not set."""
+        first = int(self._words[0])
+        return None if first < 0 else first
+
+    def restart(self, first: int) -> None:
+        """Count anew: the next iteration is the epoch `first`."""
+        self._words[1:] = 0
+        self._words[0] = first
+
+    def begin(self, worker: int, seed: int) -> int:
+        """Note that a worker begins an iteration; return its number, from 0.
+
+        Args:
+            worker: Number of the worker.
+            seed: That of all workers of the iteration.
+        """
+        own, tag = worker % _WORKERS, seed & 0xFFFFFFFF
+        words: list[int] = self._words[1:].tolist()
+        numbers = {word & _NUMBER for word in words if word and word >> 31 == tag}
+        if (
+            words[own] and words[own] >> 31 == tag
+        ):  # a worker that persists: the seed is that of its process
+            number = (words[own] & _NUMBER) + 1
+        else:
+            number = max(numbers) if numbers else 1 + max(word & _NUMBER for word in words)
+        self._words[1 + own] = tag << 31 | number
+        return number - 1

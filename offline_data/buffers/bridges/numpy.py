@@ -1,0 +1,210 @@
+"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL and D4RL scripts train from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from offline_data.buffers.gather.mmap import map_file
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.views import whole_of
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.errors import UsageError
+from offline_data.store.layout import OBSERVATIONS, STEPS, TED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from offline_data.buffers.trajectories import TrajectoryStorage
+    from offline_data.buffers.views import SubsetStorage
+    from offline_data.store.reader import DatasetReader
+
+    Rows: TypeAlias = slice | NDArray[np.int64]
+
+Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]
+"""Which rows and which arrays `to_numpy` returns."""
+
+STYLES: tuple[Style, ...] = ("transitions", "episodes", "qlearning")
+
+
+def to_numpy(
+    storage: DatasetStorage | TrajectoryStorage | SubsetStorage,
+    style: Style = "transitions",
+    *,
+    observation_key: KeyLike | None = None,
+    copy: bool = True,
+) -> dict[str, NDArray[Any]]:
+    """Return a dataset, or a view of one, as arrays of `n` rows, in the order of the buffer.
+
+    | style | rows | arrays | can be cut by flags |
+    |---|---|---|---|
+    | `"transitions"` | all whose next observation is known, or that are terminated | `observations`, `actions`, `rewards`, `next_observations`, `terminals` | no: rows that end episodes may be missing, so there are no `timeouts` |
+    | `"episodes"` | all | the same and `timeouts` | yes: where `terminals` or `timeouts` is set, exactly episodes end |
+    | `"qlearning"` | all but the last one and those that time out | as `"transitions"`, as D4RL's `qlearning_dataset` makes them | no |
+
+    - `"transitions"` is what Q-learning needs, and the default: every row may be bootstrapped from.
+      It has the names of D4RL's `qlearning_dataset`, so that CORL's and IQL's scripts take it, and
+      more rows: here the transition before a time-out is kept where the observation after it is
+      known.
+    - `"episodes"` is what D4RL's `env.get_dataset()` gives, for `sequence_dataset`, Decision
+      Transformer and other code that cuts episodes itself. `timeouts` is set at the last row of
+      every episode that does not end terminated, whether the source has a flag there or not; of a
+      view that has pieces of an episode, at the last row of each piece. If the observation after
+      the last action is not known, `next_observations` repeats the one before it (`valid_rows`
+      are all other rows).
+    - `"qlearning"` is what D4RL's `qlearning_dataset` returns for these episodes, number for number:
+      numbers are float32, and `next_observations` is the observation of the next row, so that of
+      a terminated row is the beginning of the next episode. To repeat published results.
+
+    `observations` and `next_observations` are `[n, …]`, `actions` `[n, …]`, `rewards` `[n]`;
+    `terminals` and `timeouts` are bool `[n]`. Dtypes are as stored, but with `"qlearning"`. Rows are
+    as stored: transforms, `derived` and `device` of the buffer do not count, text is codes.
+
+    Args:
+        storage: Storage of a dataset or a view.
+        style: See above.
+        observation_key: Leaf that is the observation; needed where there are several.
+        copy: Whether all arrays are copies, contiguous. False: where rows follow each other in the
+            dataset, arrays that can be are strided views of the files that take no memory;
+            writing to them changes this process's memory only. Encoded images are decoded.
+
+    Returns:
+        Arrays that may be written to; the dataset never changes.
+
+    Raises:
+        UsageError: The observation has several leaves, the buffer's rows are whole episodes, or
+            `"episodes"` of a dataset with end flags inside of episodes, which then cannot be cut.
+        NotFoundError: The dataset was deleted.
+
+    Example:
+        ```python
+        data = ds.to_numpy()
+        policy.train(data["observations"], data["actions"])
+        ```
+    """
+    if style not in STYLES:
+        raise UsageError(f"style is {style!r}; expected one of {', '.join(STYLES)}")
+    steps = storage if isinstance(storage, DatasetStorage) else storage.steps
+    steps.rows(valid_only=False)  # raises if the dataset was deleted
+    whole, row_map = whole_of(storage)
+    key = _observation(steps.reader, observation_key)
+    if not isinstance(whole, DatasetStorage):
+        raise UsageError(
+            "The rows of this buffer are whole episodes; arrays have one row per transition",
+            hint="open the dataset without split_trajs=True",
+        )
+    own = torch.arange(len(storage))
+    if style == "transitions" and len(storage):
+        valid = storage.rows(valid_only=True)
+        own = valid.at(torch.arange(valid.count))
+    table = _Table(steps.reader, row_map.at(own).numpy(), copy=copy)
+    arrays = {
+        "observations": table.observations(key, after=False),
+        "actions": table.steps(("action",)),
+        "rewards": table.scalars(REWARD),
+        "next_observations": table.observations(key, after=True),
+        "terminals": table.scalars(TERMINATED),
+    }
+    if style == "transitions":
+        return arrays
+    runs = storage.runs()
+    last = (runs.starts + runs.lengths - 1).numpy()
+    ends, truncated = arrays["terminals"], np.array(table.scalars(TRUNCATED), dtype=bool)
+    inside = ends | truncated
+    inside[last] = False
+    if style == "episodes" and inside.any():
+        raise UsageError(
+            f"{int(inside.sum())} rows inside of episodes, row {int(inside.argmax())} the first, are "
+            "terminated or truncated, so that code that cuts at terminals | timeouts would cut "
+            "episodes apart",
+            hint="ds.episodes.start and .length are the episodes' rows; style='transitions' has no "
+            "episodes",
+        )
+    truncated[last] |= ~ends[last]
+    return (
+        {**arrays, "timeouts": truncated} if style == "episodes" else _qlearning(arrays, truncated)
+    )
+
+
+def _qlearning(
+    arrays: dict[str, NDArray[Any]], timeouts: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """Do to all rows what D4RL's `qlearning_dataset` does.
+
+    https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
+    """
+    kept = np.flatnonzero(~timeouts[:-1])
+    observations = arrays["observations"]
+    return {
+        "observations": observations[kept].astype(np.float32),
+        "actions": arrays["actions"][kept].astype(np.float32),
+        "next_observations": observations[kept + 1].astype(np.float32),
+        "rewards": arrays["rewards"][kept].astype(np.float32),
+        "terminals": arrays["terminals"][kept],
+    }
+
+
+def _observation(reader: DatasetReader, key: KeyLike | None) -> Key:
+    """Return the leaf that is the observation."""
+    leaves = [*reader.observation_leaves, *reader.manifest.two_copies]
+    name = ("observation",) if key is None else as_key(key)
+    found = [leaf for leaf in leaves if leaf[: len(name)] == name]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(map(join_key, found or leaves))
+    raise UsageError(
+        f"{join_key(name)} is {len(found)} leaves, and observations are one array",
+        hint=f"observation_key=… names one of {known}",
+    )
+
+
+class _Table:
+    """Leaves at some rows of a dataset, as arrays; `copy` is that of `to_numpy`."""
+
+    def __init__(self, reader: DatasetReader, rows: NDArray[np.int64], *, copy: bool) -> None:
+        self._reader, self._copy = reader, copy
+        adjacent = len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all()
+        self._rows: Rows = slice(int(rows[0]), int(rows[-1]) + 1) if adjacent else rows
+
+    def observations(self, key: Key, *, after: bool) -> NDArray[Any]:
+        """Return an observation leaf before or after each action."""
+        reader, rows = self._reader, self._rows
+        if key not in reader.observation_leaves or TED in reader.manifest.tables:
+            return self.steps(next_of(key) if after else key)
+        if isinstance(rows, slice):
+            first, last = self._episodes(np.array([rows.start, rows.stop - 1])).tolist()
+            if first == last:
+                shift = first + int(after)
+                shifted = slice(rows.start + shift, rows.stop + shift)
+                return self._leaf(OBSERVATIONS, key, shifted)
+            rows = np.arange(rows.start, rows.stop)
+        return self._leaf(OBSERVATIONS, key, rows + self._episodes(rows) + int(after))
+
+    def steps(self, key: Key) -> NDArray[Any]:
+        """Return a leaf with a row for each transition."""
+        return self._leaf(STEPS if STEPS in self._reader.manifest.tables else TED, key, self._rows)
+
+    def scalars(self, key: Key) -> NDArray[Any]:
+        """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
+        column = self.steps(key)
+        column = column[:, 0] if column.shape[1:] == (1,) else column
+        return np.array(column) if self._copy else column
+
+    def _episodes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._reader.starts, rows, side="right") - 1
+
+    def _leaf(self, table: str, key: Key, rows: Rows) -> NDArray[Any]:
+        """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
+        reader = self._reader
+        leaf, spec = reader.leaf(table, key), reader.manifest.tables[table][key]
+        if self._copy or not isinstance(rows, slice) or not leaf.size or spec.encoding:
+            return np.array(leaf[rows], order="C")
+        # Mapped privately: torch writes to arrays that are read-only, which would end the process.
+        words = map_file(reader.path / spec.file, len(leaf), spec.stride).words.numpy()
+        shared: NDArray[Any] = np.ndarray(
+            leaf.shape, leaf.dtype, words.reshape(-1).view(np.uint8), spec.offset, leaf.strides
+        )
+        return shared[rows]

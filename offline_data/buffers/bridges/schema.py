@@ -1,0 +1,110 @@
+"""A TensorDict of zeros made from a schema, in files, in one HDF5 file, or in shared memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from tensordict import PersistentTensorDict, TensorDict
+
+from offline_data.buffers.arguments import positive
+from offline_data.buffers.keys import as_key
+from offline_data.episodes.fields import join_key
+from offline_data.errors import UsageError
+from offline_data.files import disk_errors
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
+
+    from offline_data.buffers.keys import KeyLike
+    from offline_data.episodes import Key
+
+    Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+
+Backend = Literal["memmap", "h5", "shared"]
+"""Files, one a leaf; one HDF5 file; memory that processes share."""
+
+
+def from_schema(
+    schema: Mapping[KeyLike, tuple[Sequence[int], Any]],
+    backend: Backend = "memmap",
+    *,
+    path: str | os.PathLike[str] | None = None,
+    rows: int,
+) -> TensorDict | PersistentTensorDict:
+    """Make a TensorDict of `rows` rows of zeros; nothing is written to the disk but their absence.
+
+    Args:
+        schema: Shape of one row, and dtype (of torch or numpy, or its name), of each leaf.
+        backend: `"memmap"`: a folder that `TensorDict.load_memmap` opens, locked: its leaves are
+            written in place. `"h5"`: a file that `PersistentTensorDict.from_h5` opens. `"shared"`:
+            memory that processes share.
+        path: An absent or empty folder, or an absent file; not for `"shared"`.
+        rows: Batch size, at least 1.
+
+    Raises:
+        UsageError: Invalid schema, path or backend.
+        AccessError, NoSpaceError: The disk.
+
+    Example:
+        >>> made = from_schema({"next.reward": ([1], "float32")}, "shared", rows=3)
+        >>> made["next", "reward"].shape, made.is_shared()
+        (torch.Size([3, 1]), True)
+    """
+    leaves = {as_key(key): _leaf(key, spec) for key, spec in schema.items()}
+    count = positive(rows, "rows")
+    if backend not in get_args(Backend):
+        raise UsageError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
+    if (path is None) != (backend == "shared"):
+        told = "no path" if path is None else f"path={str(path)!r}"
+        raise UsageError(
+            f"backend={backend!r} was given {told}", hint="path=… is for memmap and h5"
+        )
+    if path is None:
+        made = TensorDict({}, batch_size=[count])
+        for key, (shape, dtype) in leaves.items():
+            made.set(key, torch.zeros((count, *shape), dtype=dtype))
+        return made.share_memory_()
+    place = Path(path).expanduser().absolute()
+    if place.exists() and (place.is_file() or backend == "h5" or any(place.iterdir())):
+        raise UsageError(f"{place} is there already, and would be overwritten")
+    with disk_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if backend == "h5":
+            return _hdf5(leaves, count, place)
+        made = TensorDict({}, batch_size=[count]).memmap_(place)
+        for key, (shape, dtype) in leaves.items():
+            made.make_memmap(key, shape=torch.Size((count, *shape)), dtype=dtype)
+        return made
+
+
+def _hdf5(leaves: Mapping[Key, Leaf], rows: int, path: Path) -> PersistentTensorDict:
+    import h5py
+
+    with h5py.File(path, "x") as file:
+        for key, (shape, dtype) in leaves.items():
+            numpy_dtype = torch.zeros(0, dtype=dtype).numpy().dtype
+            file.create_dataset(join_key(key), (rows, *shape), numpy_dtype)
+    return PersistentTensorDict(batch_size=[rows], filename=path, mode="r+")
+
+
+def _leaf(key: KeyLike, spec: Any) -> Leaf:
+    try:
+        shape, dtype = spec
+        return tuple(int(size) for size in shape), _torch_dtype(dtype)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"The schema of {join_key(as_key(key))} is {spec!r}; expected (shape of a row, dtype)",
+            hint='for example {"observation": ([17], "float32")}',
+        ) from error
+
+
+def _torch_dtype(dtype: Any) -> torch.dtype:
+    found = dtype if isinstance(dtype, torch.dtype) else getattr(torch, np.dtype(dtype).name)
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"torch has no dtype {dtype}")
+    return found

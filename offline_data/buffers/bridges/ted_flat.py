@@ -1,0 +1,305 @@
+"""TED with every observation once: `next` folded into the row after, and unfolded again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict
+
+from offline_data.buffers.keys import path_of
+from offline_data.buffers.storage.tensors import leaves_of
+from offline_data.episodes.fields import join_key, next_of
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from offline_data.buffers.keys import NestedKey
+    from offline_data.buffers.storage.tensors import Leaves
+    from offline_data.episodes import Key
+
+_SHAPE = "_storage_shape"
+
+
+@dataclass(frozen=True)
+class FlatOrder:
+    """Which row of TED `[T, *B]` each flat row is: column by column, each from its oldest row on.
+
+    ```
+    full ring of 4, shift 2     0   1   2   3       rows in time: 2 3 0 1; an end at 3 by its flag,
+    flat row                    2   3   0   1       and at 1, the newest
+    ```
+    """
+
+    shape: tuple[int, ...]
+    """`[T, *B]`."""
+    shift: int
+    """Index along time at which the next row would be written."""
+    is_full: bool
+    """Whether the oldest row is `shift`; else it is 0, and nothing is behind `shift`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shift <= self.shape[0]:
+            raise UsageError(f"shift is {self.shift}; expected 0 to {self.shape[0]}, the steps")
+
+    @property
+    def columns(self) -> int:
+        """Number of columns, the product of `B`."""
+        return torch.Size(self.shape[1:]).numel()
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Row of TED, its batch dimensions flattened, of each flat row, int64 `[N]`."""
+        time = torch.arange(self.shape[0])
+        if self.is_full:
+            time = (time + self.shift) % self.shape[0]
+        return (time * self.columns + torch.arange(self.columns)[:, None]).reshape(-1)
+
+    @cached_property
+    def back(self) -> Tensor:
+        """Flat row of each row of TED, int64 `[N]`."""
+        return torch.argsort(self.rows)
+
+    @cached_property
+    def written(self) -> Tensor:
+        """Which flat rows are not behind the cursor of a ring that is not full, bool `[N]`."""
+        count = self.shape[0] if self.is_full else (self.shift or self.shape[0])
+        return (torch.arange(self.shape[0]) < count).repeat(self.columns)
+
+    def ends(self, done: Tensor) -> Tensor:
+        """Mark ends, bool `[N]`: where `done` `[N]` is, and at the newest row of each column."""
+        ends = done.reshape(self.columns, self.shape[0]).clone()
+        ends[:, -1 if self.is_full else self.shift - 1] = True
+        return ends.reshape(-1)
+
+
+class FlatKeys:
+    """The names that both directions need; see `TED2Flat`."""
+
+    def __init__(
+        self,
+        done_key: NestedKey,
+        shift_key: NestedKey = "shift",
+        is_full_key: NestedKey = "is_full",
+        done_keys: Iterable[NestedKey] = ("done", "truncated", "terminated"),
+        reward_keys: Iterable[NestedKey] = ("reward",),
+    ) -> None:
+        self.done_key = path_of(done_key)
+        self.shift_key = shift_key
+        self.is_full_key = is_full_key
+        self.done_keys = {path_of(key) for key in done_keys}
+        self.reward_keys = {path_of(key) for key in reward_keys}
+
+    @property
+    def moved(self) -> set[Key]:
+        """Leaves that stand under `next` in TED, and at the root of the flat form."""
+        return self.done_keys | self.reward_keys
+
+
+class TED2Flat(FlatKeys):
+    """Stores a trajectory's observations once: `T + 1` rows of them for `T` transitions.
+
+    TorchRL's `TED2Flat`, in what it gives and as a hook (`rb.register_save_hook(TED2Flat())`).
+    Flags and rewards move from `next` to the root. Every other leaf under `next` is folded into
+    its root leaf: a row of the root is the `next` of the row before, but after an end, where
+    `next` has a row of its own. Unlike TorchRL's, data that do not fit this are refused, not
+    changed: root flags that are set, a `next` that differs from the row after it where no
+    trajectory ends, leaves under `next` that the root lacks. A ring whose cursor is at 0 works.
+
+    Args:
+        done_key: Leaf that is set where a trajectory ends, `[*batch, 1]`.
+        shift_key: Key of `shift`.
+        is_full_key: Key of `is_full`.
+        done_keys: Leaves under `next` that are flags; at the root they are False.
+        reward_keys: Leaves under `next` that have no counterpart at the root.
+        check: Whether to look for what would be lost.
+
+    Attributes:
+        shift: Index along time at which the next row would be written; None: behind the last row.
+        is_full: Whether the data are a full ring, whose oldest row is `shift`; None: no.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> after = {"observation": torch.tensor([2, 3]), "done": torch.tensor([[False], [True]])}
+        >>> data = TensorDict({"observation": torch.tensor([1, 2]), "next": after}, [2])
+        >>> TED2Flat()(data)["observation"]
+        tensor([1, 2, 3])
+    """
+
+    def __init__(
+        self,
+        done_key: NestedKey = ("next", "done"),
+        shift_key: NestedKey = "shift",
+        is_full_key: NestedKey = "is_full",
+        done_keys: Iterable[NestedKey] = ("done", "truncated", "terminated"),
+        reward_keys: Iterable[NestedKey] = ("reward",),
+        *,
+        check: bool = True,
+    ) -> None:
+        super().__init__(done_key, shift_key, is_full_key, done_keys, reward_keys)
+        self.check = check
+        self.shift: int | None = None
+        self.is_full: bool | None = None
+
+    def __call__(self, data: TensorDict, path: str | os.PathLike[str] | None = None) -> TensorDict:
+        """Return the flat form.
+
+        Args:
+            data: TED, `[T, *B]`, time first.
+            path: Folder of memory-mapped files, one a leaf; None: the result is in memory.
+
+        Returns:
+            Batch size `[]`: steps `[N, …]` and folded leaves `[N + ends, …]`, column by column of
+            `B`, with `shift_key`, `is_full_key` and the shape of the data beside them.
+
+        Raises:
+            UsageError: Something would be lost, or a leaf is no tensor.
+        """
+        count, given = data.numel(), leaves_of(data, index=True)
+        leaves = {key: leaf.reshape(count, *leaf.shape[data.ndim :]) for key, leaf in given.items()}
+        shift = data.shape[0] if self.shift is None else self.shift
+        order = FlatOrder(tuple(data.shape), shift, bool(self.is_full))
+        folded = {key[1:] for key in leaves if key[0] == "next"} - self.moved
+        for key in folded - leaves.keys():
+            raise UsageError(
+                f"The leaf next/{join_key(key)} has no counterpart {join_key(key)} to fold it into",
+                hint=f"name it in reward_keys=({join_key(key)!r}, …), for both directions",
+            )
+        ends = order.ends(_flags(leaves, self.done_key)[order.rows])
+        if self.check:
+            self._refuse_loss(leaves, folded, order, ends)
+        flat = TensorDict({}, batch_size=[])
+        flat.set_non_tensor(self.is_full_key, order.is_full)
+        flat.set_non_tensor(self.shift_key, order.shift)
+        flat.set_non_tensor(_SHAPE, order.shape)
+        if path is not None:
+            flat = flat.memmap_(path)
+        kept = {key: leaf for key, leaf in leaves.items() if key[0] != "next"}
+        moved = {key[1:]: leaf for key, leaf in leaves.items() if key[0] == "next"}
+        kept |= {key: leaf for key, leaf in moved.items() if key in self.moved}
+        before = _positions(ends)
+        for key, leaf in kept.items():
+            shape = (len(ends) + int(ends.sum()) * (key in folded), *leaf.shape[1:])
+            if path is None:
+                flat.set(key, torch.empty(shape, dtype=leaf.dtype))
+            else:
+                flat.make_memmap(key, shape=torch.Size(shape), dtype=leaf.dtype)
+            rows = flat.get(key)
+            if key in folded:
+                rows[before] = leaf[order.rows]
+                rows[before[ends] + 1] = leaves[next_of(key)][order.rows[ends]]
+            else:
+                rows.copy_(leaf[order.rows])
+        return flat
+
+    def _refuse_loss(
+        self, leaves: Leaves, folded: set[Key], order: FlatOrder, ends: Tensor
+    ) -> None:
+        for key in self.moved & leaves.keys():
+            if next_of(key) in leaves and bool(leaves[key].any()):
+                raise UsageError(
+                    f"The root leaf {join_key(key)} is not all zero; in TED only the one under "
+                    "next is, and the flat form has one of them"
+                )
+        inside = (order.written & ~ends)[:-1]
+        for key in folded:
+            after = leaves[next_of(key)][order.rows[:-1]]
+            differs = _differ(after, leaves[key][order.rows[1:]]) & inside
+            if bool(differs.any()):
+                row = int(order.rows[int(differs.nonzero()[0])])
+                raise UsageError(
+                    f"Row {row} of next/{join_key(key)} is not the {join_key(key)} of the row "
+                    f"after it, although {join_key(self.done_key)} is not set there",
+                    hint="several steps in one row, or an end without a flag, have no flat form",
+                )
+
+
+class Flat2TED(FlatKeys):
+    """Undoes `TED2Flat`, TorchRL's too; a hook as well (`rb.register_load_hook(Flat2TED())`).
+
+    Root flags are made, and False. Unlike TorchRL's, the last `next` of data that are not a full
+    ring is as it was stored (there it is zero), rewards get no zeros at the root, and any number of
+    batch dimensions comes back.
+
+    Args:
+        done_key: Leaf of the flat form that is set where a trajectory ends.
+        shift_key, is_full_key, done_keys, reward_keys: As they were for `TED2Flat`.
+    """
+
+    def __init__(self, done_key: NestedKey = "done", **keys: Any) -> None:
+        super().__init__(done_key, **keys)
+
+    def __call__(self, data: TensorDict, out: TensorDict | None = None) -> TensorDict:
+        """Return TED, `[T, *B]`.
+
+        Args:
+            data: The flat form; memory-mapped or not.
+            out: TensorDict that it is written to in place, leaf by leaf; None: a new TensorDict.
+
+        Raises:
+            UsageError: A leaf that has neither a row a step nor one for each observation.
+        """
+        own = (_SHAPE, self.shift_key, self.is_full_key)
+        leaves = leaves_of(data.exclude(*own), index=True)
+        steps = len(leaves[self.done_key])
+        stored = data.get_non_tensor(_SHAPE, default=(steps,))
+        shape = (stored,) if isinstance(stored, int) else tuple(stored)
+        shift = data.get_non_tensor(self.shift_key, default=None)
+        is_full = bool(data.get_non_tensor(self.is_full_key, default=False))
+        order = FlatOrder(shape, shape[0] if shift is None else shift, is_full)
+        ends = order.ends(_flags(leaves, self.done_key))
+        before = _positions(ends)
+        # Behind the cursor of a ring that is not full nothing was written, nor an end stored.
+        known = order.written | ends
+        ted = TensorDict({}, batch_size=shape) if out is None else out
+        for key, leaf in leaves.items():
+            if len(leaf) != steps:
+                self._check_rows(key, leaf, ends)
+                after = leaf[torch.where(known, before + 1, before)]
+                after[~known] = 0
+                parts = {key: leaf[before[order.back]], next_of(key): after[order.back]}
+            else:
+                rows = leaf[order.back]
+                parts = {next_of(key) if key in self.moved else key: rows}
+                if key in self.done_keys:
+                    parts = {key: torch.zeros_like(rows), **parts}
+            for name, value in parts.items():
+                found, made = ted.get(name, None), value.reshape(*shape, *leaf.shape[1:])
+                if found is None:
+                    ted.set(name, made)
+                else:
+                    found.copy_(made)
+        return ted
+
+    def _check_rows(self, key: Key, leaf: Tensor, ends: Tensor) -> None:
+        count = len(ends) + int(ends.sum())
+        if len(leaf) != count:
+            raise UsageError(
+                f"The leaf {join_key(key)} has {len(leaf)} rows; expected {len(ends)}, or {count} "
+                "where it has the end of every trajectory"
+            )
+
+
+def _differ(one: Tensor, other: Tensor) -> Tensor:
+    """Return which rows differ, bool `[N]`; two NaNs do not."""
+    differs = (one != other) & ~((one != one) & (other != other))  # noqa: PLR0124
+    return differs.unsqueeze(-1).flatten(1).any(1)
+
+
+def _positions(ends: Tensor) -> Tensor:
+    """Return where the observation before each step stands: one row further after each end."""
+    return torch.arange(len(ends)) + ends.cumsum(0) - ends.to(torch.int64)
+
+
+def _flags(leaves: Leaves, key: Key) -> Tensor:
+    """Return a flag of all rows, bool `[N]`; one of several parts is set where one part is."""
+    if key not in leaves:
+        raise UsageError(f"There is no leaf {join_key(key)}, which says where trajectories end")
+    return leaves[key].unsqueeze(-1).flatten(1).any(1)

@@ -1,0 +1,243 @@
+"""The bridge to TorchRL: a real `TensorDictReplayBuffer` of it over a dataset's own memory."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from offline_data.buffers.indexing import rows_of
+from offline_data.buffers.keys import path_of
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.transforms import through
+from offline_data.episodes.fields import DONE, Key, join_key
+from offline_data.errors import ImmutableError, MissingDependencyError, UsageError
+
+with warnings.catch_warnings():  # it deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    import torchrl.data as theirs
+    import torchrl.data.datasets as their_datasets
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from offline_data.buffers.buffer import ReplayBuffer
+    from offline_data.buffers.keys import NestedKey
+
+
+class LazyColumns:
+    """All rows of a storage leaf by leaf, as a mapping; each is copied once, when it is asked for.
+
+    `episode` numbers runs of rows that follow each other, and `("next", "done")` is set at the
+    last row of each: the same as in batches of a whole dataset, and right for views that have
+    pieces of episodes. A pickled one leaves its leaves behind.
+    """
+
+    def __init__(self, rows: RowsStorage) -> None:
+        self._rows = rows
+        self._known: dict[Key, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": {}}
+
+    def __getitem__(self, key: NestedKey) -> Tensor:
+        """Return one leaf of all rows, `[rows, …]`; raises `KeyError` where there is none."""
+        path = path_of(key)
+        if path not in self._known:
+            self._known[path] = self._read(path)
+        return self._known[path]
+
+    def get(self, key: NestedKey, default: Any = None) -> Any:
+        """Return one leaf of all rows, or `default`."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def _read(self, key: Key) -> Tensor:
+        rows, storage = self._rows.rows(torch.arange(len(self._rows))), self._rows.buffer.storage
+        run = storage.runs().of(rows)
+        if key == ("episode",):
+            return run
+        try:
+            leaf: Tensor = storage.only([key]).gather(rows).get(key)
+        except UsageError as error:
+            raise KeyError(join_key(key)) from error
+        if key == DONE:
+            leaf[:-1] |= (run[1:] != run[:-1])[:, None]
+            leaf[-1:] = True
+        return leaf
+
+    def whole(self) -> Any:
+        """Return all rows as a batch."""
+        return self._rows.get(torch.arange(len(self._rows)))
+
+
+class RowsStorage(theirs.Storage):  # type: ignore[misc]
+    """A storage of TorchRL whose rows are gathered from a dataset when they are asked for.
+
+    Nothing is copied when it is made, and it can only be read. `storage[:]` is what TorchRL's
+    samplers look at to find trajectories: `LazyColumns`, which reads a leaf when asked for it.
+
+    Args:
+        buffer: A dataset or a view; batches are what it would give, before its transforms.
+        valid_only: Whether rows whose next observation is unknown, and that are not terminated,
+            are left out: rows are then numbered without them.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, *, valid_only: bool = True) -> None:
+        self.buffer = buffer
+        self._rows = buffer.storage.rows(valid_only=valid_only)
+        self._columns = LazyColumns(self)
+        super().__init__(max_size=self._rows.count)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self._rows.count)
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Return the buffer's rows of `batch["index"]`, int64 `[B]`.
+
+        Args:
+            index: `[B]`, or `[B, 1]` as TorchRL's slice samplers have it.
+        """
+        return self._rows.at(rows_of(index, len(self))).reshape(len(index))
+
+    def get(self, index: Any) -> Any:
+        """Return a batch of the index's shape; for `[:]` see above."""
+        if isinstance(index, slice) and index == slice(None):
+            return self._columns
+        index = index[0] if isinstance(index, tuple) else index
+        rows = self._rows.at(rows_of(index, len(self)))
+        batch = through(self.buffer._first, self.buffer._gather(rows.reshape(-1)))
+        return batch if rows.ndim == 1 else batch.reshape(rows.shape + batch.shape[1:])
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:  # noqa: ARG002
+        """Raise `ImmutableError`."""
+        raise ImmutableError(
+            "A dataset is immutable",
+            hint="write to a torchrl.data.LazyMemmapStorage of your own, beside it",
+        )
+
+    def _empty(self) -> None:
+        self.set(None, None)
+
+    def contains(self, item: Any) -> Any:
+        """Return which of these rows there are, bool of the same shape."""
+        rows = torch.as_tensor(item)
+        found = (rows >= -len(self)) & (rows < len(self))
+        return bool(found) if found.ndim == 0 else found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many rows there are: they themselves are in the dataset."""
+        return {"rows": len(self)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Check that the state is of as many rows; raises `UsageError`."""
+        if state_dict["rows"] != len(self):
+            raise UsageError(f"The state is of {state_dict['rows']} rows; here are {len(self)}")
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict()` to a folder."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        (Path(path) / "rows.json").write_text(json.dumps(self.state_dict()))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Check what `dumps` wrote; raises `UsageError`."""
+        self.load_state_dict(json.loads((Path(path) / "rows.json").read_text()))
+
+
+class Collate:
+    """Collate function that TorchRL's buffer calls with the output of its storage.
+
+    Args:
+        then: Called with the batch; None: nothing.
+    """
+
+    def __init__(self, then: Callable[[Any], Any] | None) -> None:
+        self._then = then
+
+    def __call__(self, data: Any) -> Any:
+        """Return the batch, also where it is one of all rows."""
+        batch = data.whole() if isinstance(data, LazyColumns) else data
+        return batch if self._then is None else self._then(batch)
+
+
+def to_torchrl(
+    buffer: ReplayBuffer,
+    *,
+    valid_only: bool = True,
+    batch_size: int | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    **torchrl: Any,
+) -> Any:
+    """Return a `torchrl.data.TensorDictReplayBuffer` over the files of a dataset or a view.
+
+    It is TorchRL's own class (this package's buffers are not, and `isinstance` tells), with its
+    samplers, transforms and `ImmutableDatasetWriter`; batches are gathered from the same memory as
+    the buffer's, so `derived`, `device`, text and the buffer's transforms are as there. Nothing is
+    copied, but a leaf that a sampler looks for trajectories in: 8 bytes a row, once.
+
+    TorchRL's samplers draw any row of a storage, so `valid_only` decides what rows there are.
+    `batch["index"]` has rows of this storage; `rb.storage.rows(index)` has the buffer's.
+    `SliceSampler(…, cache_values=True)` looks for trajectories once, and not for every batch.
+
+    Args:
+        buffer: A dataset or a view.
+        valid_only: Whether to leave out transitions whose next observation is unknown and that
+            are not terminated; a slice then ends a row before them.
+        batch_size: Rows of a batch; None: the buffer's.
+        collate_fn: Called with every batch, before transforms.
+        transform: Called after the buffer's own transforms.
+        **torchrl: Other arguments of `TensorDictReplayBuffer`: `sampler`, `prefetch`, ….
+
+    Raises:
+        UsageError: A sampler of this package, a storage or a writer; nothing to sample.
+    """
+    for name in ("storage", "writer"):
+        if name in torchrl:
+            raise UsageError(
+                f"to_torchrl(…) brings its own {name}, over a dataset that is immutable"
+            )
+    if isinstance(torchrl.get("sampler"), Sampler):
+        raise UsageError(
+            f"{torchrl['sampler']!r} is a sampler of this package; TorchRL's buffer takes TorchRL's",
+            hint="torchrl.data.replay_buffers has the same names",
+        )
+    made = theirs.TensorDictReplayBuffer(
+        storage=RowsStorage(buffer, valid_only=valid_only),
+        writer=theirs.ImmutableDatasetWriter(),
+        collate_fn=Collate(collate_fn),
+        batch_size=buffer.batch_size if batch_size is None else batch_size,
+        **torchrl,
+    )
+    for link in buffer._chain.links:
+        made.append_transform(link.transform)
+    if transform is not None:
+        made.append_transform(transform)
+    return made
+
+
+def register_in_torchrl() -> None:
+    """Make `torchrl.data.datasets.load_dataset("offline_data:minari:…")` load datasets from here.
+
+    It gives what `offline_data.buffers.load.torchrl_dataset` gives. TorchRL looks for no plugins,
+    so that this has to be called once in a program.
+
+    Raises:
+        MissingDependencyError: This version of TorchRL has no registry of datasets.
+    """
+    register = getattr(their_datasets, "register_dataset", None)
+    if register is None:
+        raise MissingDependencyError(
+            "This version of torchrl has no registry of datasets",
+            hint="pip install -U torchrl, or use offline_data.load_dataset(id).to_torchrl()",
+        )
+    register("offline_data", "offline_data.buffers.load:torchrl_dataset", replace=True)

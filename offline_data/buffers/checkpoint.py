@@ -1,0 +1,149 @@
+"""Checkpoints: a state on disk as JSON beside raw bytes, read without executing anything."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import shutil
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from offline_data.buffers.gather.mmap import map_file
+from offline_data.errors import IntegrityError, NotFoundError, UsageError
+from offline_data.files import disk_errors
+from offline_data.store.publish import publish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+FORMAT = "offline-data state"
+VERSION = 1
+
+_TREE, _BYTES = "state.json", "state.bin"
+_ALIGN = 64
+_DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+
+
+def save_tree(tree: Any, folder: Path) -> None:
+    """Write a tree to a folder, whole or not at all; replaces what was saved there before.
+
+    Args:
+        tree: Dicts (keys: strings, numbers, or tuples of them), lists, tuples, tensors,
+            TensorDicts, numpy arrays (they come back as tensors), strings, numbers, bools, None.
+        folder: Absent, empty, or with a state.
+
+    Raises:
+        UsageError: Something else in the tree, or in the folder.
+        NoSpaceError, AccessError: The disk.
+    """
+    folder = folder.expanduser().absolute()
+    if folder.exists() and not (folder / _TREE).exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} has files that are not a saved state and would be replaced")
+    beside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        with disk_errors(folder):
+            beside.mkdir(parents=True)
+            with (beside / _BYTES).open("wb") as data, (beside / _TREE).open("wb") as text:
+                coded = _encode(tree, data)
+                content = {"format": FORMAT, "version": VERSION, "tree": coded}
+                text.write(json.dumps(content).encode())
+                for file in (data, text):
+                    file.flush()
+                    os.fsync(file.fileno())
+        publish(beside, folder, own=lambda _: [_TREE, _BYTES])
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def load_tree(folder: Path) -> Any:
+    """Read what `save_tree` wrote; tensors are maps of the file, which changes do not reach.
+
+    Raises:
+        NotFoundError: There is no state.
+        IntegrityError: It cannot be read, or was written by a newer version of this package.
+    """
+    folder = folder.expanduser().absolute()
+    if not (folder / _TREE).exists():
+        raise NotFoundError(f"There is no saved state in {folder}: {_TREE} is missing")
+    try:
+        with disk_errors(folder):
+            content = json.loads((folder / _TREE).read_text())
+            size = (folder / _BYTES).stat().st_size
+        if content["format"] != FORMAT or content["version"] > VERSION:
+            raise IntegrityError(
+                f"{folder} has a state of format {content['version']}; this version of offline-data "
+                f"reads up to {VERSION}"
+            )
+        words = map_file(folder / _BYTES, size // 8, 8).words.view(torch.uint8).reshape(-1)
+        return _decode(content["tree"], words)
+    except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
+        raise IntegrityError(
+            f"{folder / _TREE} is not a saved state, or is damaged: {error!r}"
+        ) from error
+
+
+def owned(tree: Any) -> Any:
+    """Return a tree with tensors in memory of their own, free of the file that they were read from.
+
+    Some functions of torch, `Generator.set_state` for one, crash on tensors that begin inside of
+    another's memory.
+    """
+    if isinstance(tree, torch.Tensor | TensorDictBase):
+        return tree.clone()
+    if isinstance(tree, dict):
+        return {key: owned(item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(owned(item) for item in tree)
+    return tree
+
+
+def _encode(value: Any, file: BinaryIO) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_encode(item, file) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item, file) for item in value]}
+    if isinstance(value, dict):
+        pairs = value.items()
+        return {"dict": [[_encode(key, file), _encode(item, file)] for key, item in pairs]}
+    if isinstance(value, TensorDictBase):
+        content = dict(value.items())
+        return {"tensordict": _encode(content, file), "batch_size": list(value.batch_size)}
+    if isinstance(value, np.ndarray | np.generic):
+        value = torch.as_tensor(value)
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        start = file.tell()
+        file.write(flat.view(torch.uint8).numpy().data)
+        file.write(b"\0" * (-file.tell() % _ALIGN))
+        return {"tensor": start, "dtype": str(value.dtype), "shape": list(value.shape)}
+    raise UsageError(
+        f"A {type(value).__name__} cannot be saved without pickle, which would run code when loaded",
+        hint="keep tensors, TensorDicts, text and numbers, and tuples, lists and dicts of them",
+    )
+
+
+def _decode(coded: Any, memory: Tensor) -> Any:
+    if isinstance(coded, list):
+        return [_decode(item, memory) for item in coded]
+    if not isinstance(coded, dict):
+        return coded
+    if "tuple" in coded:
+        return tuple(_decode(item, memory) for item in coded["tuple"])
+    if "dict" in coded:
+        return {_decode(key, memory): _decode(item, memory) for key, item in coded["dict"]}
+    if "tensordict" in coded:
+        return TensorDict(_decode(coded["tensordict"], memory), coded["batch_size"])
+    start, dtype, shape = coded["tensor"], _DTYPES[coded["dtype"]], coded["shape"]
+    end = start + math.prod(shape) * dtype.itemsize
+    if not 0 <= start <= end <= len(memory):
+        raise IndexError(f"bytes {start} to {end} of {len(memory)}")
+    return memory[start:end].view(dtype).reshape(shape)

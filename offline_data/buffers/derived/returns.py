@@ -1,0 +1,111 @@
+"""`return_to_go`: what the rest of the episode gives."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from offline_data.buffers.derived.base import Memory, check_rows, has_leaf, within
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.episodes.fields import REWARD, Key, join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+CHUNK = 1 << 20
+"""Rows whose returns are added up at once, or those of one episode where it is longer."""
+
+
+def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnsToGo:
+    """Add to a batch the discounted sum of rewards from each transition to its episode's end.
+
+    `Σ_{k≥0} γ^k r_t+k`, its own reward included, over what is stored: an episode that was
+    truncated is not continued, and the reward of a last step counts also where the observation
+    after it is not known. Rewards are those of the storage, whatever was made of them before.
+
+    Returns of all rows are added up in float64 at the first batch, and again at the first one after
+    rows were written: one pass over the rewards, then 8 bytes for each row of the storage (and
+    each number of a reward) in memory while the storage is there. Nothing is written to disk, and
+    a pickled buffer adds up anew.
+
+    Args:
+        gamma: Discount γ of one step, from 0 to 1.
+        key: Key of the leaf: float32, in the shape of the reward.
+
+    Raises:
+        UsageError: Invalid argument; and from the first batch, where the storage
+            has no reward, or rows are whole episodes.
+
+    Example:
+        >>> return_to_go(0.99)
+        return_to_go(0.99, 'return_to_go')
+    """
+    return ReturnsToGo(within(gamma, "gamma", 0, 1), as_key(key))
+
+
+@dataclass(frozen=True, repr=False)
+class ReturnsToGo:
+    """Result of `return_to_go`, which describes the fields."""
+
+    gamma: float
+    key: Key
+    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
+        """Add the leaf to the batch; see `Derived`."""
+        check_rows("return_to_go", batch)
+        returns = self._memory.recall_written(storage, "returns", lambda: self._all(storage))
+        batch.set(self.key, returns[rows].float().to(batch.device))
+        return batch
+
+    def __repr__(self) -> str:
+        return f"return_to_go({self.gamma}, {join_key(self.key)!r})"
+
+    def _all(self, storage: Storage) -> Tensor:
+        """Add up the returns of all rows, float64 `[N, …]`."""
+        if not has_leaf(storage, REWARD):
+            raise UsageError("return_to_go needs the leaf 'next/reward', which the storage lacks")
+        stored, runs = self._memory.only(storage, (REWARD,)), storage.runs()
+        done = runs.lengths.cumsum(0)  # whole runs, of `CHUNK` rows or a little more
+        marks = torch.arange(CHUNK, int(done[-1]) + CHUNK, CHUNK)
+        stops = dict.fromkeys((torch.searchsorted(done, marks) + 1).clamp_max(len(done)).tolist())
+        parts = []
+        for first, stop in itertools.pairwise([0, *stops]):
+            begin, end = int(runs.starts[first]), int(done[stop - 1])
+            rewards = stored.gather(torch.arange(begin, end)).get(REWARD).cpu().double()
+            parts.append(discounted(rewards, runs.lengths[first:stop], self.gamma))
+        return torch.cat(parts)
+
+
+def discounted(rewards: Tensor, lengths: Tensor, gamma: float) -> Tensor:
+    """Add up, for each row, rewards from it to the end of its run.
+
+    By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`. Each pass takes
+    all rows at once, and there are as many as the longest run has binary digits.
+
+    Args:
+        rewards: `[n, …]`, runs laid end to end; float64 and finite.
+        lengths: Rows of each run, int64 `[R]`.
+        gamma: Discount of one row.
+
+    Returns:
+        A tensor like `rewards`, which is written to.
+
+    Example:
+        >>> discounted(torch.tensor([1.0, 2, 4, 8]), torch.tensor([3, 1]), 0.5)
+        tensor([3., 4., 4., 8.])
+    """
+    end = torch.repeat_interleave(lengths.cumsum(0), lengths)
+    left = (end - torch.arange(len(rewards))).view(-1, *(1,) * (rewards.ndim - 1))
+    step, longest = 1, int(lengths.max())
+    while step < longest:
+        rewards[:-step] += torch.where(left[:-step] > step, gamma**step * rewards[step:], 0)
+        step *= 2
+    return rewards

@@ -1,0 +1,227 @@
+"""`frame_stack` and `action_chunk`: the last observations, or the next actions, as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from offline_data.buffers.arguments import positive
+from offline_data.buffers.derived.base import (
+    STEPS,
+    Memory,
+    Pad,
+    as_keys,
+    check_rows,
+    check_stored,
+    episode_bounds,
+    leaf_keys,
+    names,
+    one_of,
+    widen,
+)
+from offline_data.buffers.keys import KeyLike, as_key, select_keys
+from offline_data.episodes.fields import Key, join_key, next_of
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+
+def frame_stack(
+    k: int,
+    keys: Iterable[KeyLike] = ("observation",),
+    *,
+    cat_dim: int | None = None,
+    pad: Pad = "repeat",
+) -> FrameStack:
+    """Replace observations of a batch by the last `k` of them, the oldest first.
+
+    ```
+    row              t                          k = 3
+    observation      s_t-2  s_t-1  s_t          at the beginning of an episode  s_0  s_0  s_0
+    next             s_t-1  s_t    s_t+1                                        s_0  s_0  s_1
+    ```
+
+    A leaf `[B, *shape]` becomes `[B, k, *shape]`, or one `k` times as long in `cat_dim`. Under
+    `next`, the last frame is the next observation of the batch: after an `n_step` before it, that
+    of the last step taken. Frames come from the storage: `B·k` are gathered for each leaf.
+
+    Args:
+        k: Frames, at least 1.
+        keys: Root leaves, a parent standing for all below it, and the same under `next` where
+            batches have them; a string is one key.
+        cat_dim: The dimension of a frame that frames are joined in (0 joins images `[C, H, W]`
+            to `[k·C, H, W]`); None: a new dimension before those of the frame.
+        pad: Padding before the first observation of an episode: that one (`repeat`), or zeros
+            (`zero`).
+
+    Raises:
+        UsageError: Invalid argument; and from the first batch, where a leaf is not
+            there or was changed before, or rows are whole episodes.
+
+    Example:
+        >>> frame_stack(4, "pixels", cat_dim=0)
+        frame_stack(4, ['pixels'], cat_dim=0, pad='repeat')
+    """
+    one_of(pad, "pad", ("repeat", "zero"))
+    return FrameStack(positive(k, "k"), as_keys(keys), cat_dim, pad)
+
+
+@dataclass(frozen=True, repr=False)
+class FrameStack:
+    """Result of `frame_stack`, which describes the fields."""
+
+    k: int
+    keys: tuple[Key, ...]
+    cat_dim: int | None
+    pad: Pad
+    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
+        """Stack frames of the batch; see `Derived`."""
+        keys, after = self._memory.recall(
+            storage, "leaves", lambda: self._check(batch, rows, storage)
+        )
+        frames = self._frames(keys, rows, storage)
+        ahead = _last_rows(batch, rows)
+        before = frames if ahead is rows or not after else self._frames(after, ahead, storage)
+        for key in keys:
+            if key in after:
+                following = batch.get(next_of(key))[:, None]
+                stack = torch.cat([before[key][:, 1:], following], 1)
+                batch.set(next_of(key), self._joined(stack))
+            batch.set(key, self._joined(frames[key]))
+        return batch
+
+    def __repr__(self) -> str:
+        return (
+            f"frame_stack({self.k}, {names(self.keys)}, cat_dim={self.cat_dim}, pad={self.pad!r})"
+        )
+
+    def _check(
+        self, batch: TensorDict, rows: Tensor, storage: Storage
+    ) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+        """Return the leaves, and those of them that are under `next` too."""
+        check_rows("frame_stack", batch)
+        known = leaf_keys(batch)
+        keys = tuple(select_keys([key for key in known if key[0] != "next"], self.keys))
+        after = tuple(key for key in keys if next_of(key) in known)
+        check_stored("frame_stack", batch, rows, storage, keys)
+        if after:
+            ahead = tuple(map(next_of, after))
+            check_stored("frame_stack", batch, _last_rows(batch, rows), storage, ahead)
+        for key in keys:
+            dims = batch.get(key).ndim - 1
+            if self.cat_dim is not None and not -dims <= self.cat_dim < dims:
+                raise UsageError(
+                    f"cat_dim is {self.cat_dim}, and frames of {join_key(key)!r} have {dims} "
+                    "dimensions"
+                )
+        return keys, after
+
+    def _frames(self, keys: tuple[Key, ...], latest: Tensor, storage: Storage) -> dict[Key, Tensor]:
+        """Gather the `k` frames up to rows `latest`, `[B, k, *shape]` of each key."""
+        first = episode_bounds(storage, latest).first[:, None]
+        wanted = latest[:, None] - torch.arange(self.k - 1, -1, -1)
+        gathered = self._memory.only(storage, keys).gather(torch.maximum(wanted, first).reshape(-1))
+        frames = {key: gathered.get(key).unflatten(0, wanted.shape) for key in keys}
+        if self.pad == "zero":
+            for leaf in frames.values():
+                leaf.masked_fill_(widen(wanted < first, leaf), 0)
+        return frames
+
+    def _joined(self, stack: Tensor) -> Tensor:
+        """Bring `[B, k, *shape]` to the shape asked for."""
+        if self.cat_dim is None:
+            return stack
+        dim = 1 + self.cat_dim % (stack.ndim - 2)
+        return stack.movedim(1, dim).flatten(dim, dim + 1)
+
+
+def _last_rows(batch: TensorDict, rows: Tensor) -> Tensor:
+    """Return the rows whose next observations the batch has: `rows`, or those `n_step` went to."""
+    steps = batch.get(STEPS, None)
+    return rows if steps is None else rows + steps.cpu() - 1
+
+
+def action_chunk(
+    k: int,
+    keys: Iterable[KeyLike] = ("action",),
+    *,
+    pad: Pad = "repeat",
+    mask_key: KeyLike = "chunk_mask",
+) -> ActionChunk:
+    """Replace actions of a batch by those of `k` steps, from its own on.
+
+    ```
+    row              t                          k = 3
+    action           a_t  a_t+1  a_t+2          at the end of an episode   a_T-1  a_T-1  a_T-1
+    chunk_mask       True True   True                                      True   False  False
+    ```
+
+    A leaf `[B, *shape]` becomes `[B, k, *shape]`; the mask, bool `[B, k]`, tells which steps are in
+    the episode. Actions come from the storage, that of a last step whose next observation is not
+    known among them: `B·k` are gathered for each leaf.
+
+    Args:
+        k: Steps, at least 1.
+        keys: Leaves, a parent standing for all below it; a string is one key.
+        pad: Padding after the end of an episode: its last action (`repeat`), or zeros
+            (`zero`).
+        mask_key: Key of the mask.
+
+    Raises:
+        UsageError: Invalid argument; and from the first batch, where a leaf is not
+            there or was changed before, or rows are whole episodes.
+
+    Example:
+        >>> action_chunk(8, pad="zero")
+        action_chunk(8, ['action'], pad='zero', mask_key='chunk_mask')
+    """
+    one_of(pad, "pad", ("repeat", "zero"))
+    return ActionChunk(positive(k, "k"), as_keys(keys), pad, as_key(mask_key))
+
+
+@dataclass(frozen=True, repr=False)
+class ActionChunk:
+    """Result of `action_chunk`, which describes the fields."""
+
+    k: int
+    keys: tuple[Key, ...]
+    pad: Pad
+    mask_key: Key
+    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
+        """Replace the actions of the batch; see `Derived`."""
+        keys = self._memory.recall(storage, "leaves", lambda: self._check(batch, rows, storage))
+        wanted = rows[:, None] + torch.arange(self.k)
+        last = episode_bounds(storage, rows).last[:, None]
+        stored = self._memory.only(storage, keys)
+        ahead = stored.gather(torch.minimum(wanted, last).reshape(-1))
+        inside = (wanted <= last).to(batch.get(keys[0]).device)
+        for key in keys:
+            chunk = ahead.get(key).unflatten(0, wanted.shape)
+            if self.pad == "zero":
+                chunk.masked_fill_(~widen(inside, chunk), 0)
+            batch.set(key, chunk)
+        batch.set(self.mask_key, inside)
+        return batch
+
+    def __repr__(self) -> str:
+        mask = join_key(self.mask_key)
+        return f"action_chunk({self.k}, {names(self.keys)}, pad={self.pad!r}, mask_key={mask!r})"
+
+    def _check(self, batch: TensorDict, rows: Tensor, storage: Storage) -> tuple[Key, ...]:
+        """Return the leaves."""
+        check_rows("action_chunk", batch)
+        keys = tuple(select_keys(leaf_keys(batch), self.keys))
+        check_stored("action_chunk", batch, rows, storage, keys)
+        return keys

@@ -1,0 +1,110 @@
+"""Encoded leaves in batches: decoded into tensors in threads, or handed out as bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from tensordict import NonTensorData, NonTensorStack
+
+from offline_data.episodes.fields import Key, join_key, next_of
+from offline_data.errors import UsageError
+from offline_data.store.layout import OBSERVATIONS, STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from torch import Tensor
+
+    from offline_data.store.encoded import EncodedColumn
+    from offline_data.store.reader import DatasetReader
+
+EncodedLeaf: TypeAlias = tuple[str, Key, int]
+"""Table of an encoded leaf, its key there, and, for observations, 1 after and 0 before an action."""
+
+
+def encoded_leaves(reader: DatasetReader) -> dict[Key, EncodedLeaf]:
+    """Return the leaves of batches that are encoded in the dataset."""
+    leaves = {k: (STEPS, k, 0) for k, leaf in reader.step_leaves.items() if leaf.encoding}
+    for key, leaf in reader.observation_leaves.items():
+        if leaf.encoding:
+            leaves |= {key: (OBSERVATIONS, key, 0), next_of(key): (OBSERVATIONS, key, 1)}
+    return leaves
+
+
+class EncodedGather:
+    """Gathers raw leaves as `gather` does, and puts encoded ones into the slots behind those.
+
+    `decode`: whether these are pixels on `device`; else the numbers that `ImageBytes` looks up.
+    """
+
+    def __init__(
+        self,
+        gather: Callable[[Tensor], list[Tensor]],
+        leaves: Mapping[int, EncodedLeaf],
+        reader: DatasetReader,
+        device: torch.device,
+        *,
+        pin_memory: bool,
+        in_memory: bool,
+        decode: bool,
+    ) -> None:
+        self._gather, self._reader, self._device = gather, reader, device
+        self._pin, self._decode = pin_memory, decode
+        self._columns: dict[tuple[str, Key], EncodedColumn] = {}
+        self._slots: dict[tuple[str, Key], list[tuple[int, int]]] = {}
+        for slot, (table, key, after) in leaves.items():
+            column: Any = reader.leaf(table, key)
+            self._columns[table, key] = column.in_memory() if in_memory else column
+            self._slots.setdefault((table, key), []).append((slot, after))
+
+    def __call__(self, rows: Tensor) -> list[Tensor]:
+        """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`, `FormatError`."""
+        steps = rows.to("cpu", torch.int64).numpy()
+        if len(steps) and not 0 <= steps.min() <= steps.max() < self._reader.transitions:
+            raise IndexError(f"Rows run from {steps.min()} to {steps.max()}")
+        roots = steps + np.searchsorted(self._reader.starts, steps, side="right") - 1
+        found: dict[int, Tensor] = {}
+        for leaf, places in self._slots.items():  # before and after the action together
+            wanted = [steps if leaf[0] == STEPS else roots + after for _, after in places]
+            if self._decode:
+                made = self._decoded(self._columns[leaf][np.concatenate(wanted)], len(wanted))
+            else:
+                made = [torch.from_numpy(one + 1).to(self._device) for one in wanted]
+            found.update(zip((slot for slot, _ in places), made, strict=True))
+        return [*self._gather(rows), *(found[slot] for slot in sorted(found))]
+
+    def _decoded(self, column: EncodedColumn, parts: int) -> list[Tensor]:
+        """Decode rows into as many tensors as they have parts, each in memory of its own."""
+        shape = (len(column) // parts, *column.shape[1:])
+        dtype = getattr(torch, column.dtype.name)
+        leaves = [torch.empty(shape, dtype=dtype, pin_memory=self._pin) for _ in range(parts)]
+        column.decode([row for leaf in leaves for row in leaf.numpy()], torch.get_num_threads())
+        return [leaf.to(self._device, non_blocking=self._pin) for leaf in leaves]
+
+
+class ImageBytes:
+    """Puts the bytes of images in place of their numbers: a row of the table + 1, or 0 for padding."""
+
+    def __init__(self, reader: DatasetReader, keys: Iterable[Key]) -> None:
+        self._reader, self._keys = reader, tuple(keys)
+
+    def __call__(self, batch: Any) -> Any:
+        """Set the leaves to `NonTensorStack`s of `bytes`, None for padding, and return the batch."""
+        leaves = encoded_leaves(self._reader)
+        for key in self._keys:
+            numbers = batch.get(key)
+            if numbers.dtype != torch.int64:
+                raise UsageError(
+                    f"With decode=False the leaf {join_key(key)!r} is the bytes of images, and "
+                    "derived= was asked to compute with it",
+                    hint="leave out decode=False",
+                )
+            column: Any = self._reader.leaf(*leaves[key][:2])
+            rows = numbers.cpu().numpy()
+            images = np.full(rows.shape, None, object)
+            images[rows > 0] = np.array([*column[rows[rows > 0] - 1].images(), None], object)[:-1]
+            made: Any = NonTensorData(images[()], batch_size=[])
+            batch.set(key, NonTensorStack.from_list(images.tolist()) if rows.ndim else made)
+        return batch

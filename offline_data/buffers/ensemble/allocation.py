@@ -1,0 +1,158 @@
+"""Which member each row, or each sub-batch, of a batch comes from: weights, and how batches keep them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+Weights: TypeAlias = "Literal['steps', 'episodes', 'equal'] | Sequence[float] | Mapping[Any, float]"
+"""Types of `weights`; see `DatasetMixture`."""
+
+Probabilities: TypeAlias = "Tensor | Sequence[float] | Literal['sampleable'] | None"
+"""Types of `p`; see `SamplerEnsemble`."""
+
+
+def probabilities(p: Any, count: int) -> Any:
+    """Return `p` as floats `[count]` that sum to 1, None and `"sampleable"` as they are.
+
+    Raises `UsageError` for another word, another number of members, and no weights.
+    """
+    if p is None or isinstance(p, str):
+        if p not in (None, "sampleable"):
+            raise UsageError(f"p is {p!r}; the only accepted text is 'sampleable'")
+        return p
+    weights = torch.as_tensor(p).detach().cpu()
+    weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
+    if weights.shape != (count,):
+        raise UsageError(
+            f"p has the shape {list(weights.shape)}, and there are {count} members",
+            hint="give one share for each member",
+        )
+    total = weights.sum()
+    if not (bool((weights >= 0).all()) and bool(total > 0) and bool(total.isfinite())):
+        raise UsageError(f"p is {weights.tolist()}; expected shares from 0 on, not all of them 0")
+    return weights / total
+
+
+def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...] | None:
+    """Return one weight for each member; None if they follow from the members' rows.
+
+    Raises `UsageError` for an unknown word, another number of weights, negative ones, all zero.
+    """
+    if isinstance(weights, str):
+        if weights not in ("steps", "episodes", "equal"):
+            raise UsageError(f"weights={weights!r}; expected steps, episodes, equal, or numbers")
+        return (1.0,) * len(members) if weights == "equal" else None
+    given = _by_member(weights, members) if isinstance(weights, Mapping) else list(weights)
+    if len(given) != len(members):
+        raise UsageError(f"There are {len(given)} weights for {len(members)} members")
+    numbers = tuple(float(weight) for weight in given)
+    if not all(math.isfinite(weight) and weight >= 0 for weight in numbers) or not any(numbers):
+        raise UsageError(f"Weights are 0 or more, and not all 0; found {numbers}")
+    return numbers
+
+
+def _by_member(weights: Mapping[Any, float], members: Sequence[Any]) -> list[float]:
+    """Look up weights by a member's number, or by the id of its dataset."""
+    left, found = dict(weights), []
+    for number, member in enumerate(members):
+        manifest = getattr(member, "manifest", None)
+        ids = [] if manifest is None else [manifest.id, manifest.id.partition("@")[0]]
+        names = [name for name in (number, *ids) if name in left]
+        if len(names) != 1:
+            raise UsageError(
+                f"Member {number} has {len(names)} weights in {dict(weights)}; expected one, by "
+                f"its number or by the id of its dataset {ids}"
+            )
+        found.append(left.pop(names[0]))
+    if left:
+        raise UsageError(f"There is no member for the weights of {sorted(map(str, left))}")
+    return found
+
+
+def count_of(member: Any, what: Literal["steps", "episodes"]) -> int:
+    """Count the rows of a member that can be drawn at this moment, or its episodes."""
+    if hasattr(member, "members"):
+        return sum(count_of(one, what) for one in member.members)
+    if what == "episodes" and hasattr(member, "episodes"):
+        return len(member.episodes)
+    if not len(member):
+        return 0
+    if what == "episodes":
+        return len(member.storage.runs().starts)
+    valid_only = getattr(member.sampler, "valid_only", True)
+    count: int = member.storage.rows(valid_only=valid_only).count
+    return count
+
+
+class RandomAllocation:
+    """Draws each row's member on its own: numbers in a batch vary as coin tosses do."""
+
+    def __init__(self) -> None:
+        self._weights: tuple[float, ...] = ()
+        self._edges = torch.zeros(0, dtype=torch.float64)
+
+    def allocate(self, weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
+        """Return the member of each row, int64 `[size]`."""
+        if self._weights != weights:
+            edges = torch.tensor(weights, dtype=torch.float64).cumsum(0)
+            # The last edge is exactly 1, and numbers are below it: none is beyond the members.
+            self._edges, self._weights = edges / edges[-1], weights
+        numbers = torch.rand(size, dtype=torch.float64, generator=rng)
+        return torch.searchsorted(self._edges, numbers, right=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: earlier batches have no influence."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from what `state_dict` returned."""
+
+
+class ExactAllocation:
+    """Gives each batch the proportions of the weights, to the nearest row.
+
+    Fractions that a batch rounds away are carried over to the next ones (largest remainder, the
+    first of equal ones): the sum over batches stays within a few rows of the exact proportion.
+
+    ```
+    weights .5 .3 .2, batches of 4:   2.0 1.2 0.8   2.0 1.4 0.6   2.0 1.6 0.4   …
+                                       2   1   1     2   1   1     2   2   0
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._owed: list[float] = []
+
+    def allocate(self, weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
+        """Return the member of each row, int64 `[size]`, in random order."""
+        total = math.fsum(weights)
+        owed = self._owed or [0.0] * len(weights)
+        due = [debt + size * weight / total for debt, weight in zip(owed, weights, strict=True)]
+        counts = [max(0, math.floor(part)) for part in due]
+        while sum(counts) != size:
+            step = 1 if sum(counts) < size else -1
+            some = [m for m, weight in enumerate(weights) if (weight if step > 0 else counts[m])]
+            counts[max(some, key=lambda m: step * (due[m] - counts[m]))] += step
+        self._owed = [part - count for part, count in zip(due, counts, strict=True)]
+        source = torch.from_numpy(np.arange(len(counts)).repeat(counts))
+        return source.index_select(0, torch.randperm(size, generator=rng))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is owed to each member."""
+        return {"owed": list(self._owed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from what `state_dict` returned; raises `UsageError` for the other kind's."""
+        if "owed" not in state:
+            raise UsageError("The state is of a mixture whose proportions were not exact")
+        self._owed = list(state["owed"])

@@ -1,0 +1,431 @@
+"""`ReplayBufferEnsemble`: several buffers that are sampled as one, in TorchRL's form."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from copy import copy
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.ensemble.leaves import (
+    INDEX,
+    MEMBER,
+    check_texts,
+    differing_texts,
+    labelled,
+    stacked,
+)
+from offline_data.buffers.ensemble.members import by_buffer, is_plain
+from offline_data.buffers.ensemble.parts import (
+    SamplerEnsemble,
+    StorageEnsemble,
+    WriterEnsemble,
+    member_index,
+    read_only,
+)
+from offline_data.buffers.prefetch import Draw, Prefetcher
+from offline_data.buffers.storage import GrowingStorage
+from offline_data.buffers.unsupported import refuse
+from offline_data.buffers.writers import immutable
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from offline_data.buffers.ensemble.allocation import Probabilities
+    from offline_data.buffers.samplers import Sampler
+    from offline_data.buffers.transforms import Transform
+    from offline_data.episodes import Key
+
+_TORCHRL = (
+    "checkpointer compilable consume_after_n_samples delayed_init dim_extend routing_dim "
+    "routing_key sample_unit service_backend service_backend_options shared transport "
+    "transport_options"
+)
+
+
+class ReplayBufferEnsemble(ReplayBuffer):
+    """Several buffers, datasets and buffers that grow among them, as one that is sampled.
+
+    A batch of `B` rows is `K` sub-batches of `B / K` rows of one member each, stacked: a TensorDict
+    `[K, B / K]`. Each sub-batch is as its member would give it, with what the member derives,
+    collates and transforms. `batch["index", "buffer_ids"]` has the members and
+    `batch["index", "index"]` what the leaf `index` was in the sub-batch, both int64 `[K, B / K]`.
+    If sub-batches differ in leaves, shapes or dtypes, it is a `LazyStackedTensorDict`: it shows the
+    leaves that all of them have, and `batch[k]` is sub-batch `k` with all its leaves.
+
+    Members are drawn as in TorchRL, see `SamplerEnsemble`: whole sub-batches, and without `p` the
+    same share for a member of 10 rows as for one of a million. `offline_data.DatasetMixture` mixes
+    rows one by one, in batches `[B]` of any size.
+
+    Codes of a text leaf mean something in one vocabulary only: batches that would have codes of
+    different ones are refused. Members opened with `decode_text=True` give strings.
+
+    `len(ensemble)` is the number of members, and an index begins with them:
+
+    ```
+    ensemble[0]  ensemble[-1]                     a member
+    ensemble[:2]  ensemble[[0, 2]]                an ensemble of some, with their weights of p
+    ensemble[0, 5]  ensemble[0, [1, 2]]           rows of a member, as ensemble[0][5] gives them
+    ensemble[:, 5]                                row 5 of every member, [K]
+    ensemble[:, [1, 2]]  ensemble[[0, 1], 1:3]    those rows of each, [K, 2]
+    ensemble[[0, 1], [[1, 2], [3, 4]]]            all four rows of both, [2, 2, 2]
+    ```
+
+    It is read only: `ensemble[0].extend(…)` writes to a member. Iteration never ends, for epochs of
+    members end at different times. With `prefetch`, rows that are written to a member, and changes
+    of them, are in batches drawn later.
+
+    Unlike TorchRL's, batches of members with a `SliceSampler` are `[K, B / K]` too, beside other
+    samplers as well; dtypes of members are kept; an epoch that ends in a sub-batch goes on; rows by
+    index are transformed as those of a single buffer are, and have `index`; an ensemble of some
+    members keeps the generator, and has as many sub-batches as members; a mask chooses members;
+    and weights that do not fit the members are refused when they are given.
+
+    Args:
+        rbs: The members. Or none, and:
+        storages: Their storages, with their transforms.
+        samplers: Their samplers, and which members are drawn; None: a `RandomSampler` for each.
+        writers: Their writers; None: as `ReplayBuffer` chooses them.
+        transform: Called with every batch; more can be appended.
+        batch_size: `B`, if `sample` is not told.
+        collate_fn: Called with the list of sub-batches, instead of stacking them.
+        collate_fns: One for each member, called with its sub-batches, after whatever the member
+            does to them itself (TorchRL: instead of the member's own collate function).
+        p: See `SamplerEnsemble`; also the next two.
+        sample_from_all: One sub-batch of each member.
+        num_buffer_sampled: `K`.
+        generator: Random generator, also of the members' samplers.
+        prefetch: See `ReplayBuffer`; also the next two. Batches that members prefetch are not used.
+        pin_memory: Whether batches are put into page-locked memory.
+        transform_factory: Makes the transform, instead.
+        torchrl: Other arguments of TorchRL's signature, with their defaults.
+
+    Attributes:
+        members: The buffers, in order.
+
+    Raises:
+        UsageError: Invalid or unsupported arguments.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from offline_data.buffers.storage import LazyTensorStorage
+        >>> few = ReplayBuffer(LazyTensorStorage(10))
+        >>> many = ReplayBuffer(LazyTensorStorage(1000))
+        >>> _ = few.extend(TensorDict({"action": torch.arange(3)}, [3]))
+        >>> _ = many.extend(TensorDict({"action": torch.arange(100)}, [100]))
+        >>> ensemble = ReplayBufferEnsemble(few, many, p=[0.3, 0.7], batch_size=10)
+        >>> ensemble.sample()["action"].shape, ensemble[:, -1]["action"]
+        (torch.Size([2, 5]), tensor([ 2, 99]))
+    """
+
+    storage: StorageEnsemble
+    sampler: SamplerEnsemble
+    writer: WriterEnsemble
+    _storage: StorageEnsemble
+    _sampler: SamplerEnsemble
+    _writer: WriterEnsemble
+    _differing: dict[Key, tuple[int, int]] | None = None
+
+    def __init__(
+        self,
+        *rbs: ReplayBuffer,
+        storages: StorageEnsemble | None = None,
+        samplers: SamplerEnsemble | None = None,
+        writers: WriterEnsemble | None = None,
+        transform: Transform | None = None,
+        batch_size: int | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fns: Sequence[Callable[[Any], Any]] | None = None,
+        p: Probabilities = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        generator: torch.Generator | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        transform_factory: Callable[[], Transform] | None = None,
+        **torchrl: Any,
+    ) -> None:
+        refuse(type(self).__name__, torchrl, _TORCHRL)
+        if rbs and any(part is not None for part in (storages, samplers, writers)):
+            raise UsageError("Members were given, and storages, samplers or writers beside them")
+        self.members = [*rbs] if rbs else _members_of(storages, samplers, writers)
+        for number, member in enumerate(self.members):
+            if not isinstance(member, ReplayBuffer):
+                raise UsageError(
+                    f"Member {number} is a {type(member).__name__}; expected a buffer of this "
+                    "package that has one storage and one sampler",
+                    hint="of TorchRL's buffers TorchRL makes ensembles; "
+                    "offline_data.DatasetMixture takes mixtures too",
+                )
+            if isinstance(member.storage, StorageEnsemble):
+                raise UsageError(
+                    f"Member {number} is an ensemble itself",
+                    hint="ReplayBufferEnsemble(a, b, c, p=…) takes all members at once",
+                )
+        self._collate_fns = fns = None if collate_fns is None else [*collate_fns]
+        count = len(self.members)
+        if fns is not None and not (len(fns) == count and all(map(callable, fns))):
+            raise UsageError(
+                f"collate_fns is {fns}; expected one function for each of {count} members"
+            )
+        if samplers is None:
+            samplers = SamplerEnsemble(
+                *(member.sampler for member in self.members),
+                p=p,
+                sample_from_all=sample_from_all,
+                num_buffer_sampled=num_buffer_sampled,
+            )
+        elif p is not None or sample_from_all or num_buffer_sampled is not None:
+            raise UsageError(
+                "samplers=… was given beside p, sample_from_all or num_buffer_sampled, which it has",
+                hint="SamplerEnsemble(…, p=…) takes them",
+            )
+        super().__init__(
+            storages or StorageEnsemble(*(member.storage for member in self.members)),
+            sampler=samplers,
+            collate_fn=collate_fn,
+            batch_size=batch_size,
+            prefetch=prefetch,
+            transform=transform,
+            transform_factory=transform_factory,
+            pin_memory=pin_memory,
+            generator=generator,
+        )
+        self._writer = WriterEnsemble(*(member.writer for member in self.members))
+
+    @property
+    def write_count(self) -> int:
+        """How many rows were written to all members."""
+        return sum(member.write_count for member in self.members)
+
+    def __len__(self) -> int:
+        """Return the number of members, as TorchRL's does."""
+        return len(self.members)
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch.
+
+        Args:
+            batch_size: Rows of all sub-batches together, `B`; None: the ensemble's.
+            return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with the
+                rows and the members, as in `batch["index"]`, and the samplers' leaves.
+
+        Raises:
+            UsageError: No batch size, or one that does not fit; a member that cannot be sampled.
+        """
+        if not return_info:
+            return super().sample(batch_size)
+        batch, leaves = super().sample(batch_size, return_info=True)
+        rows = leaves.pop(INDEX)
+        parts = [
+            TensorDict({**leaves.get(number, {}), INDEX: index}, index.shape)
+            for number, index in enumerate(rows[INDEX].unbind(0))
+        ]
+        return batch, stacked(parts, rows[MEMBER])
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return members, or their rows, of several stacked and transformed as batches are.
+
+        Raises:
+            IndexError: A member, or a row, that is not there.
+            UsageError: Something that is no index, or rows that cannot be stacked.
+        """
+        numbers, rows = member_index(index, len(self))
+        if numbers is None:
+            return self
+        if isinstance(numbers, int):
+            return self.members[numbers][rows[0]] if rows else self.members[numbers]
+        if rows:
+            parts = [self.members[number][rows[0]] for number in numbers]
+            return self._transformed(self._joined(parts, torch.tensor(numbers)))
+        part = copy(self)  # shares all else with this one
+        part.members = [self.members[number] for number in numbers]
+        part._storage, part._sampler = self._storage[numbers], self._sampler[numbers]
+        part._writer = WriterEnsemble(*(member.writer for member in part.members))
+        if self._collate_fns is not None:
+            part._collate_fns = [self._collate_fns[number] for number in numbers]
+        part._ahead, part._ended = Prefetcher(self._prefetch or 0), False
+        part._differing = None
+        return part
+
+    def __repr__(self) -> str:
+        members = "".join(f"\n    {member!r}," for member in self.members)
+        return (
+            f"{type(self).__name__}({members}\n    sampler={self._sampler!r},\n"
+            f"    batch_size={self._batch_size},\n)"
+        )
+
+    def _draw(self, size: int) -> Draw:
+        with ExitStack() as held:
+            growing = [member for member in self.members if member._grows]
+            for member in sorted(growing, key=id):  # in one order: no two threads wait in a ring
+                held.enter_context(member._lock)
+            for number, member in enumerate(self.members):  # which may have got other parts
+                self._storage.storages[number] = member.storage
+                self._sampler.samplers[number] = member.sampler
+            return super()._draw(size)
+
+    def _gather(self, rows: Any) -> Any:
+        """Return nothing: members gather, each under its own lock, when their part is made."""
+
+    def _finish(self, draw: Draw, gathered: Any) -> Any:  # noqa: ARG002 - see `_gather`
+        rows: Any = draw.rows
+        members, index = rows[MEMBER], rows[INDEX]
+        bare = not (draw.info or self._collates or self._collate_fns or self._texts)
+        if bare and all(map(is_plain, self.members)):
+            batch = self._storage.gather_stored(members, index)
+            if batch is not None:
+                return self._transformed(batch)
+        drawn = zip(members.tolist(), index.unbind(0), strict=True)
+        parts = [
+            self.members[number].batch_of(own, draw.info.get(part, {}))
+            for part, (number, own) in enumerate(drawn)
+        ]
+        return self._transformed(self._joined(parts, members))
+
+    @property
+    def _texts(self) -> dict[Key, tuple[int, int]]:
+        """Text leaves whose codes mean other texts in other members; see `differing_texts`."""
+        if self._differing is None:
+            self._differing = differing_texts(self.members, [None] * len(self))
+        return self._differing
+
+    def _joined(self, parts: list[Any], numbers: Tensor) -> Any:
+        """Collate sub-batches, and stack them unless the ensemble's `collate_fn` will."""
+        members = numbers.tolist()
+        if self._collate_fns is not None:
+            pairs = zip(members, parts, strict=True)
+            parts = [self._collate_fns[number](part) for number, part in pairs]
+        if self._collates:
+            return [labelled(part, one) for part, one in zip(parts, members, strict=True)]
+        batch = stacked(parts, numbers)
+        if self._texts and isinstance(batch, TensorDictBase):
+            coded = {key for key in self._texts if isinstance(batch.get(key, None), torch.Tensor)}
+            check_texts(self._texts, coded)
+        return batch
+
+    add: Any = read_only("add")
+    extend: Any = read_only("extend")
+    __setitem__: Any = read_only("assigning rows")
+
+    def set_storage(self, storage: Any, collate_fn: Any = None) -> NoReturn:  # noqa: ARG002
+        """Raise `UsageError`."""
+        raise _of_member("set_storage")
+
+    def set_writer(self, writer: Any) -> NoReturn:  # noqa: ARG002
+        """Raise `UsageError`."""
+        raise _of_member("set_writer")
+
+    def set_sampler(self, sampler: Sampler) -> SamplerEnsemble:
+        """Give the members other samplers, and choose among them otherwise, from now on.
+
+        Returns the one before; raises `UsageError` for any but a `SamplerEnsemble` of as many.
+        """
+        if not isinstance(sampler, SamplerEnsemble) or len(sampler) != len(self):
+            raise UsageError(
+                f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
+                hint="ensemble[0].set_sampler(…) is for the first member's alone",
+            )
+        for member, one in zip(self.members, sampler.samplers, strict=True):
+            member.set_sampler(one)
+        before: Any = super().set_sampler(sampler)
+        return before  # type: ignore[no-any-return]
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Drop all rows of all members; `ImmutableError` before, if one is a dataset."""
+        if not all(isinstance(member.storage, GrowingStorage) for member in self.members):
+            raise immutable("empty")
+        self._drop_drawn()
+        for member in self.members:
+            member.empty(empty_write_count)
+
+    def update_priority(self, index: Any, priority: Tensor | float) -> None:
+        """Tell the samplers of the members new priorities.
+
+        Args:
+            index: `batch["index"]` of any shape: a TensorDict of members and rows.
+            priority: One for each row, in their order, or one for all.
+
+        Raises:
+            UsageError: Another index, or not as many priorities as rows.
+        """
+        try:
+            source, rows = index[MEMBER], index[INDEX]
+        except (KeyError, IndexError, TypeError) as error:
+            raise UsageError(
+                "A row of an ensemble is a member and a row of it; expected batch['index'], a "
+                f"TensorDict with {MEMBER} and {INDEX}, and found {index!r}"
+            ) from error
+        for member, own, values in by_buffer(self.members, source, rows, priority):
+            member.update_priority(own, values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to resume, the members' states too; see `ReplayBuffer`."""
+        states = [member.state_dict() for member in self.members]
+        own = super().state_dict()
+        of_members = {str(number) for number in range(len(self))}
+        for part in ("writer", "sampler"):
+            own[part] = {key: one for key, one in own[part].items() if key not in of_members}
+        return {**own, "members": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state that `state_dict` returned, the members too.
+
+        Raises:
+            UsageError: It is of other members (then nothing has changed), or other transforms.
+        """
+        if state["kinds"] != self._kinds():
+            raise UsageError(f"The state is of {state['kinds']}; this ensemble has {self._kinds()}")
+        self._drop_drawn()
+        states = state["members"]
+        for member, one in zip(self.members, states, strict=True):
+            member.load_state_dict(one)
+        writers = {str(number): one["writer"] for number, one in enumerate(states)}
+        samplers = {str(number): one["sampler"] for number, one in enumerate(states)}
+        samplers |= state["sampler"]
+        super().load_state_dict({**state, "writer": writers, "sampler": samplers})
+
+    def _kinds(self) -> dict[str, Any]:
+        members = [member._kinds() for member in self.members]
+        return {**super()._kinds(), "members": members}
+
+
+def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer]:
+    """Make a buffer of each storage, with its sampler and its writer, or the default ones."""
+    if storages is None:
+        raise UsageError(
+            "An ensemble needs at least one member",
+            hint="ReplayBufferEnsemble(buffer, other), or storages=StorageEnsemble(…)",
+        )
+    kinds: dict[str, Any] = {
+        "storages": StorageEnsemble,
+        "samplers": SamplerEnsemble,
+        "writers": WriterEnsemble,
+    }
+    for (name, kind), part in zip(kinds.items(), (storages, samplers, writers), strict=True):
+        if part is not None and not isinstance(part, kind):
+            raise UsageError(f"{name} is {part!r}; expected a {kind.__name__}")
+        if part is not None and len(part) != len(storages):
+            raise UsageError(f"There are {len(part)} {name} for {len(storages)} storages")
+    return [
+        ReplayBuffer(
+            storage,
+            sampler=None if samplers is None else samplers[number],
+            writer=None if writers is None else writers[number],
+            transform=storages.transforms[number],
+        )
+        for number, storage in enumerate(storages.storages)
+    ]
+
+
+def _of_member(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is for one member, and this is an ensemble", hint=f"ensemble[0].{what}(…)"
+    )

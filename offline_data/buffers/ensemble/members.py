@@ -1,0 +1,154 @@
+"""What ensembles and mixtures do with several members: gather at once, and pass priorities on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from offline_data.buffers.gather.native import NativeGather, gather_groups, gather_mixed
+from offline_data.buffers.gather.plan import INDEX
+from offline_data.buffers.gather.readahead import around
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.views import SubsetStorage
+from offline_data.errors import UsageError
+from offline_data.store.layout import EPISODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from offline_data.buffers.assemble import Node
+    from offline_data.episodes import Key
+
+
+def is_plain(member: Any) -> bool:
+    """Return True if a buffer does nothing to what its storage gathers."""
+    return not (member._derived or member._first or member._chain.outward or member._pin)
+
+
+def dataset_of(storage: Any) -> DatasetStorage | None:
+    """Return the dataset that rows of a storage are transitions of; None for other storages."""
+    whole = storage.whole if isinstance(storage, SubsetStorage) else storage
+    return whole if isinstance(whole, DatasetStorage) else None
+
+
+class GatherMany:
+    """Gathers rows of several datasets, and of views of them, straight into one batch.
+
+    One compiled call makes the leaves: one allocation each, and every row in its place.
+    """
+
+    def __init__(self) -> None:
+        self._episodes: tuple[list[Any], Tensor, Tensor] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave behind what can be computed again."""
+        return GatherMany, ()
+
+    def __call__(
+        self,
+        storages: Sequence[Any],
+        numbers: Sequence[int],
+        rows: list[Tensor] | Tensor,
+        source: Tensor,
+        places: Tensor | None = None,
+    ) -> tuple[list[Tensor], Mapping[Key, int], Node] | None:
+        """Gather a batch.
+
+        Args:
+            storages: Of all members.
+            numbers: Member of each draw.
+            rows: Int64 `[n]` of each draw, for a batch `[B]`; a tensor `[K, n]`, for one `[K, n]`.
+            source: Member of each row of the batch, int64 `[B]`; or of each draw, `[K]`.
+            places: Places in the batch of the rows, laid end to end; None: in their order.
+
+        Returns:
+            The leaves, their slots by key, and the tree of the keys that all drawn members have.
+            None if this is not possible: storages of another kind, datasets whose leaves lie at
+            other places, or no compiled gather.
+        """
+        drawn = [storages[number] for number in numbers]
+        gathers, readaheads, views = [], [], []
+        first: Any = None
+        for storage in drawn:
+            whole = storage
+            if isinstance(storage, SubsetStorage):
+                whole = storage.whole
+                views.append(storage)
+            first = whole if first is None else first
+            if not isinstance(whole, DatasetStorage) or whole.slots != first.slots:
+                return None
+            own = whole._leaves_of or whole._open()
+            if not isinstance(own, NativeGather) or whole._readahead is None:
+                return None
+            gathers.append(own)
+            readaheads.append(whole._readahead)
+        stored: Any = rows
+        if views:
+            pairs = zip(drawn, rows, strict=True)
+            stored = [s.row_map.at(r) if isinstance(s, SubsetStorage) else r for s, r in pairs]
+        if isinstance(rows, torch.Tensor):
+            make = partial(gather_groups, gathers, torch.stack(stored) if views else stored)
+        else:  # the first one stands for members that have no row in the batch
+            of_all = [gathers[0]] * len(storages)
+            for number, own in zip(numbers, gathers, strict=True):
+                of_all[number] = own
+            make = partial(gather_mixed, of_all, source, put(torch.cat(stored), places))
+        due = [readahead.due() for readahead in readaheads]
+        leaves = around(readaheads, stored, make) if any(due) else make()
+        if leaves is None:
+            return None
+        if not views:
+            return leaves, first.slots, first._tree
+        slots = views[0].slots  # those of the dataset, and two for its own numbers
+        leaves.append(leaves[slots[INDEX]])
+        own_index = rows.clone() if isinstance(rows, torch.Tensor) else put(torch.cat(rows), places)
+        leaves[slots[INDEX]] = own_index
+        if EPISODE in slots:
+            leaves.append(leaves[slots[EPISODE]])
+            leaves[slots[EPISODE]] = self._episode_rows(storages, leaves[-1], source)
+        return leaves, slots, views[0]._tree if len(views) == len(drawn) else first._tree
+
+    def _episode_rows(self, storages: Sequence[Any], episodes: Tensor, source: Tensor) -> Tensor:
+        """Turn numbers of the datasets' episodes into rows of the views' tables, all at once."""
+        if self._episodes is None or self._episodes[0] != [*storages]:
+            tables = []
+            for storage in storages:
+                whole = dataset_of(storage)
+                table = torch.arange(0 if whole is None else whole.reader.episode_count)
+                view = whole is not None and isinstance(storage, SubsetStorage)
+                tables.append(storage._episode_rows if view else table)
+            ends = torch.tensor([len(table) for table in tables]).cumsum(0)
+            starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+            self._episodes = [*storages], starts, torch.cat(tables)
+        _, starts, table = self._episodes
+        first = starts.index_select(0, source).reshape(-1, *[1] * (episodes.ndim - 1))
+        return table.take(episodes + first)
+
+
+def put(numbers: Tensor, places: Tensor | None) -> Tensor:
+    """Return a tensor that has `numbers[i]` at `places[i]`, each place once; int64 `[B]`."""
+    return numbers if places is None else torch.empty_like(places).scatter_(0, places, numbers)
+
+
+def by_buffer(
+    buffers: Sequence[Any], source: Tensor, index: Tensor, priority: Tensor | float
+) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """Yield each buffer that rows are from, the rows, and their priorities: each its own, or one.
+
+    Raises:
+        UsageError: `source` names a buffer that is not there, or priorities are too many or few.
+    """
+    source, index = (torch.as_tensor(one).to("cpu").reshape(-1) for one in (source, index))
+    values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
+    if len(values) not in {1, len(source)}:
+        raise UsageError(f"There are {len(values)} priorities for {len(source)} rows")
+    if len(source) and not 0 <= int(source.min()) <= int(source.max()) < len(buffers):
+        raise UsageError(f"Sources are 0 to {len(buffers) - 1}; found {source.tolist()}")
+    values = values.expand(len(source))
+    for number in torch.unique(source).tolist():
+        own = source == number
+        yield buffers[number], index[own], values[own]

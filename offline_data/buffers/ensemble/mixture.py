@@ -1,0 +1,436 @@
+"""`DatasetMixture`: batches whose rows come from several buffers, in stated proportions."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from copy import copy, deepcopy
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from offline_data.buffers.arguments import positive
+from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.checkpoint import load_tree, owned, save_tree
+from offline_data.buffers.ensemble.allocation import (
+    ExactAllocation,
+    RandomAllocation,
+    Weights,
+    count_of,
+    fixed_weights,
+)
+from offline_data.buffers.ensemble.leaves import (
+    INDEX_KEY,
+    SOURCE_KEY,
+    Agreement,
+    Rename,
+    check_texts,
+    differing_texts,
+    words_of,
+)
+from offline_data.buffers.ensemble.members import GatherMany, by_buffer, dataset_of, is_plain, put
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.prefetch import Draw, Prefetcher
+from offline_data.buffers.samplers.base import Sampler
+from offline_data.buffers.transforms import LABELS, Chain, Transform, transformed
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+    from typing_extensions import Self
+
+    from offline_data.episodes import Key
+
+
+class MixtureDraw(NamedTuple):
+    """Rows drawn for one batch of a mixture."""
+
+    source: torch.Tensor
+    """Member of each row, int64 `[B]`."""
+    draws: tuple[tuple[int, Any], ...]
+    """Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended."""
+
+
+class DatasetMixture:
+    """Flat batches of any size, row by row from several buffers.
+
+    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture gives rows their
+    proportions one by one: with `weights="steps"` a batch is as likely as one of all members' rows
+    laid end to end.
+
+    Each member draws with its own sampler, derives its leaves and applies its transforms; then its
+    rows are put in their places, in random order. `index` and `episode` have the member's numbers,
+    and one more leaf, `source`, int64 `[B]`, has the member. The members of a mixture that is a
+    member are counted in its place: `source` is an index of `sources`.
+
+    A member's sampler is asked for as many rows as its part of the batch, whatever that is. Slices
+    need parts that are multiples of them (`exact=True`, weights that divide the batch), and stay
+    together with `shuffle=False`.
+
+    Args:
+        *members: Datasets, views, buffers that grow, mixtures.
+        weights: How much of each member there is.
+            `"steps"`: as many as it has rows that can be drawn; `"episodes"`: as it has episodes,
+            each counting the same, however long; `"equal"`; numbers, one for each member; or a
+            mapping from its number, or its dataset's id, to a number. Only ratios count. Those
+            that follow from the data follow a buffer while it grows, from no rows on.
+        batch_size: Rows of a batch if `sample` is not told.
+        exact: False: each row's member is drawn on its own. True: each batch has the proportions
+            to the nearest row, and what is rounded away is made up for in the next ones.
+        keys: Leaves that batches have (as the mixture calls them), a parent standing for all below
+            it; None: all, which all members must have then.
+        rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
+            parents of leaves, `{"observation": ("obs", "state")}`; it holds below `next` too,
+            unless `next` is named on its own.
+        cast: Whether dtypes may differ: then they are promoted (`torch.promote_types`).
+        shuffle: False: the rows of a member stand together, in the order of the members.
+        seed: Of the order and of the members of rows, not of the members' samplers; None: torch's
+            global generator.
+        prefetch: Batches made ahead, by as many threads; rows and their order stay the same.
+        transform: Called with every batch; more can be appended.
+
+    Raises:
+        UsageError: Invalid argument. Whether members' leaves agree is seen when the first batch
+            is drawn, without drawing from the members, or when a member first has rows.
+    """
+
+    _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
+    """Members have locks of their own, if they need them."""
+
+    def __init__(
+        self,
+        *members: ReplayBuffer | DatasetMixture,
+        weights: Weights = "steps",
+        batch_size: int = 256,
+        exact: bool = False,
+        keys: Iterable[KeyLike] | None = None,
+        rename: Sequence[Rename | None] | None = None,
+        cast: bool = False,
+        shuffle: bool = True,
+        seed: int | None = None,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+    ) -> None:
+        if not members:
+            raise UsageError("A mixture needs at least one member")
+        for number, member in enumerate(members):
+            if not isinstance(member, ReplayBuffer | DatasetMixture):
+                raise UsageError(
+                    f"Member {number} is a {type(member).__name__}; expected a buffer of this "
+                    "package: of a dataset, a view of one, a ReplayBuffer or a mixture"
+                )
+        self.members: tuple[Any, ...] = members
+        self.weights = weights
+        self._fixed = fixed_weights(weights, members)
+        self._batch_size = positive(batch_size, "batch_size")
+        self._allocation = ExactAllocation() if exact else RandomAllocation()
+        own = (INDEX_KEY, SOURCE_KEY)
+        self._keys = None if keys is None else [k for k in map(as_key, keys) if k not in own]
+        self._renames = tuple(rename or [None] * len(members))
+        if len(self._renames) != len(members):
+            raise UsageError(f"rename has {len(self._renames)} items for {len(members)} members")
+        self._cast, self._shuffle = cast, shuffle
+        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else None
+        self._ahead: Any = Prefetcher(self._prefetch or 0)
+        self._agreement: Agreement | None = None
+        self._many = GatherMany()
+        self._chain = Chain()
+        if transform is not None:
+            self.append_transform(transform)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch if `sample` is not told."""
+        return self._batch_size
+
+    @property
+    def sources(self) -> tuple[Any, ...]:
+        """The buffers that rows come from; the leaf `source` is an index of it."""
+        parts = [getattr(member, "sources", (member,)) for member in self.members]
+        return tuple(source for part in parts for source in part)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of each member, as probabilities, at this moment."""
+        weights = self._weights()
+        return tuple(weight / sum(weights) for weight in weights)
+
+    def __len__(self) -> int:
+        """Return the number of rows of all members."""
+        return sum(map(len, self.members))
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch, in memory of its own.
+
+        If a member's sampler ends an epoch, its next one begins in the same batch.
+
+        Args:
+            batch_size: Rows, `B`; None: the mixture's.
+            return_info: Whether to return `(batch, info)`, where `info["source"]` has the member
+                of each row.
+
+        Returns:
+            A TensorDict `[B]`, or what transforms made of it.
+
+        Raises:
+            UsageError: Members that do not agree, or cannot be drawn from; not the size prefetched.
+        """
+        size = self._batch_size if batch_size is None else positive(batch_size, "batch_size")
+        future = None
+        if size == self._batch_size:
+            draw, future = self._ahead.take(self._next_draw, self._make)
+        elif self._prefetch:
+            raise UsageError(
+                f"A batch of {size} was asked for, and batches of {self._batch_size} are prefetched"
+            )
+        else:
+            draw = self._draw(size)
+        batch = self._make(draw) if future is None else future.result()
+        return (batch, {"source": draw.source}) if return_info else batch
+
+    def __iter__(self) -> Self:
+        """Return the mixture, which yields batches without end."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        return self.sample()
+
+    def append_transform(self, transform: Transform) -> Self:
+        """Add a transform after the others, called with every batch; returns the mixture."""
+        self._chain = self._chain.insert(len(self._chain.links), transform, invert=False)
+        return self
+
+    def update_priority(self, batch: Any, priority: Tensor | float) -> None:
+        """Tell members' samplers new priorities of the rows of a batch, if they have a use for them.
+
+        Args:
+            batch: Anything that has `batch["source"]` and `batch["index"]`.
+            priority: One for each row, or one for all.
+
+        Raises:
+            UsageError: A source that is not there, or another number of priorities.
+        """
+        parts = by_buffer(self.sources, batch["source"], batch["index"], priority)
+        for buffer, rows, values in parts:
+            if type(buffer.sampler).update_priority is not Sampler.update_priority:
+                buffer.update_priority(rows, values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to resume from here: the members' states, and the mixture's own.
+
+        The batches after `load_state_dict` are those that would have come, with `seed` and seeds
+        in the members' samplers; torch's global generator is saved by `torch.get_rng_state()`.
+        """
+        generator = None if self._generator is None else self._generator.get_state()
+        return {
+            "members": [member.state_dict() for member in self.members],
+            "dealing": self._allocation.state_dict(),
+            "generator": generator,
+            "transforms": self._chain.state_dict(),
+            "draws": [_draw_state(draw) for draw in self._ahead.drawn()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state that `state_dict` returned.
+
+        Raises:
+            UsageError: It is of other members, or of another kind of mixture.
+        """
+        if len(state["members"]) != len(self.members):
+            raise UsageError(
+                f"The state has {len(state['members'])} members; this mixture has {len(self.members)}"
+            )
+        if (state["generator"] is None) != (self._generator is None):
+            raise UsageError(
+                "The state is of a mixture with a seed and this has none, or vice versa"
+            )
+        for member, its_own in zip(self.members, state["members"], strict=True):
+            member.load_state_dict(its_own)
+        self._allocation.load_state_dict(state["dealing"])
+        if self._generator is not None:
+            self._generator.set_state(state["generator"])
+        self._chain.load_state_dict(state["transforms"])
+        if state["draws"]:
+            self._agree_again()
+        self._ahead.restore([_draw_of(one) for one in state["draws"]], self._make)
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict()` to a folder; see `ReplayBuffer.dumps`."""
+        save_tree(self.state_dict(), Path(path))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Resume from what `dumps` wrote; see `ReplayBuffer.loads`."""
+        self.load_state_dict(_without_file(load_tree(Path(path))))
+
+    def __repr__(self) -> str:
+        members = ", ".join(type(member).__name__ for member in self.members)
+        return (
+            f"DatasetMixture({len(self)} rows of {members}, weights={self.weights!r}, "
+            f"batch_size={self._batch_size})"
+        )
+
+    @property
+    def _words(self) -> dict[Key, list[str]]:
+        """The vocabularies of text leaves, by key; see `words_of`."""
+        found: dict[Key, list[str]] = {}
+        for number, (member, rename) in enumerate(zip(self.members, self._renames, strict=True)):
+            found |= words_of(member, rename, number)
+        return found
+
+    def _weights(self) -> tuple[float, ...]:
+        if self._fixed is not None:
+            return self._fixed
+        what: Any = self.weights
+        weights = tuple(count_of(member, what) for member in self.members)
+        if not any(weights):
+            raise UsageError("No member of the mixture has any rows to sample")
+        return weights
+
+    def _next_draw(self) -> MixtureDraw:
+        return self._draw(self._batch_size)
+
+    def _draw(self, size: int) -> MixtureDraw:
+        weights = self._weights()
+        present = [number for number, weight in enumerate(weights) if weight]
+        if self._agreement is None or not self._agreement.members.keys() >= {*present}:
+            self._agree(present)
+        source = self._allocation.allocate(weights, size, self._generator)
+        if not self._shuffle:
+            source = source.sort().values
+        counts = torch.bincount(source, minlength=len(weights)).tolist()
+        draws = []
+        for number, (member, missing) in enumerate(zip(self.members, counts, strict=True)):
+            while missing > 0:  # an epoch of the member's sampler may end in the batch
+                with member._lock:
+                    draw = member._draw(missing)
+                drawn = len(draw[0])  # rows, or sources
+                if not 0 < drawn <= missing:
+                    raise UsageError(f"{member!r} drew {drawn} rows where {missing} were asked for")
+                draws.append((number, draw))
+                missing -= drawn
+        return MixtureDraw(source, tuple(draws))
+
+    def _agree_again(self) -> None:
+        """Find out again what batches have, to make some that were drawn elsewhere."""
+        for member in self.members:
+            if isinstance(member, DatasetMixture):
+                member._agree_again()
+        self._agree([number for number, weight in enumerate(self._weights()) if weight])
+
+    def _agree(self, present: Sequence[int]) -> None:
+        """Find out what batches have, from batches that nobody will see."""
+        counts = [len(getattr(member, "sources", [member])) for member in self.members]
+        probes = {}
+        with torch.random.fork_rng(devices=[]):
+            for number in present:
+                member = _copy_that_draws_apart(self.members[number])
+                with member._lock:
+                    draw = member._draw(self._batch_size)
+                probes[number] = _batch_of(member, draw)
+        nested = (m for m in present if isinstance(self.members[m], DatasetMixture))
+        self._agreement = Agreement(
+            probes,
+            keys=self._keys,
+            renames=self._renames,
+            firsts=[0, *accumulate(counts)],
+            nested=frozenset(nested),
+            cast=self._cast,
+        )
+        check_texts(differing_texts(self.members, self._renames), self._agreement.keys)
+
+    def _make(self, draw: MixtureDraw) -> Any:
+        agreement = self._agreement
+        assert agreement is not None  # noqa: S101 - rows are drawn after it was made
+        places = None
+        if self._shuffle:  # numpy sorts 16 bits by radix
+            order = draw.source.numpy().astype(np.uint16).argsort(kind="stable")
+            places = torch.from_numpy(order)
+        leaves = self._gathered(agreement, draw, places)
+        if leaves is None:
+            parts = [self._part(agreement, *one) for one in draw.draws]
+            columns = map(torch.cat, zip(*parts, strict=True))
+            if places is None:
+                leaves = list(columns)
+            else:
+                rows = put(torch.arange(len(places)), places).to(parts[0][0].device)
+                leaves = [column.index_select(0, rows) for column in columns]
+        batch = agreement.assemble(leaves, draw.source)
+        return transformed(self._chain.outward, batch, names=(*LABELS, "source"))
+
+    def _gathered(
+        self, agreement: Agreement, draw: MixtureDraw, places: Tensor | None
+    ) -> list[Tensor] | None:
+        """Gather all leaves at once; None if some rows are not taken as they are stored."""
+        same = all(agreement.members[m].dtypes == agreement.dtypes for m, _ in draw.draws)
+        if agreement.nested or not same or not all(self._is_stored(*one) for one in draw.draws):
+            return None
+        storages = [getattr(member, "storage", None) for member in self.members]
+        numbers = [number for number, _ in draw.draws]
+        rows = [part.rows for _, part in draw.draws]
+        found = self._many(storages, numbers, rows, draw.source, places)
+        return None if found is None else agreement.of_stored(numbers[0], *found[:2])
+
+    def _part(self, agreement: Agreement, number: int, draw: Any) -> list[Tensor]:
+        """Make a member's part of a batch: the mixture's leaves, each `[n, …]`."""
+        member = self.members[number]
+        if self._is_stored(number, draw) and dataset_of(member.storage) is not None:
+            storage = member.storage
+            return agreement.of_stored(number, storage.leaves(draw.rows), storage.slots)
+        return agreement.of_batch(number, _batch_of(member, draw), len(draw[0]))
+
+    def _is_stored(self, number: int, draw: Any) -> bool:
+        """Return True if a draw's batch has no leaves but what the member's storage gathers."""
+        return isinstance(draw, Draw) and not draw.info and is_plain(self.members[number])
+
+
+def _batch_of(member: Any, draw: Draw | MixtureDraw) -> Any:
+    """Make the batch of a draw, as the member would."""
+    if isinstance(draw, MixtureDraw):
+        return member._make(draw)
+    with member._lock:
+        gathered = member._gather(draw.rows)
+    return member._finish(draw, gathered)
+
+
+def _copy_that_draws_apart(member: Any) -> Any:
+    """Return a buffer over the same data whose draws leave the member's sampler alone."""
+    other = copy(member)
+    if isinstance(other, DatasetMixture):
+        other.members = tuple(map(_copy_that_draws_apart, member.members))
+        other._allocation = deepcopy(member._allocation)
+        other._generator = None
+    else:
+        other._sampler = deepcopy(member.sampler)
+    return other
+
+
+def _draw_state(draw: Draw | MixtureDraw) -> dict[str, Any]:
+    """Return a draw as a tree of tensors."""
+    if isinstance(draw, Draw):
+        return draw._asdict()
+    parts = [{"member": member, "draw": _draw_state(part)} for member, part in draw.draws]
+    return {"source": draw.source, "parts": parts}
+
+
+def _draw_of(state: dict[str, Any]) -> Any:
+    """Return the draw of a state that `_draw_state` returned, in memory of its own."""
+    if "parts" not in state:
+        return Draw(state["rows"].clone(), state["info"], state["last"])
+    parts = tuple((part["member"], _draw_of(part["draw"])) for part in state["parts"])
+    return MixtureDraw(state["source"].clone(), parts)
+
+
+def _without_file(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state that no longer needs its file, but for rows, which are copied when loaded."""
+    keep = {"members": [_without_file(one) for one in state.get("members", ())]}
+    if "storage" in state:
+        keep = {"storage": state["storage"]}
+    return {name: keep[name] if name in keep else owned(part) for name, part in state.items()}

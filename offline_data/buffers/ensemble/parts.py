@@ -1,0 +1,464 @@
+"""The parts of a `ReplayBufferEnsemble`: the samplers, the storages and the writers of its members."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from offline_data.buffers.arguments import as_sampler, as_storage, positive
+from offline_data.buffers.assemble import Node, assemble
+from offline_data.buffers.ensemble.allocation import Probabilities, probabilities
+from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stacked, with_member
+from offline_data.buffers.ensemble.members import GatherMany
+from offline_data.buffers.indexing import rows_of
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.storage import GrowingStorage
+from offline_data.buffers.writers import Writer
+from offline_data.errors import ImmutableError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.indexing import Index
+    from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.samplers.base import Sampleable
+    from offline_data.buffers.storage import Storage
+    from offline_data.buffers.transforms import Transform
+
+_ROWS = Node(((MEMBER, 0), (INDEX, 1)), ())
+_CPU = torch.device("cpu")
+
+
+def member_index(
+    index: Any, count: int, *, rows: bool = True
+) -> tuple[int | list[int] | None, tuple[Any, ...]]:
+    """Split an index of an ensemble into members, and rows of each if `rows` may follow.
+
+    The members are the number of one, numbers of several, or None for all of them as they are.
+
+    Raises:
+        IndexError: A member that is not there.
+        UsageError: Something that is no index, no member at all, or too many indices.
+
+    Example:
+        >>> member_index(-1, 3), member_index([True, False, True], 3), member_index((..., 5), 3)
+        ((2, ()), ([0, 2], ()), ([0, 1, 2], (5,)))
+    """
+    given = index if isinstance(index, tuple) else (index,)
+    if not 1 <= len(given) <= 1 + int(rows):
+        raise UsageError(
+            f"An ensemble is indexed by its members{' and their rows' if rows else ''}, and "
+            f"{len(given)} indices were given"
+        )
+    which, *others = given
+    every = isinstance(which, slice) and which == slice(None, None, None)
+    if (every or isinstance(which, EllipsisType)) and not others:
+        return None, ()
+    no_index = UsageError(
+        f"{which!r} is not an index of members; expected an int, a slice, or a list, array or "
+        "tensor of one dimension with one number or more",
+        hint="rows of members follow after a comma: ensemble[:, 3], ensemble[0, [1, 2]]",
+    )
+    try:
+        numbers = rows_of(which, count)
+    except IndexError as error:
+        raise IndexError(f"There are {count} members; found the index {which!r}") from error
+    except UsageError as error:
+        raise no_index from error
+    if numbers.ndim > 1 or not numbers.numel():
+        raise no_index
+    return numbers.tolist(), tuple(others)
+
+
+class Parts:
+    """A part of each member, in order."""
+
+    _parts: list[Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each, by its number; the storage of a dataset has none."""
+        states = (one.state_dict() if _has_state(one) else {} for one in self._parts)
+        return {str(number): state for number, state in enumerate(states)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state that `state_dict` returned."""
+        for number, part in enumerate(self._parts):
+            if _has_state(part):
+                part.load_state_dict(state[str(number)])
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return len(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one of them, or an ensemble of some; see `member_index`."""
+        numbers, _ = member_index(index, len(self), rows=False)
+        if numbers is None:
+            return self
+        return self._parts[numbers] if isinstance(numbers, int) else self._some(numbers)
+
+    def _some(self, numbers: list[int]) -> Any:
+        return type(self)(*(self._parts[number] for number in numbers))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._parts))})"
+
+
+def _has_state(part: Any) -> bool:
+    return isinstance(part, Sampler | Writer | GrowingStorage)
+
+
+def read_only(what: str) -> Any:
+    """Make a method that raises `ImmutableError`: an ensemble cannot be changed by `what`."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        """Raise `ImmutableError`."""
+        raise ImmutableError(
+            f"An ensemble is read only: for {what} it cannot know which member is meant",
+            hint="ensemble[0].extend(data) writes to the first member, if it is a buffer that grows",
+        )
+
+    return refuse
+
+
+class StorageEnsemble(Parts):
+    """The storages of the members of a `ReplayBufferEnsemble`.
+
+    As in TorchRL its length is the number of storages, and it is not written to. It has no rows of
+    its own: a row is a member and a row of its storage, as a `SamplerEnsemble` draws them.
+
+    Args:
+        storages: One for each member, in order; one at least. An attribute, as is the next.
+        transforms: Transform of the batches of each member; None: nothing, also as an item.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from offline_data.buffers.storage import TensorStorage
+        >>> few = TensorStorage(TensorDict({"action": torch.arange(3)}, [3]))
+        >>> many = TensorStorage(TensorDict({"action": torch.arange(10, 20)}, [10]))
+        >>> storage = StorageEnsemble(few, many)
+        >>> len(storage), storage[1, -1]["action"], [batch["action"] for batch in storage[:, 2]]
+        (2, tensor(19), [tensor(2), tensor(12)])
+    """
+
+    def __init__(
+        self, *storages: Storage, transforms: Sequence[Transform | None] | None = None
+    ) -> None:
+        if not storages:
+            raise UsageError("A StorageEnsemble has one storage or more; none was given")
+        self.storages: list[Storage] = [as_storage(storage) for storage in storages]
+        self._parts = self.storages
+        self.transforms = [None] * len(storages) if transforms is None else list(transforms)
+        if len(self.transforms) != len(storages):
+            raise UsageError(
+                f"There are {len(self.transforms)} transforms for {len(storages)} storages",
+                hint="transforms=[None, …] has an item for each storage",
+            )
+        self._many = GatherMany()
+
+    def get(self, rows: TensorDict) -> list[tuple[int, Any]]:
+        """Return the sub-batches of rows, each with the number of its member.
+
+        Args:
+            rows: `[K]`, as `SamplerEnsemble.sample` gives them.
+        """
+        found = []
+        for number, index in zip(rows[MEMBER].tolist(), rows[INDEX].unbind(0), strict=True):
+            batch, transform = self.storages[number].gather(index.clone()), self.transforms[number]
+            found.append((number, batch if transform is None else transform(batch)))
+        return found
+
+    def gather(self, rows: TensorDict) -> Any:
+        """Return the sub-batches of rows as one batch `[K, n]`; see `get` and `stacked`."""
+        members, index = rows[MEMBER], rows[INDEX]
+        bare = all(transform is None for transform in self.transforms)
+        batch = self.gather_stored(members, index) if bare else None
+        if batch is not None:
+            return batch
+        return stacked([part for _, part in self.get(rows)], members)
+
+    def gather_stored(self, members: Tensor, index: Tensor) -> TensorDict | None:
+        """Gather what is stored, without transforms, at once; None if that is not possible."""
+        found = self._many(self.storages, members.tolist(), index, members)
+        if found is None:
+            return None
+        leaves, slots, tree = found
+        leaves[slots[INDEX_KEY]] = with_member(members, leaves[slots[INDEX_KEY]], _CPU)
+        return assemble(tree, leaves, index.shape, _CPU)
+
+    def only(self, keys: Iterable[KeyLike]) -> StorageEnsemble:
+        """Return the same rows with some of the leaves; see `Storage`."""
+        wanted = list(keys)
+        storages = [storage.only(wanted) for storage in self.storages]
+        return StorageEnsemble(*storages, transforms=self.transforms)
+
+    def rows(self, *, valid_only: bool = True) -> NoReturn:  # noqa: ARG002
+        """Raise `UsageError`: see the class; so does `runs`."""
+        raise UsageError(
+            "A StorageEnsemble has no rows of its own, which one sampler could draw from",
+            hint="ReplayBufferEnsemble(storages=…, samplers=SamplerEnsemble(…)) draws from each",
+        )
+
+    runs = rows
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a storage, or an ensemble of some; `[i, rows]`: rows; `[members, rows]`: a list."""
+        numbers, rows = member_index(index, len(self))
+        if not rows:
+            return super().__getitem__(index if numbers is None else numbers)
+        if isinstance(numbers, int):
+            return _rows_in(self.storages[numbers], rows[0])
+        return [_rows_in(self.storages[number], rows[0]) for number in numbers or ()]
+
+    def _some(self, numbers: list[int]) -> StorageEnsemble:
+        transforms = [self.transforms[number] for number in numbers]
+        return StorageEnsemble(*(self.storages[n] for n in numbers), transforms=transforms)
+
+
+def _rows_in(storage: Storage, index: Index) -> Any:
+    """Return rows of a storage, in the shape of the index."""
+    if isinstance(storage, GrowingStorage):
+        return storage.get(index)
+    rows = rows_of(index, len(storage))
+    batch = storage.gather(rows.reshape(-1))
+    return batch.reshape(rows.shape + batch.shape[1:])
+
+
+class SamplerEnsemble(Parts, Sampler):
+    """Draws members, then rows of each: a batch of `B` rows is `K` sub-batches of `B / K`.
+
+    As in TorchRL **whole sub-batches** come from one member, each member drawn on its own, with
+    replacement, so a batch may have several sub-batches of one member and none of another. And
+    without `p` every member has the same share, whether it has 10 rows or a million. For rows
+    mixed one by one, by steps, episodes or weights, see `offline_data.DatasetMixture`.
+
+    Each sub-batch is a draw of its sampler, of `B / K` rows, of its own (in TorchRL a member's
+    sub-batches are one draw that is cut up, so that `num_slices` gives longer slices the more
+    sub-batches a member has). If an epoch of a sampler without replacement ends within a
+    sub-batch, the next one begins in it.
+
+    Args:
+        samplers: One for each member, in order; one at least. An attribute.
+        p: Weights of the members, not negative, not all 0: divided by their sum. Or
+            `"sampleable"`: by what each could draw from at the time, rows or starts of slices, so
+            that a member that is still empty is left out. None: the same for all.
+        sample_from_all: One sub-batch of each member, in order; excludes `p`.
+        num_buffer_sampled: `K`; None: as many as there are members. With `sample_from_all` it has
+            no effect.
+        seed: Seed of a generator of its own, which members are drawn by; None: torch's global one.
+
+    Example:
+        >>> from offline_data.buffers.samplers import RandomSampler
+        >>> samplers = SamplerEnsemble(RandomSampler(), RandomSampler(), p=[1, 3])
+        >>> samplers.p, samplers.num_buffer_sampled, samplers[0]
+        (tensor([0.2500, 0.7500]), 2, RandomSampler(seed=None, valid_only=True))
+    """
+
+    def __init__(
+        self,
+        *samplers: Sampler,
+        p: Probabilities = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not samplers:
+            raise UsageError("A SamplerEnsemble has one sampler or more; none was given")
+        self.samplers: list[Sampler] = [as_sampler(sampler) for sampler in samplers]
+        self._parts = self.samplers
+        self.sample_from_all = sample_from_all
+        if num_buffer_sampled is not None:
+            positive(num_buffer_sampled, "num_buffer_sampled")
+        self._count = num_buffer_sampled
+        self.p = p
+        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+
+    @property
+    def p(self) -> Any:
+        """Weights that sum to 1, `"sampleable"`, or None; can be set at any time."""
+        return self._p
+
+    @p.setter
+    def p(self, p: Any) -> None:
+        if p is not None and self.sample_from_all:
+            raise UsageError(
+                "p cannot be combined with sample_from_all, which samples every member"
+            )
+        self._p = probabilities(p, len(self.samplers))
+
+    @property
+    def num_buffer_sampled(self) -> int:
+        """Number of sub-batches in a batch."""
+        if self._count is None or self.sample_from_all:
+            return len(self.samplers)
+        return self._count
+
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Draw the rows of a batch.
+
+        Args:
+            storage: A `StorageEnsemble` with as many members.
+            batch_size: `B`, a multiple of `K`.
+
+        Returns:
+            A TensorDict `[K]`, with `buffer_ids` int64 `[K]` and `index` int64 `[K, B / K]`; and
+            by the number of the sub-batch the leaves that its sampler returned, if any.
+
+        Raises:
+            UsageError: A batch that cannot be cut into `K`; a sampler that gives too few rows.
+        """
+        if not isinstance(storage, StorageEnsemble) or len(storage) != len(self):
+            raise UsageError(
+                f"A SamplerEnsemble of {len(self)} samplers draws from a StorageEnsemble of as "
+                f"many storages; found {storage!r}"
+            )
+        count = self.num_buffer_sampled
+        if batch_size % count:
+            raise UsageError(
+                f"A batch of {batch_size} cannot be cut into {count} sub-batches of the same size",
+                hint=f"{max(batch_size // count, 1) * count} can; offline_data.DatasetMixture "
+                "takes any size",
+            )
+        size = batch_size // count
+        members = self._draw_members(storage.storages, size)
+        draws = [self._draw(number, storage.storages[number], size) for number in members.tolist()]
+        index = torch.stack([rows for rows, _ in draws])
+        rows: TensorDict = assemble(_ROWS, [members, index], members.shape, _CPU)
+        return rows, {number: leaves for number, (_, leaves) in enumerate(draws) if leaves}
+
+    def complete(self, batch: TensorDict, leaves: dict[Any, Any]) -> None:  # noqa: ARG002
+        """Raise `UsageError`: what the samplers return belongs to sub-batches, not to the batch."""
+        raise UsageError(
+            "A SamplerEnsemble draws for a ReplayBufferEnsemble, not for another buffer",
+            hint="ReplayBufferEnsemble(storages=…, samplers=…)",
+        )
+
+    def set_rng(self, generator: torch.Generator) -> None:
+        """Take randomness from `generator` from now on, for members and for their rows."""
+        self._generator = generator
+        for sampler in self.samplers:
+            sampler.set_rng(generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each sampler, by its number, and of a generator of its own."""
+        own = {} if self._generator is None else {"generator": self._generator.get_state()}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state that `state_dict` returned."""
+        super().load_state_dict(state)
+        if self._generator is not None and "generator" in state:
+            self._generator.set_state(state["generator"])
+
+    def _some(self, numbers: list[int]) -> SamplerEnsemble:
+        """Have as many sub-batches as members, unless `K` was given; keep `p` and the generator."""
+        part = SamplerEnsemble(
+            *(self.samplers[number] for number in numbers),
+            p=self._p[numbers] if isinstance(self._p, torch.Tensor) else self._p,
+            sample_from_all=self.sample_from_all,
+            num_buffer_sampled=self._count,
+        )
+        part._generator = self._generator
+        return part
+
+    def __repr__(self) -> str:
+        p = self._p.tolist() if isinstance(self._p, torch.Tensor) else self._p
+        return (
+            f"SamplerEnsemble({', '.join(map(repr, self.samplers))}, p={p!r}, "
+            f"sample_from_all={self.sample_from_all}, num_buffer_sampled={self.num_buffer_sampled})"
+        )
+
+    def _draw_members(self, storages: Sequence[Any], size: int) -> Tensor:
+        if self.sample_from_all:
+            return torch.arange(len(self.samplers))
+        count, generator, p = self.num_buffer_sampled, self._generator, self._p
+        if p is None:
+            return torch.randint(len(self.samplers), (count,), generator=generator)
+        if isinstance(p, str):
+            pairs = zip(self.samplers, storages, strict=True)
+            counts = [sampler.sampleable(storage, size) for sampler, storage in pairs]
+            if not any(counts):
+                raise UsageError(
+                    f"No member of the ensemble can draw a sub-batch of {size} rows now"
+                )
+            p = torch.tensor(counts, dtype=torch.float64)
+        return torch.multinomial(p, count, replacement=True, generator=generator)
+
+    def _draw(self, number: int, storage: Any, size: int) -> tuple[Tensor, dict[Any, Tensor]]:
+        """Draw `size` rows of a member: one draw, and the rest from the next epoch if one ends."""
+        sampler = self.samplers[number]
+        try:
+            draws = [sampler.sample(storage, size)]
+            found = len(draws[0][0])
+            while found != size:
+                _check_rest(sampler, found, size)
+                draws.append(sampler.sample(storage, size - found))
+                found += len(draws[-1][0])
+        except UsageError as error:
+            raise UsageError(f"Member {number}: {error.message}", hint=error.hint) from error
+        if len(draws) == 1:
+            return draws[0]
+        leaves = {key: torch.cat([some[key] for _, some in draws]) for key in draws[0][1]}
+        return torch.cat([rows for rows, _ in draws]), leaves
+
+
+def _check_rest(sampler: Sampler, found: int, size: int) -> None:
+    """Raise `UsageError` unless the rows missing from a sub-batch can be of the next epoch."""
+    if not 0 < found < size or not sampler.ran_out:
+        raise UsageError(
+            f"{sampler!r} gave {found} rows of the {size} of a sub-batch, and sub-batches are of "
+            "the same size",
+            hint="slices of short episodes are filled up by pad_output=True",
+        )
+    if getattr(sampler, "num_slices", None) is not None:
+        raise UsageError(
+            f"{sampler!r} came to the end of an epoch after {found} rows of the {size} of a "
+            "sub-batch, and would cut the rest into shorter slices",
+            hint="give it slice_len=… and not num_slices=…, or drop_last=True",
+        )
+
+
+class WriterEnsemble(Parts, Writer):
+    """The writers of the members of a `ReplayBufferEnsemble`, each for its own member.
+
+    Args:
+        writers: One for each member, in order; one at least. An attribute.
+
+    Example:
+        >>> from offline_data.buffers.writers import RoundRobinWriter
+        >>> writers = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter())
+        >>> len(writers), writers[0], len(writers[:1])
+        (2, RoundRobinWriter(write_count=0), 1)
+    """
+
+    add: Any = read_only("add")
+    extend: Any = read_only("extend")
+
+    def __init__(self, *writers: Writer) -> None:
+        if not writers or not all(isinstance(writer, Writer) for writer in writers):
+            raise UsageError(f"A WriterEnsemble has one writer or more; found {writers}")
+        self.writers: list[Writer] = list(writers)
+        self._parts = self.writers
+
+    @property
+    def write_count(self) -> int:  # type: ignore[override]
+        """How many rows were written by all of them."""
+        return sum(writer.write_count for writer in self.writers)
+
+    def register_storage(self, storage: StorageEnsemble) -> None:  # type: ignore[override]
+        """Let each writer write to the storage of its member from now on."""
+        if len(storage) != len(self.writers):
+            raise UsageError(f"There are {len(self.writers)} writers for {len(storage)} storages")
+        for writer, member in zip(self.writers, storage.storages, strict=True):
+            writer.register_storage(member)  # type: ignore[arg-type]
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Let all of them begin again at row 0; see `Writer`."""
+        for writer in self.writers:
+            writer.empty(empty_write_count)

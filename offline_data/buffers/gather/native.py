@@ -1,0 +1,173 @@
+"""The leaves of a batch by the compiled gather, where it was built: all of them in one call."""
+
+from __future__ import annotations
+
+import struct
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import dlpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from offline_data.buffers.gather.plan import Gather, GatherPlan
+
+_ROWS, _ZEROS, _EITHER = -1, -2, -3
+_MAX_DIMS = 8
+_INT, _UINT, _FLOAT, _COMPLEX, _BOOL = 0, 1, 2, 5, 6
+
+_SIGNED_IN_DLPACK = {torch.uint16, torch.uint32, torch.uint64}
+"""Older torch lacks them in DLPack: they are passed as signed, then viewed."""
+
+# The public function looks for a protocol first; a capsule is what the private one takes.
+_from_capsule = getattr(torch._C, "_from_dlpack", dlpack.from_dlpack)
+# Torch 2.10 and later has DLPack's functions for C, which make tensors without capsules.
+_exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def extension(name: str) -> Any:
+    """Import a compiled module of `offline_data.buffers`; None where it was not built."""
+    try:
+        return import_module(f"offline_data.buffers.{name}")
+    except ImportError:  # no C compiler where this was installed: Python does what it would do
+        return None
+
+
+compiled = extension("gather._gather")
+"""The extension module, or None."""
+
+
+class NativeGather:
+    """Gathers into CPU memory, one allocation per leaf.
+
+    Leaves are not views of one block: torch takes longer to make a view than a tensor over memory
+    that it is given, and each view would keep, pickle and share the whole block.
+
+    Args:
+        plan: Plan of the gather.
+        maps: The file of each of the plan's gathers, as words `[rows, words]`.
+    """
+
+    def __init__(self, plan: GatherPlan, maps: Sequence[Tensor]) -> None:
+        leaves = {0: _leaf(_ROWS, 0, 0, torch.int64, ())}
+        sources, self._views = [], []
+        episode_source, episode_offset = -1, 0
+        for number, (gather, words) in enumerate(zip(plan.gathers, maps, strict=True)):
+            sources.append(_source(gather, words))
+            if gather.episode is not None:
+                episode_source, episode_offset = number, gather.episode * words.itemsize
+            for place in gather.places:
+                leaves[place.slot] = _leaf(number, place.offset, 0, place.dtype, place.shape)
+                if place.dtype in _SIGNED_IN_DLPACK:
+                    self._views.append((place.slot, place.dtype))
+        for slot in plan.flags:
+            leaves[slot] = _leaf(_ZEROS, 0, 0, torch.bool, (1,))
+        if plan.done is not None:
+            done, terminated, truncated = plan.done
+            leaves[done] = _leaf(_EITHER, terminated, truncated, torch.bool, (1,))
+        table = b"".join(leaves[slot] for slot in range(plan.count))
+        self._finished = _exchange is not None and not self._views
+        self._gather = compiled.gather
+        self._plan = compiled.plan(
+            b"".join(sources), table, episode_source, episode_offset, list(maps), _exchange
+        )
+
+    def __call__(self, rows: Tensor) -> list[Tensor]:
+        """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`."""
+        if rows.dtype is not torch.int64 or not rows.is_contiguous():
+            rows = rows.to(dtype=torch.int64).contiguous()
+        threads = torch.get_num_threads()
+        made = self._gather(self._plan, rows.data_ptr(), rows.numel(), threads)
+        return made if self._finished else _leaves(made, self._views)
+
+
+def gather_groups(gathers: Sequence[NativeGather], rows: Tensor) -> list[Tensor] | None:
+    """Gather rows int64 `[K, n]` of `K` datasets into leaves `[K, n, …]`, by slot.
+
+    None where the datasets have other leaves; raises `IndexError` for a row that is not there.
+    """
+    rows = rows.to(dtype=torch.int64).contiguous()
+    return _together(gathers, compiled.gather_groups, rows.data_ptr(), rows.shape[1])
+
+
+def gather_mixed(
+    gathers: Sequence[NativeGather], source: Tensor, rows: Tensor
+) -> list[Tensor] | None:
+    """Gather rows of several datasets in any order into the same leaves `[B, …]`, by slot.
+
+    Args:
+        gathers: Of the datasets.
+        source: Number of the dataset of each row, int64 `[B]`, contiguous.
+        rows: Its row there, int64 `[B]`, contiguous; `IndexError` where there is none.
+
+    Returns:
+        None where the datasets' leaves do not lie at the same places.
+    """
+    return _together(
+        gathers, compiled.gather_mixed, source.data_ptr(), rows.data_ptr(), rows.shape[0]
+    )
+
+
+def _together(
+    gathers: Sequence[NativeGather], gather: Callable[..., Any], *where: int
+) -> list[Tensor] | None:
+    views = gathers[0]._views
+    if any(one._views != views for one in gathers):
+        return None
+    made = gather([one._plan for one in gathers], *where, torch.get_num_threads())
+    return None if made is None else _leaves(made, views)
+
+
+def fits(plan: GatherPlan) -> bool:
+    """Return True if the compiled gather is available and supports the plan's shapes."""
+    places = [place for gather in plan.gathers for place in gather.places]
+    return compiled is not None and all(len(place.shape) <= _MAX_DIMS for place in places)
+
+
+def _leaves(made: list[Any], views: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+    """Return the tensors of what the extension made: tensors, or capsules of an older DLPack."""
+    if made and not isinstance(made[0], torch.Tensor):
+        made = [_from_capsule(capsule) for capsule in made]
+    for slot, dtype in views:
+        made[slot] = made[slot].view(dtype)
+    return made
+
+
+def _source(gather: Gather, words: Tensor) -> bytes:
+    """Pack a `Source` of `_gather.c`; the row after an action is a map that begins a row later."""
+    later = int(gather.at == "next")
+    return struct.pack(
+        "=5q",
+        words.data_ptr() + later * gather.stride,
+        gather.rows - later,
+        gather.stride,
+        gather.width * words.itemsize,
+        int(gather.at != "step"),
+    )
+
+
+def _leaf(source: int, offset: int, other: int, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """Pack a `Leaf` of `_gather.c`."""
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    padded = [*shape, *[0] * (_MAX_DIMS - len(shape))]
+    return struct.pack(
+        f"={7 + _MAX_DIMS}q",
+        *(source, offset, other, size, _code(dtype), dtype.itemsize * 8, len(shape)),
+        *padded,
+    )
+
+
+def _code(dtype: torch.dtype) -> int:
+    if dtype == torch.bool:
+        return _BOOL
+    if dtype.is_complex:
+        return _COMPLEX
+    if dtype.is_floating_point:
+        return _FLOAT
+    return _UINT if dtype == torch.uint8 else _INT

@@ -1,1 +1,0 @@
-"""Mixtures: batches whose rows come from several buffers, in stated proportions."""

@@ -1,0 +1,241 @@
+"""The file of a saved view: its place, and reading and writing it without executing anything.
+
+```
+<root>/<source>/<dataset>/<revision>/                    the dataset directory
+<root>/<source>/<dataset>/.views/<revision>/NAME.npz     its saved views
+```
+
+A file is a numpy `.npz`: `about`, the bytes of a JSON text (`SavedView`'s fields but the arrays,
+and `format_version`), and int64 arrays: `episodes` where the view is of whole episodes; or `first`
+and `lengths` of pieces of rows that follow each other; or `rows`. Numbers are the dataset's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views import Pieces, RowList, of_runs, smallest, whole_of
+from offline_data.errors import (
+    AccessError,
+    IntegrityError,
+    NewerFormatError,
+    NotFoundError,
+    UsageError,
+)
+from offline_data.files import disk_errors, write_durably
+from offline_data.store.layout import EPISODES
+from offline_data.strict_json import parse_json
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+    from offline_data.buffers.views import RowMap
+    from offline_data.store.manifest import Manifest
+    from offline_data.store.reader import DatasetReader
+
+VIEW_VERSION = 1
+"""Version of the format of views that this package writes, and the newest it reads."""
+
+VIEWS = ".views"
+SUFFIX = ".npz"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
+_DAMAGED = (
+    *(struct.error, zipfile.BadZipFile, zlib.error, EOFError, ValueError, LookupError, TypeError),
+    *(AttributeError, ArithmeticError, MemoryError, RuntimeError, SyntaxError),
+)
+"""Errors of numpy, zipfile and json for a file that `save_view` did not write."""
+_KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
+
+
+@dataclass(frozen=True)
+class SavedView:
+    """Contents of a view file."""
+
+    dataset: str
+    """The dataset's id with its revision."""
+    path: str
+    """The dataset directory at the time."""
+    identity: str
+    """See `identity_of`."""
+    arrays: Mapping[str, Tensor]
+    """`episodes`; or `first` and `lengths`; or `rows`: int64."""
+
+
+def identity_of(manifest: Manifest) -> str:
+    """Digest what makes a dataset the same, rows and episodes, in whichever layout it is.
+
+    SHA-256 of its id with the revision, its counts, and the digests of its table of episodes,
+    which has their starts, lengths and returns.
+    """
+    files = {
+        name: entry["sha256"]
+        for name, entry in manifest.digests.items()
+        if name.startswith(f"{EPISODES}/")
+    }
+    told = [manifest.id, dict(manifest.counts), files]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
+    """Return the file of a view by its name, or the path itself; raises `UsageError`."""
+    if isinstance(name, str) and _NAME.match(name) and not name.endswith(SUFFIX):
+        return dataset.parent / VIEWS / dataset.name / f"{name}{SUFFIX}"
+    path = Path(name).expanduser().absolute()
+    if path.suffix != SUFFIX:
+        raise UsageError(
+            f"{name!r} is not a valid name for a view: expected letters, digits and . _ + -, or the path of "
+            f"a file that ends in {SUFFIX}"
+        )
+    return path
+
+
+def dataset_beside(path: Path) -> Path | None:
+    """Return the dataset directory of a view that lies in its place; None where it does not."""
+    if path.parent.parent.name != VIEWS:
+        return None
+    return path.parent.parent.parent / path.parent.name
+
+
+def save_view(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> Path:
+    """Write the file of a view, whole or not at all; see `DatasetView.save`."""
+    path = place_of(reader.path, name)
+    whole, rows = whole_of(storage)
+    runs, pieces = whole.runs(), rows.cut(whole.runs())
+    run = runs.of(pieces.first)
+    in_full = (runs.starts[run] == pieces.first) & (runs.lengths[run] == pieces.lengths)
+    if isinstance(whole, TrajectoryStorage):  # its rows are the episodes
+        arrays = {"episodes": rows.at(torch.arange(rows.count))}
+    elif bool(in_full.all()):
+        arrays = {"episodes": run}
+    elif isinstance(rows, RowList):
+        arrays = {"rows": rows.rows}
+    else:
+        arrays = {"first": rows.first, "lengths": rows.lengths}
+    about = {
+        "format_version": VIEW_VERSION,
+        "dataset": reader.manifest.id,
+        "path": str(reader.path),
+        "identity": identity_of(reader.manifest),
+    }
+    text = json.dumps(about, ensure_ascii=False).encode()
+    memory = io.BytesIO()
+    content: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+    np.savez(memory, about=np.frombuffer(text, np.uint8), **content)
+    with disk_errors(path.parent):
+        write_durably(path, memory.getvalue())
+    return path
+
+
+def read_view(path: Path) -> SavedView:
+    """Read a file that `save_view` wrote; nothing in it is executed.
+
+    Raises:
+        NotFoundError: It is not there.
+        AccessError: It may not be read.
+        NewerFormatError: It was written by a newer version of this package.
+        IntegrityError: It is not a view, or is damaged.
+    """
+    try:
+        if path.exists() and not path.is_file():  # to open a FIFO would wait for ever
+            raise ValueError("it is not a file")
+        with path.open("rb") as file:
+            with zipfile.ZipFile(file) as entries:  # a small file must not become a large array
+                if any(one.compress_type != zipfile.ZIP_STORED for one in entries.infolist()):
+                    raise ValueError("its arrays are compressed, which those of a view are not")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as content:
+                arrays = {name: content[name] for name in content.files}
+        about = parse_json(arrays.pop("about").tobytes(), str(path))
+        if about["format_version"] > VIEW_VERSION:
+            raise NewerFormatError(
+                f"{path} is a view of format {about['format_version']}; this version of "
+                f"offline-data reads up to {VIEW_VERSION}"
+            )
+        dataset, place, identity = (about[name] for name in ("dataset", "path", "identity"))
+        if not all(isinstance(text, str) for text in (dataset, place, identity)):
+            raise ValueError("it does not name its dataset")
+        return SavedView(dataset, place, identity, _checked(arrays))
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no view {path}") from None
+    except OSError as error:
+        raise AccessError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _DAMAGED as error:
+        raise IntegrityError(f"{path} is not a view, or is damaged: {error}") from error
+
+
+def _checked(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    if set(arrays) not in _KINDS:
+        raise ValueError(f"it has the arrays {sorted(arrays)}")
+    if any(array.dtype != np.int64 or array.ndim != 1 for array in arrays.values()):
+        raise ValueError("row numbers are int64, one after the other")
+    sizes = {array.shape for array in arrays.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"its arrays differ in length: {sizes}")
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> RowMap:
+    """Return the rows of a view that was saved of this dataset, by name or path.
+
+    Raises:
+        NotFoundError, AccessError, NewerFormatError, IntegrityError: It cannot be read, or is of
+            another dataset.
+        UsageError: It is of rows, and those of the storage are whole episodes.
+    """
+    path, manifest = place_of(reader.path, name), reader.manifest
+    if not path.exists():
+        folder = reader.path.parent / VIEWS / reader.path.name
+        names = ", ".join(sorted(one.stem for one in folder.glob(f"*{SUFFIX}"))) or "none"
+        raise NotFoundError(
+            f"There is no view {path}", hint=f"views saved of {manifest.id}: {names}"
+        )
+    saved = read_view(path)
+    if saved.identity != identity_of(manifest):
+        same_name = " with other rows or episodes than then" * (saved.dataset == manifest.id)
+        raise IntegrityError(
+            f"The view {path} is of {saved.dataset}, and {reader.path} is {manifest.id}{same_name}: "
+            "its row numbers would mean other rows",
+            hint=f"make it again: ds.filter(…).save({str(path)!r})",
+        )
+    arrays, whole = saved.arrays, whole_of(storage)[0]
+    runs = whole.runs()
+    everything = Pieces(runs.starts, runs.lengths)
+    if "episodes" in arrays:
+        _check_range(arrays["episodes"], 0, len(runs.starts), path)
+        return of_runs(everything, runs, arrays["episodes"])
+    if isinstance(whole, TrajectoryStorage):
+        raise UsageError(
+            f"The view {path} is of transitions, and with split_trajs=True rows are whole episodes",
+            hint="leave split_trajs out",
+        )
+    if "rows" in arrays:
+        _check_range(arrays["rows"], 0, everything.count, path)
+        return smallest(RowList(arrays["rows"]), runs)
+    first, lengths = arrays["first"], arrays["lengths"]
+    _check_range(first, 0, everything.count, path)
+    run = runs.of(first)
+    _check_range(lengths, 1, runs.starts[run] + runs.lengths[run] - first + 1, path)
+    return smallest(Pieces(first, lengths), runs)
+
+
+def _check_range(numbers: Tensor, low: int, high: Tensor | int, path: Path) -> None:
+    if bool(((numbers < low) | (numbers >= torch.as_tensor(high))).any()):
+        raise IntegrityError(f"{path} is damaged: it has numbers that the dataset does not have")

@@ -1,0 +1,16 @@
+"""Storages: datasets, which never change, and storages that grow while they are sampled."""
+
+from offline_data.buffers.storage.base import GrowingStorage, Storage
+from offline_data.buffers.storage.dataset import DatasetStorage
+from offline_data.buffers.storage.lists import ListStorage
+from offline_data.buffers.storage.tensors import LazyMemmapStorage, LazyTensorStorage, TensorStorage
+
+__all__ = [
+    "DatasetStorage",
+    "GrowingStorage",
+    "LazyMemmapStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "Storage",
+    "TensorStorage",
+]

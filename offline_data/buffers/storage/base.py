@@ -1,0 +1,312 @@
+"""The contract of a storage, and of one that grows: rows are written, sampled and overwritten."""
+
+from __future__ import annotations
+
+import operator
+import os
+from abc import ABC, abstractmethod
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from offline_data.buffers.checkpoint import load_tree, save_tree
+from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.samplers.base import Boundaries, RowSet, Runs, Sampleable
+from offline_data.buffers.storage.trajectory_index import Marks, TrajectoryIndex
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.episodes import Key
+
+_NOBODY = -1
+"""Stands for the process that writes, in a copy that looks at the memory of another storage."""
+
+_THERE = (
+    "send rows to that process, by a torch.multiprocessing.Queue for one, and write them there; or "
+    "make the buffer in the process that writes"
+)
+
+
+class Storage(Sampleable, Protocol):
+    """Interface of a storage for a buffer: a length, the rows a sampler may draw, and batches."""
+
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows with some of the leaves, and `index`; raises `UsageError`."""
+
+    def gather(self, rows: Tensor) -> TensorDict:
+        """Return a batch, in memory of its own.
+
+        Args:
+            rows: Int64 `[B]` in `[0, len)`; given away: it may become the leaf `index`.
+        """
+
+
+class GrowingStorage(ABC):
+    """Rows `[0, len)` of at most `max_size`; a `Storage` as datasets are, so that it can be sampled.
+
+    Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
+    the buffer that a storage is in sees to that. One process writes, the one that made the storage:
+    how many rows there are, and which is the next, is not shared. Others read, forked or spawned
+    (the workers of a `DataLoader` too), and may set values of rows in memory that they share. A
+    copy by pickle or `copy.deepcopy` with memory of its own is a storage of its own.
+
+    Args:
+        max_size: How many rows there can be.
+
+    Raises:
+        UsageError: Fewer than one.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        if max_size < 1:
+            raise UsageError(f"max_size is {max_size}; expected at least 1")
+        self.max_size = max_size
+        self._process: int | None = os.getpid()
+        self._count = 0
+        self._index = TrajectoryIndex()
+        self._all = RowSet(0, np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of rows that have been written."""
+        return self._count
+
+    @abstractmethod
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows`, int64 `[B]`, in memory of its own; see `Storage.gather`."""
+
+    @abstractmethod
+    def get(self, index: Index) -> Any:
+        """Return rows by index (see `rows_of`), a single one for an int."""
+
+    @abstractmethod
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
+
+    @abstractmethod
+    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
+        """Put `data` where `index` says, all of it or nothing, and return its marks."""
+
+    @abstractmethod
+    def _content(self) -> Any:
+        """Return all rows, without copying, as a tree that `save_tree` takes."""
+
+    @abstractmethod
+    def _restore(self, content: Any, count: int) -> None:
+        """Put back what `_content` returned of `count` rows, copying it."""
+
+    @property
+    @abstractmethod
+    def _of_trajectories(self) -> bool:
+        """Whether rows have a time dimension of their own."""
+
+    @abstractmethod
+    def _leaf(self, key: Key) -> Tensor | None:
+        """Return a leaf of all rows, `[len, …]`, None where they do not have it."""
+
+    @property
+    def _shares(self) -> bool:
+        """Whether rows lie in memory that other processes see."""
+        return False
+
+    def set(self, index: Index, data: Any, *, linked: bool = True) -> None:
+        """Write rows.
+
+        Args:
+            index: An int, with one row as `data`; or anything else that `rows_of` takes, no row
+                twice, with as many rows. New rows begin where the storage ends.
+            data: Rows to write; they are copied.
+            linked: Whether the rows follow each other in time, and the first one what was written
+                before. False: each is a run of its own.
+
+        Raises:
+            IndexError: A row beyond `max_size`, or one that would leave a gap.
+            UsageError: Data that do not fit what is here; another process than the one that made
+                the storage.
+        """
+        if self._process != os.getpid():
+            raise UsageError(
+                "Rows are written through the storage that has them, in the process that made it: "
+                "those that another process or a copy writes would be lost, or written over",
+                hint=_THERE,
+            )
+        rows = self._to_write(index)
+        end = rows.stop if isinstance(rows, slice) else int(rows.max()) + 1 if len(rows) else 0
+        if end:
+            marks = self._write(rows, data, single=_is_int(index))
+            self._index.wrote(rows, marks, linked=linked)
+            self._count = max(self._count, end)
+
+    def _to_write(self, index: Index) -> slice | Tensor:
+        """Return the rows of an index: a slice of at least one where they follow each other."""
+        if _is_int(index):
+            row = operator.index(index)  # type: ignore[arg-type]
+            index = slice(row, row + 1)
+        if isinstance(index, slice) and index.step in {None, 1}:
+            start, stop, _ = index.indices(self.max_size)
+            if (index.stop or 0) > self.max_size or (index.start or 0) < 0:
+                raise IndexError(
+                    f"Rows {index.start} to {index.stop} asked for, of {self.max_size}"
+                )
+            new, end = max(stop - max(start, self._count), 0), stop
+            rows: slice | Tensor = slice(start, stop) if start < stop else torch.zeros(0).long()
+        else:
+            rows = rows_of(index, self.max_size).reshape(-1)
+            new, end = int((rows >= self._count).sum()), int(rows.max()) + 1 if len(rows) else 0
+        if end - self._count > new:
+            raise IndexError(
+                f"Rows up to {end - 1} would leave a gap behind the {self._count} here"
+            )
+        return rows
+
+    def __getitem__(self, index: Index) -> Any:
+        """Return rows; see `get`."""
+        return self.get(index)
+
+    def __setitem__(self, index: Index, data: Any) -> None:
+        """Change the values of rows; they stay where they were in time."""
+        if self._process != os.getpid() and not self._shares:
+            raise UsageError(
+                "Values set here would not be seen by the process that has the storage", hint=_THERE
+            )
+        rows = rows_of(index, len(self)).reshape(-1)
+        if len(set(rows.tolist())) < len(rows):
+            raise UsageError("A row is set twice: it is undefined which of its values counts")
+        if len(rows):
+            self._index.changed(rows, self._write(rows, data, single=_is_int(index)))
+
+    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - rows bring their `next`
+        """Return all rows: each has its next observation. See `Sampleable`.
+
+        Raises:
+            UsageError: Nothing has been written yet.
+        """
+        if not self._count:
+            raise UsageError(
+                "There is nothing to sample: the storage is empty",
+                hint="buffer.extend(…) or buffer.add(…) writes rows",
+            )
+        if self._all.count != self._count:
+            self._all = RowSet(self._count, np.zeros(0, np.int64))
+        return self._all
+
+    def runs(self) -> Runs:
+        """Return the trajectories, or what is left of them; see `Sampleable`.
+
+        A run is a piece of a trajectory whose rows were written one after the other: it ends where
+        the trajectory does (`("next", "done")`, or terminated or truncated; or where the number in
+        `("collector", "traj_ids")`, `traj_ids` or `episode` changes), where rows of a batch did not
+        follow each other where they were taken from (`dataset_index`, or `index`, does not go up by
+        one: rows that were drawn at random), where newer rows meet older ones in a ring, and at the
+        end of the ring: what goes on in row 0 is a run of its own. The newest trajectory is a run
+        although it has not ended. Rows that have no leaf of trajectories are each a run of their
+        own.
+
+        The object is the same until the next write. Values changed in the tensors that a storage
+        was made of, and not through it, are not seen.
+        """
+        return self._index.runs(self._count, self._leaf)
+
+    def runs_by(self, boundaries: Boundaries) -> Runs:
+        """Return the trajectories that other leaves separate than those of `runs`.
+
+        Rows that were not written one after the other, or are on both sides of the end of the
+        ring, are apart here too. Rows that are whole trajectories are each a run of their own.
+
+        Raises:
+            UsageError: The rows do not have the leaves.
+        """
+        if self._of_trajectories:
+            return self.runs()
+        return self._index.runs(self._count, self._leaf, boundaries)
+
+    def empty(self) -> None:
+        """Forget all rows; the memory stays reserved."""
+        self._count = 0
+        self._index.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tell a process that is being spawned from a copy; see the class."""
+        return {**vars(self), "_process": None if get_spawning_popen() is None else _NOBODY}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._process is None:
+            self._process = _NOBODY if self._shares else os.getpid()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all rows and how they follow each other, without copying the rows."""
+        return {
+            "count": self._count,
+            "content": self._content(),
+            "links": self._index.state_dict(self._count),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, copying it.
+
+        Raises:
+            UsageError: It has more rows than fit, or other leaves than those here.
+        """
+        count = state["count"]
+        if count > self.max_size:
+            raise UsageError(f"The state has {count} rows, and {self.max_size} fit in this storage")
+        self._restore(state["content"], count)
+        self._index.load_state_dict(state["links"], count)
+        self._count = count
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict()` to a folder; see `save_tree` for what is raised."""
+        save_tree(self.state_dict(), Path(path))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Read what `dumps` wrote; see `load_tree` and `load_state_dict` for what is raised."""
+        self.load_state_dict(load_tree(Path(path)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"
+
+
+class SelectedLeaves:
+    """The rows of a storage as they are at each moment, with some of its leaves.
+
+    `take` is called with rows and keys, and returns a batch.
+    """
+
+    def __init__(
+        self,
+        storage: GrowingStorage,
+        keys: Sequence[Key],
+        take: Callable[[Tensor, tuple[Key, ...]], Any],
+    ) -> None:
+        self._keys = tuple(keys)
+        self._storage, self._take = storage, take
+        self.runs, self.runs_by, self.rows = storage.runs, storage.runs_by, storage.rows
+
+    def __len__(self) -> int:
+        """Return the number of rows that have been written."""
+        return len(self._storage)
+
+    def only(self, keys: Iterable[KeyLike]) -> SelectedLeaves:
+        """Return the same rows with fewer leaves; see `Storage`."""
+        return SelectedLeaves(self._storage, select_keys(self._keys, keys), self._take)
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows`; see `Storage`."""
+        return self._take(rows, self._keys)
+
+
+def _is_int(index: Any) -> bool:
+    try:
+        operator.index(index)
+    except TypeError:
+        return False
+    return not isinstance(index, (torch.Tensor, np.ndarray)) or index.ndim == 0

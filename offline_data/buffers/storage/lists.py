@@ -1,0 +1,160 @@
+"""A storage of any objects, in a list."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch.utils import _pytree as pytree
+
+from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
+from offline_data.buffers.storage.tensors import check_index, count_of
+from offline_data.buffers.storage.trajectory_index import Marks, marks_of
+from offline_data.buffers.unsupported import refuse
+from offline_data.episodes.fields import join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from offline_data.episodes import Key
+
+
+class ListStorage(GrowingStorage):
+    """Rows that are any objects, each kept as it is; slow beside tensors.
+
+    A batch stacks its rows: TensorDicts to a TensorDict with `index` (a lazy stack where shapes
+    differ), tensors to a tensor, tuples, lists and dicts of tensors leaf by leaf, numbers to a
+    tensor. Rows of other kinds need the buffer's `collate_fn`, which gets the list of rows.
+
+    Args:
+        max_size: How many rows there can be; None: as many as memory holds.
+        device: Device that tensors are moved to when written; None: not moved.
+        **torchrl: `compilable` of TorchRL's signature, with its default.
+
+    Raises:
+        UsageError: Invalid argument.
+
+    Example:
+        >>> storage = ListStorage()
+        >>> storage.set([0, 1], ["a", "b"])
+        >>> storage.get([1, 0])
+        ['b', 'a']
+    """
+
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+        **torchrl: Any,
+    ) -> None:
+        refuse(type(self).__name__, torchrl, "compilable")
+        super().__init__(sys.maxsize if max_size is None else max_size)
+        self.device = None if device is None else torch.device(device)
+        self._items: list[Any] = []
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the rows stacked; raises `UsageError` where they cannot be."""
+        items = [self._items[row] for row in rows.tolist()]
+        if all(isinstance(item, TensorDictBase) for item in items):
+            batch = LazyStackedTensorDict.maybe_dense_stack(items)
+            spread = rows.reshape(-1, *[1] * (batch.batch_dims - 1)).to(batch.device)
+            return batch.set("index", spread.expand(batch.batch_size).clone())
+        try:
+            return pytree.tree_map(
+                lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]), *items
+            )
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"Rows of {type(items[0]).__name__} cannot be stacked: {error}",
+                hint="collate_fn=… of the buffer gets the list of rows and makes a batch of it",
+            ) from error
+
+    def get(self, index: Index) -> Any:
+        """Return one row for an int, otherwise a list of rows."""
+        rows = rows_of(index, len(self))
+        if rows.ndim == 0:
+            return self._items[int(rows)]
+        return [self._items[row] for row in rows.reshape(-1).tolist()]
+
+    def only(self, keys: Iterable[KeyLike]) -> Storage:
+        """Return the same rows, as they will be, with some of the leaves; see `Storage`.
+
+        Keys that a row does not have are left out.
+        """
+        return SelectedLeaves(self, [as_key(key) for key in keys], self._take)
+
+    def empty(self) -> None:
+        """Forget all rows."""
+        super().empty()
+        self._items = []
+
+    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
+        rows = range(index.start, index.stop) if isinstance(index, slice) else index.tolist()
+        if not single:
+            count_of(data)
+        items = [self._stored(item) for item in ([data] if single else data)]
+        if items and isinstance(items[0], TensorDictBase):
+            check_index(items[0].get("index", None), items[0])
+        if len(items) != len(rows):
+            raise UsageError(f"There are {len(items)} objects for {len(rows)} rows")
+        self._items.extend([None] * (max(rows) + 1 - len(self._items)))
+        for row, item in zip(rows, items, strict=True):
+            self._items[row] = item
+        return _marks_of_items(items)
+
+    def _stored(self, item: Any) -> Any:
+        """Return an object as it is kept: a tensorclass as a TensorDict, tensors on the device."""
+        if hasattr(item, "to_tensordict") and not isinstance(item, TensorDictBase):
+            item = item.to_tensordict()
+        if self.device is None:
+            return item
+        if hasattr(item, "to"):
+            return item.to(self.device)
+        return pytree.tree_map(lambda x: x.to(self.device) if hasattr(x, "to") else x, item)
+
+    def _take(self, rows: Tensor, keys: tuple[Any, ...]) -> Any:
+        return self.gather(rows).select("index", *keys, strict=False)
+
+    @property
+    def _of_trajectories(self) -> bool:
+        return any(isinstance(item, TensorDictBase) and item.batch_dims for item in self._items)
+
+    def _leaf(self, key: Key) -> Tensor | None:
+        leaves = [
+            item.get(key, None) if isinstance(item, TensorDictBase) else None
+            for item in self._items
+        ]
+        found = [leaf.reshape(-1) for leaf in leaves if leaf is not None]
+        if found and len(found) < len(leaves):
+            row = next(row for row, leaf in enumerate(leaves) if leaf is None)
+            raise UsageError(f"Row {row} has no leaf {join_key(key)}, which other rows have")
+        return torch.stack(found) if found else None
+
+    def _content(self) -> Any:
+        return list(self._items)
+
+    def _restore(self, content: Any, count: int) -> None:
+        self._items = pytree.tree_map(
+            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, content[:count]
+        )
+
+
+def _marks_of_items(items: list[Any]) -> Marks:
+    marks = []
+    for item in items:
+        one_row = isinstance(item, TensorDictBase) and not item.batch_dims
+        marks.append(marks_of(item if one_row else {}, 1, item if one_row else None))
+    ends = torch.cat([mark.ends for mark in marks])
+    numbers = [-1 if mark.trajectory is None else int(mark.trajectory) for mark in marks]
+    numbered = any(mark.trajectory is not None for mark in marks)
+    origins = [mark.origin for mark in marks if mark.origin is not None]
+    origin = torch.cat(origins) if len(origins) == len(marks) else None
+    return Marks(ends, torch.tensor(numbers) if numbered else None, origin)

@@ -1,0 +1,236 @@
+"""Which rows of a storage that grows follow each other, from what was written where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from offline_data.buffers.samplers.base import Runs
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from offline_data.buffers.samplers.base import Boundaries
+
+TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
+"""Leaves that number trajectories, of which the first that exists counts: TorchRL's, and a
+dataset's."""
+
+
+class Marks(NamedTuple):
+    """What rows say of the trajectories that they are in."""
+
+    ends: Tensor
+    """Whether a trajectory ends with the row, bool `[B]`."""
+    trajectory: Tensor | None
+    """Number of the trajectory, int64 `[B]`, where the rows have one."""
+    origin: Tensor | None
+    """Row that each was, and in which buffer, int64 `[B, 2]`, where the rows are a batch."""
+
+
+def marks_of(leaves: Any, count: int, data: Any) -> Marks:
+    """Read the marks of `count` rows.
+
+    A trajectory ends where `("next", "done")` is set, or where that leaf is missing,
+    `("next", "terminated")` or `("next", "truncated")`; a flag of several elements is set where
+    one of them is. Rows that have neither flags nor a number of their trajectory are each one of
+    their own. Rows that were drawn at random follow each other no more than they did where they
+    were drawn: every batch of this package and of TorchRL says so by `dataset_index` or `index`,
+    and batches of mixtures by `source`.
+
+    Args:
+        leaves: Tensors `[count, …]`, by `get(key, None)`: a dict or a TensorDict; none for rows
+            that are whole trajectories.
+        count: Number of rows, at least one.
+        data: The rows as they were written.
+    """
+    done = leaves.get(DONE, None)
+    flags = (
+        [done] if done is not None else [leaves.get(key, None) for key in (TERMINATED, TRUNCATED)]
+    )
+    known = [_of_rows(flag, count) for flag in flags if flag is not None]
+    numbers = next(
+        (ids for key in TRAJECTORIES if (ids := leaves.get(key, None)) is not None), None
+    )
+    if not known:
+        ends = torch.full((count,), numbers is None)
+    else:
+        ends = known[0] if len(known) == 1 else known[0] | known[1]
+    if numbers is not None:
+        numbers = numbers.detach().reshape(count, -1)[:, 0].to("cpu", torch.int64)
+    return Marks(ends, numbers, _origin(data, count))
+
+
+def _origin(data: Any, count: int) -> Tensor | None:
+    """Return row and buffer that each row was taken from, int64 `[count, 2]`; None: not known."""
+    found: list[Tensor | None] = []
+    for name in ("dataset_index", "index", "source"):
+        leaf = data.get(name, None) if hasattr(data, "get") else None
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.numel() == count
+            and leaf.dtype in (torch.int64, torch.int32)
+        ):
+            found.append(leaf.detach().reshape(count).to("cpu", torch.int64))
+        else:
+            found.append(None)
+    index = found[0] if found[0] is not None else found[1]
+    if index is None:
+        return None
+    return torch.stack([index, torch.zeros_like(index) if found[2] is None else found[2]], 1)
+
+
+def _of_rows(flag: Tensor, count: int) -> Tensor:
+    """Reduce a flag to one bool a row, `[count]` on the CPU."""
+    flag = _elements(flag, count)
+    return (flag[:, 0] if flag.shape[1] == 1 else flag.any(1)).to("cpu", torch.bool)
+
+
+def _elements(leaf: Tensor, count: int) -> Tensor:
+    return leaf.detach().reshape(count, leaf.numel() // max(count, 1))
+
+
+class TrajectoryIndex:
+    """For every row, whether it continues the row before it.
+
+    ```
+    rows of a ring of 6     0   1   2 | 3   4   5       | cursor: 3 is the oldest row
+    written as number       7   8   9   4   5   6
+    continues               –   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5, and begins a run
+    ```
+
+    A row continues the one before it if it was written right after it, no trajectory ended there,
+    the trajectory's number is the same, and it did so where it was taken from: `index` goes up by
+    one. Every write costs `O(rows written)`; the runs are `O(rows)` once after a write.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._origin: Tensor | None = None
+        self._after = torch.zeros(0, dtype=torch.bool)
+        self._ends = torch.zeros(0, dtype=torch.bool)
+        self._trajectory = torch.zeros(0, dtype=torch.int64)
+        self._numbered = False
+        self._last = -1
+        self._runs: dict[Boundaries | None, Runs] = {}
+
+    def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
+        """Note rows that were written, in the order in which they were.
+
+        `rows` is a slice of at least one, or int64 `[B]`, no two alike; `linked` says whether they
+        follow each other, and the first what was written before.
+        """
+        if isinstance(rows, slice):
+            self._reserve(rows.stop + 1)
+            self._after[rows] = linked
+            self._after[rows.start] = linked and rows.start == self._last + 1
+            self._after[rows.stop] = False
+            self._last = rows.stop - 1 if linked else -1
+        else:
+            self._reserve(int(rows.max()) + 2)
+            last = -1 if bool((rows == self._last).any()) else self._last  # written over: gone
+            follows = rows == torch.cat([torch.tensor([last]), rows[:-1]]) + 1
+            self._after[rows + 1] = False
+            self._after[rows] = follows & linked
+            self._last = int(rows[-1]) if linked else -1
+        before, origin = self._origin, marks.origin
+        self._origin = None if origin is None else origin[-1]
+        if origin is not None:
+            first = torch.full((1, 2), -1) if before is None else before[None]
+            steps = origin - torch.cat([first, origin[:-1]])
+            self._after[rows] &= (steps == torch.tensor([1, 0])).all(1)
+        elif before is not None:
+            self._after[rows] &= torch.arange(len(marks.ends)) > 0
+        self.changed(rows, marks)
+
+    def changed(self, rows: slice | Tensor, marks: Marks) -> None:
+        """Note new values in rows that stay where they were in time."""
+        self._ends[rows] = marks.ends
+        if marks.trajectory is not None:
+            self._numbered = True
+            self._trajectory[rows] = marks.trajectory
+        elif self._numbered:
+            self._trajectory[rows] = -1
+        self._runs = {}
+
+    def runs(
+        self,
+        count: int,
+        leaf: Callable[[Key], Tensor | None],
+        boundaries: Boundaries | None = None,
+    ) -> Runs:
+        """Return the runs of rows `[0, count)`; the same object until the next write.
+
+        `boundaries` may name leaves that end runs instead of the marks: `leaf` returns one of all
+        rows, `[count, …]`, or None where they do not have it, which raises `UsageError`.
+        """
+        if boundaries in self._runs:
+            return self._runs[boundaries]
+        first = ~self._after[:count]
+        if boundaries is None:
+            first[1:] |= self._ends[: count - 1]
+            if self._numbered:
+                first[1:] |= self._trajectory[1:count] != self._trajectory[: count - 1]
+        else:
+            flags = [flag for key in boundaries.ends if (flag := leaf(key)) is not None]
+            if boundaries.ends and not flags:
+                raise _missing("ends of trajectories", *boundaries.ends)
+            for flag in flags:
+                first[1:] |= _of_rows(flag, count)[:-1]
+            if boundaries.trajectory is not None:
+                number = leaf(boundaries.trajectory)
+                if number is None:
+                    raise _missing("numbers of trajectories", boundaries.trajectory)
+                number = _elements(number, count)
+                first[1:] |= (number[1:] != number[:-1]).any(1).cpu()
+        first[:1] = True
+        starts = first.nonzero()[:, 0]
+        lengths = torch.diff(starts, append=torch.tensor([count]))
+        self._runs[boundaries] = Runs(starts, lengths)
+        return self._runs[boundaries]
+
+    def state_dict(self, count: int) -> dict[str, Any]:
+        """Return what is known of rows `[0, count)`."""
+        return {
+            "after": self._after[:count].clone(),
+            "ends": self._ends[:count].clone(),
+            "trajectory": self._trajectory[:count].clone() if self._numbered else None,
+            "last": self._last,
+            "place": self._origin,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], count: int) -> None:
+        """Take over what `state_dict` returned; raises `UsageError` if it is of other rows."""
+        if len(state["after"]) != count or len(state["ends"]) != count:
+            raise UsageError(f"The state tells of {len(state['after'])} rows; expected {count}")
+        self.clear()
+        self._reserve(count)
+        self._after[:count], self._ends[:count] = state["after"], state["ends"]
+        self._last, self._origin = state["last"], state.get("place")
+        if state["trajectory"] is not None:
+            self._numbered = True
+            self._trajectory[:count] = state["trajectory"]
+
+    def _reserve(self, count: int) -> None:
+        missing = count - len(self._after)
+        if missing > 0:
+            room = max(missing, len(self._after), 1024)  # doubling: O(1) a row in the long run
+            self._after = torch.cat([self._after, torch.zeros(room, dtype=torch.bool)])
+            self._ends = torch.cat([self._ends, torch.zeros(room, dtype=torch.bool)])
+            self._trajectory = torch.cat([self._trajectory, torch.full((room,), -1)])
+
+
+def _missing(what: str, *keys: Key) -> UsageError:
+    return UsageError(
+        f"The sampler looks for {what} in {' or '.join(map(join_key, keys))}, which the rows "
+        "do not have",
+        hint="traj_key, end_key and end_keys of the sampler name leaves of the storage",
+    )

@@ -1,0 +1,430 @@
+"""Rows of a dataset as a storage of their own: which they are, how they are chosen and gathered."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from offline_data.buffers.assemble import Node, assemble, tree_of
+from offline_data.buffers.gather.plan import INDEX
+from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.samplers.base import RowSet, Runs
+from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.trajectories import MASK, TRAJ_IDS, TrajectoryStorage
+from offline_data.episodes.fields import TERMINATED, TRUNCATED
+from offline_data.errors import UsageError
+from offline_data.store.layout import EPISODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.keys import KeyLike
+    from offline_data.buffers.storage import Storage
+    from offline_data.episodes import Key
+
+DATASET_INDEX: Key = ("dataset_index",)
+"""Leaf of a view's batches: what `index` is in the dataset."""
+DATASET_EPISODE: Key = ("dataset_episode",)
+"""Leaf of a view's batches: what `episode` is in the dataset."""
+
+_NUMBERS_PER_PIECE = 4
+"""Memory of a piece, in numbers; a row of a list takes one."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Pieces of a storage's rows, each inside one run, laid end to end.
+
+    ```
+    storage    0  1  2 | 3 | 4  5  6  7 | 8  9       three runs of it, of which the view has
+    view                     0  1  2  3   4  5       first = [4, 8], lengths = [4, 2]
+    ```
+
+    Example:
+        >>> view = Pieces(torch.tensor([4, 8]), torch.tensor([4, 2]))
+        >>> view.count, view.at(torch.tensor([0, 3, 5])).tolist()
+        (6, [4, 7, 9])
+    """
+
+    first: Tensor
+    """The storage's row that each piece begins with, int64 `[P]`, in the order of the view."""
+    lengths: Tensor
+    """Rows of each piece, int64 `[P]`, at least one."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave behind what can be computed again."""
+        return Pieces, (self.first, self.lengths)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """The view's row that each piece begins with, and the count of all, int64 `[P + 1]`."""
+        return torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths.cumsum(0)])
+
+    @cached_property
+    def count(self) -> int:
+        """Rows of the view."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def _shift(self) -> Tensor:
+        return self.first - self.starts[:-1]
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Turn rows of the view, int64 `[B]`, into the storage's; raises `IndexError`."""
+        # One start too many stands behind the last piece: what is outside has no shift.
+        piece = torch.searchsorted(self.starts, numbers, right=True) - 1
+        return numbers + self._shift.index_select(0, piece)
+
+    def left_out(self, rows: Tensor) -> Tensor:
+        """Return the view's rows, ascending, that are among `rows`, ascending, of the storage."""
+        low = torch.searchsorted(rows, self.first)
+        found = torch.searchsorted(rows, self.first + self.lengths) - low
+        return rows[_end_to_end(low, found)] - self._shift.repeat_interleave(found)
+
+    def final(self, runs: Runs) -> Tensor | None:
+        """Return `Runs.final` of the pieces: what follows a piece inside a run is known."""
+        if runs.final is None:
+            return None
+        run = runs.of(self.first)
+        inside = self.first + self.lengths < runs.starts[run] + runs.lengths[run]
+        return inside | runs.final[run]
+
+    def between(self, start: int, stop: int) -> Pieces:
+        """Return the view's rows `[start, stop)`."""
+        low = torch.clamp(self.starts[:-1], min=start)
+        lengths = torch.clamp(self.starts[1:], max=stop) - low
+        kept = lengths > 0
+        return Pieces((low + self._shift)[kept], lengths[kept])
+
+    def digest(self) -> str:
+        """Return what is equal for equal pieces."""
+        return _digest(self.first, self.lengths)
+
+    def cut(self, runs: Runs) -> Pieces:  # noqa: ARG002 - they are cut there already
+        """Return the pieces; see `RowList.cut`."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class RowList:
+    """Rows of a storage in any order."""
+
+    rows: Tensor
+    """The storage's row of each row of the view, int64 `[n]`."""
+
+    @property
+    def count(self) -> int:
+        """Rows of the view."""
+        return len(self.rows)
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Turn rows of the view, int64 `[B]`, into the storage's; raises `IndexError`."""
+        return self.rows.index_select(0, numbers)
+
+    def left_out(self, rows: Tensor) -> Tensor:
+        """Return the view's rows, ascending, that are among `rows` of the storage."""
+        return torch.isin(self.rows, rows).nonzero()[:, 0]
+
+    def between(self, start: int, stop: int) -> RowList:
+        """Return the view's rows `[start, stop)`."""
+        return RowList(self.rows[start:stop].clone())
+
+    def digest(self) -> str:
+        """Return what is equal for an equal list."""
+        return _digest(self.rows)
+
+    def cut(self, runs: Runs) -> Pieces:
+        """Return the same rows as pieces: cut where the next row does not follow, or a run ends."""
+        if not len(self.rows):
+            return Pieces(self.rows, self.rows)
+        begins = runs.starts[runs.of(self.rows)] == self.rows
+        begins[0] = True
+        begins[1:] |= self.rows[1:] != self.rows[:-1] + 1
+        at = begins.nonzero()[:, 0]
+        return Pieces(self.rows[at], torch.diff(at, append=torch.tensor([len(self.rows)])))
+
+
+RowMap: TypeAlias = Pieces | RowList
+"""Rows of a view in the form that takes less memory; see `smallest`."""
+
+
+def smallest(rows: RowMap, runs: Runs) -> RowMap:
+    """Return the same rows in the form that takes less memory, of the storage's `runs`."""
+    pieces = rows.cut(runs)
+    if len(pieces.first) * _NUMBERS_PER_PIECE <= pieces.count:
+        return pieces
+    return rows if isinstance(rows, RowList) else RowList(_end_to_end(rows.first, rows.lengths))
+
+
+def of_runs(rows: RowMap, runs: Runs, wanted: Tensor) -> RowMap:
+    """Return the rows that are in the runs `wanted`, int64 `[k]`, run by run in that order."""
+    pieces = rows.cut(runs)
+    run, order = runs.of(pieces.first).sort(stable=True)
+    low = torch.searchsorted(run, wanted)
+    found = torch.searchsorted(run, wanted, right=True) - low
+    picked = order[_end_to_end(low, found)]
+    return smallest(Pieces(pieces.first[picked], pieces.lengths[picked]), runs)
+
+
+def _end_to_end(first: Tensor, lengths: Tensor) -> Tensor:
+    """Return `first[0]`, `first[0] + 1`, …, `first[1]`, …, int64 `[sum of lengths]`."""
+    before = lengths.cumsum(0) - lengths
+    return torch.arange(int(lengths.sum())) + (first - before).repeat_interleave(lengths)
+
+
+def _digest(*numbers: Tensor) -> str:
+    found = hashlib.sha256()
+    for array in numbers:
+        found.update(array.contiguous().numpy().data)
+    return found.hexdigest()
+
+
+class SubsetStorage:
+    """Rows `0, 1, …` of it are the whole's rows `rows.at(0), rows.at(1), …`.
+
+    ```
+                         of the view        of the dataset
+    row of a transition  index              dataset_index
+    row of `episodes`    episode            dataset_episode, in batches that have `episode`
+    ```
+
+    If rows are whole episodes, `index` has those, and `dataset_index` their transitions. Runs are
+    pieces of the whole's. A pickled storage carries what the whole carries, and the rows.
+
+    Args:
+        whole: Storage of the dataset; its rows are transitions, or whole episodes.
+        rows: Which they are.
+    """
+
+    def __init__(self, whole: DatasetStorage | TrajectoryStorage, rows: RowMap) -> None:
+        self.whole = whole
+        self.row_map = rows
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Leave behind what can be computed again."""
+        return SubsetStorage, (self.whole, self.row_map)
+
+    def __len__(self) -> int:
+        """Return the number of rows, those without a known next observation included."""
+        return self.row_map.count
+
+    @property
+    def steps(self) -> DatasetStorage:
+        """The transitions of the whole dataset."""
+        return self.whole if isinstance(self.whole, DatasetStorage) else self.whole.steps
+
+    def rows(self, *, valid_only: bool) -> RowSet:
+        """Return the rows that a sampler may draw; see `Sampleable`.
+
+        Raises:
+            UsageError: The view has no rows at all.
+        """
+        of_whole = self.whole.rows(valid_only=valid_only)  # raises if the dataset was deleted
+        if not len(self):
+            raise UsageError("The view is empty, so there is nothing to sample")
+        return self._valid if len(of_whole.left_out) else self._every
+
+    @cached_property
+    def _every(self) -> RowSet:
+        return RowSet(len(self), np.zeros(0, np.int64))
+
+    @cached_property
+    def _valid(self) -> RowSet:
+        left_out = torch.from_numpy(self.whole.rows(valid_only=True).left_out)
+        return RowSet(len(self), self.row_map.left_out(left_out).numpy())
+
+    def runs(self) -> Runs:
+        """Return which rows follow each other; see `Sampleable`."""
+        return self._runs
+
+    @cached_property
+    def _runs(self) -> Runs:
+        of_whole = self.whole.runs()
+        steps = isinstance(self.whole, DatasetStorage)
+        pieces = self.transitions if steps else self.row_map.cut(of_whole)
+        return Runs(pieces.starts[:-1], pieces.lengths, pieces.final(of_whole))
+
+    def only(self, keys: Iterable[KeyLike]) -> SubsetStorage:
+        """Return the same rows with some of the leaves; see `Storage`."""
+        other = SubsetStorage(self.whole.only(keys), self.row_map)
+        other._runs = self._runs
+        other.transitions = self.transitions
+        other._episode_rows = self._episode_rows
+        return other
+
+    @property
+    def cold(self) -> bool:
+        """Whether batches come from a disk now; see `DatasetStorage.cold`."""
+        return bool(getattr(self.whole, "cold", False))
+
+    def expect(self, rows: Tensor) -> None:
+        """Take note that rows are gathered soon, where the storage is `cold`."""
+        self.whole.expect(self.row_map.at(rows))  # type: ignore[union-attr]
+
+    @cached_property
+    def transitions(self) -> Pieces:
+        """The view's transitions as pieces of the dataset's episodes, in the order of its rows."""
+        if isinstance(self.whole, DatasetStorage):
+            return self.row_map.cut(self.whole.runs())
+        runs = self.steps.runs()
+        episodes = self.row_map.at(torch.arange(len(self)))
+        return Pieces(runs.starts[episodes], runs.lengths[episodes])
+
+    @cached_property
+    def episodes(self) -> Tensor:
+        """Number in the dataset of each episode that the view has rows of, once, in the order in
+        which they come, int64 `[E]`."""  # noqa: D205, D209 - one sentence
+        numbers = self.steps.runs().of(self.transitions.first).numpy()
+        _, first = np.unique(numbers, return_index=True)
+        return torch.from_numpy(numbers[np.sort(first)])
+
+    @cached_property
+    def _episode_rows(self) -> Tensor:
+        """The place in `episodes` of each episode of the dataset, -1 where it is in none."""
+        rows = torch.full((self.steps.reader.episode_count,), -1)
+        rows[self.episodes] = torch.arange(len(self.episodes))
+        return rows.to(self.steps.device)
+
+    def episode_rows(self, episodes: Tensor) -> Tensor:
+        """Turn numbers of episodes of the dataset, any integers, into rows of the view's table."""
+        return self._episode_rows.take(episodes.long())
+
+    def gather(self, rows: Tensor) -> TensorDict:
+        """Return the batch of `rows`; see `Storage`; raises `IndexError`."""
+        if isinstance(self.whole, DatasetStorage):
+            return assemble(self._tree, self.leaves(rows), rows.shape, self.whole.device)
+        batch = self.whole.gather(self.row_map.at(rows))
+        mask = batch.get(MASK)
+        own = rows.to(mask.device)[:, None].expand(mask.shape)
+        batch.set(INDEX, own.contiguous())
+        batch.set(TRAJ_IDS, torch.where(mask, own, 0))
+        episode: Any = batch.get(EPISODE, None)
+        if episode is not None:
+            batch.set(DATASET_EPISODE, episode)
+            batch.set(EPISODE, torch.where(mask, self.episode_rows(episode), 0))
+        return batch
+
+    def leaves(self, rows: Tensor) -> list[Tensor]:
+        """Return the leaves of the batch of `rows`, by slot; see `DatasetStorage.leaves`."""
+        slots = self.steps.slots
+        leaves = self.steps.leaves(self.row_map.at(rows))
+        of_dataset = leaves[slots[INDEX]]
+        leaves[slots[INDEX]] = rows.to(of_dataset.device)
+        leaves.append(of_dataset)
+        if EPISODE in slots:
+            leaves.append(leaves[slots[EPISODE]])
+            leaves[slots[EPISODE]] = self.episode_rows(leaves[-1])
+        return leaves
+
+    @cached_property
+    def slots(self) -> Mapping[Key, int]:
+        """Number in `leaves` of each leaf of a batch, where rows are transitions."""
+        slots, count = self.steps.slots, self.steps.leaf_count
+        own = {DATASET_INDEX: count}
+        if EPISODE in slots:
+            own[DATASET_EPISODE] = count + 1
+        return {**slots, **own}
+
+    @cached_property
+    def _tree(self) -> Node:
+        return tree_of(self.slots)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Counts of the view's rows, as the manifest has them for a dataset."""
+        reader, pieces, runs = self.steps.reader, self.transitions, self.steps.runs()
+        left_out = pieces.left_out(torch.from_numpy(reader.invalid_rows))
+        final = pieces.final(runs)
+        return {
+            "transitions": pieces.count,
+            "episodes": len(self.episodes),
+            "valid_transitions": pieces.count - len(left_out),
+            "terminated": self._flags(TERMINATED),
+            "truncated": self._flags(TRUNCATED),
+            "without_final_observation": 0 if final is None else int((~final).sum()),
+        }
+
+    def _flags(self, key: Key) -> int:
+        """Count the transitions that have a flag set."""
+        reader, pieces, runs = self.steps.reader, self.transitions, self.steps.runs()
+        at_ends = np.array(reader.episodes[key[1:]], dtype=bool)
+        if int(at_ends.sum()) != reader.manifest.counts.get(key[1]):  # some are inside episodes
+            return int(reader.step(key)[pieces.at(torch.arange(pieces.count)).numpy()].sum())
+        run = runs.of(pieces.first)
+        whole = pieces.first + pieces.lengths == runs.starts[run] + runs.lengths[run]
+        return int((whole & torch.from_numpy(at_ends)[run]).sum())
+
+
+def whole_of(storage: Storage) -> tuple[DatasetStorage | TrajectoryStorage, RowMap]:
+    """Return the storage that has all rows of a dataset, and which of them `storage` has."""
+    if isinstance(storage, SubsetStorage):
+        return storage.whole, storage.row_map
+    if not isinstance(storage, DatasetStorage | TrajectoryStorage):
+        raise TypeError(f"{type(storage).__name__} is not of a dataset")
+    runs = storage.runs()
+    return storage, Pieces(runs.starts, runs.lengths)
+
+
+def rows_of_episodes(storage: Storage, numbers: Index) -> RowMap:
+    """Return the rows of the episodes at these rows of the table of episodes, in that order."""
+    whole, rows = whole_of(storage)
+    runs = whole.runs()
+    known = storage.episodes if isinstance(storage, SubsetStorage) else None
+    wanted = rows_of(numbers, len(runs.starts) if known is None else len(known)).reshape(-1)
+    return of_runs(rows, runs, wanted if known is None else known[wanted])
+
+
+def rows_at(storage: Storage, index: Index) -> RowMap:
+    """Return the rows at these rows of a storage, in that order."""
+    whole, rows = whole_of(storage)
+    if isinstance(index, slice):
+        run = range(rows.count)[index]
+        if run.step == 1 and run.start <= run.stop:
+            return smallest(rows.between(run.start, run.stop), whole.runs())
+    numbers = rows_of(index, rows.count).reshape(-1)
+    return smallest(RowList(rows.at(numbers)), whole.runs())
+
+
+def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[str, Tensor]:
+    """Deal `count` episodes out by shares: a function of the arguments, the same on every machine.
+
+    Returns:
+        Episode numbers of each share, ascending, int64, none in two shares. Shares that sum to 1
+        have all of them, each its part rounded to whole episodes.
+
+    Raises:
+        UsageError: Invalid shares or seed, or a share without an episode.
+
+    Example:
+        >>> {name: len(part) for name, part in split_episodes(7, {"a": 0.5, "b": 0.5}, 0).items()}
+        {'a': 4, 'b': 3}
+    """
+    if seed < 0:
+        raise UsageError(f"A seed must not be negative; found {seed}")
+    above = all(0 < share <= 1 for share in shares.values())
+    if not shares or not above or sum(shares.values()) > 1 + _ROUNDING:
+        told = ", ".join(f"{name}={share}" for name, share in shares.items())
+        raise UsageError(
+            f"Shares of a split are above 0 and sum to 1 or less; found {told or 'none'}",
+            hint="ds.split(train=0.9, val=0.1, seed=0)",
+        )
+    order = torch.from_numpy(EpochOrder(count, seed, 0).between(0, count))
+    parts, total, begin = {}, 0.0, 0
+    for name, share in shares.items():
+        total += share
+        end = min(math.floor(total * count + 0.5 + _ROUNDING), count)
+        if end == begin:
+            raise UsageError(f"{name}={share} of {count} episodes is no episode")
+        parts[name], begin = order[begin:end].sort().values, end
+    return parts

@@ -1,0 +1,264 @@
+"""Writers, which decide where the new rows of a buffer go."""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.reduce import check_reduction, reduced
+from offline_data.buffers.storage.tensors import count_of, stacked
+from offline_data.buffers.unsupported import refuse
+from offline_data.episodes.fields import REWARD, join_key
+from offline_data.errors import ImmutableError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from offline_data.buffers.storage.base import GrowingStorage
+
+
+class Writer(ABC):
+    """Puts rows into a storage; one instance belongs to one buffer.
+
+    `write_count` counts rows since the buffer was made or emptied, those overwritten included.
+    """
+
+    def __init__(self) -> None:
+        self.write_count = 0
+        self._storage: GrowingStorage | None = None
+
+    def register_storage(self, storage: GrowingStorage) -> None:
+        """Write to this storage from now on."""
+        self._storage = storage
+
+    @abstractmethod
+    def add(self, data: Any) -> int | None:
+        """Write one row; returns where, or None if it is not kept."""
+
+    @abstractmethod
+    def extend(self, data: Any) -> Tensor:
+        """Write rows, in their order; returns where, int64 `[B]`, -1 for those that are not kept."""
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Begin again at row 0; the buffer empties the storage."""
+        if empty_write_count:
+            self.write_count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to resume from."""
+        return {"write_count": self.write_count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`; the storage must be as it was."""
+        self.write_count = state["write_count"]
+
+    @property
+    def storage(self) -> GrowingStorage:
+        """Storage of the rows; raises `UsageError` if the writer is in no buffer."""
+        if self._storage is None:
+            raise UsageError(
+                f"This {type(self).__name__} has no storage",
+                hint="ReplayBuffer(storage=…, writer=writer), or writer.register_storage(storage)",
+            )
+        return self._storage
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(write_count={self.write_count})"
+
+
+class RoundRobinWriter(Writer):
+    """Writes rows one after the other, from `cursor` on, and after the last one at row 0 again.
+
+    A write that fails leaves the cursor where it was. Of more rows than the storage has, the last
+    ones are kept (TorchRL writes some rows several times there, in no order that is promised).
+
+    Args:
+        **torchrl: `compilable` and `track_generations` of TorchRL's signature, with their defaults.
+    """
+
+    def __init__(self, **torchrl: Any) -> None:
+        refuse(type(self).__name__, torchrl, "compilable track_generations")
+        super().__init__()
+        self.cursor = 0
+
+    def add(self, data: Any) -> int:
+        """Write one row; returns where."""
+        row = self.cursor
+        self.storage.set(row, data)
+        self._advance(1)
+        return row
+
+    def extend(self, data: Any) -> Tensor:
+        """Write rows; returns where, int64 `[B]`: an index twice where `B` is more than all rows."""
+        count, size = count_of(data), self.storage.max_size
+        rows = (torch.arange(count) + self.cursor) % size
+        room = min(count, size - self.cursor)
+        if count > size:
+            self.storage.set(rows[-size:], data[count - size :])
+        else:
+            whole = room == count
+            self.storage.set(slice(self.cursor, self.cursor + room), data if whole else data[:room])
+            if not whole:
+                self.storage.set(slice(0, count - room), data[room:])
+        self._advance(count)
+        return rows
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Begin again at row 0; see `Writer`."""
+        super().empty(empty_write_count)
+        self.cursor = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return cursor and count."""
+        return {**super().state_dict(), "cursor": self.cursor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`; see `Writer`."""
+        super().load_state_dict(state)
+        self.cursor = state["cursor"]
+
+    def _advance(self, count: int) -> None:
+        self.cursor = (self.cursor + count) % self.storage.max_size
+        self.write_count += count
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    """The same: batches of every storage here have a leaf `index` with the row.
+
+    TorchRL's sets that leaf in what it is given to write, which is left alone here.
+    """
+
+
+class TensorDictMaxValueWriter(Writer):
+    """Keeps the `max_size` rows with the highest rank.
+
+    While there is room, every row is kept. Then a row replaces the one with the lowest rank, the
+    first of them where several have it, if its own is higher. Rows that are kept do not follow
+    each other: to a sampler of slices each is a run of its own, so let rows be whole trajectories
+    (`[B, T]`) where they should.
+
+    A write costs `O(B)` and `O(log max_size)` for each row that is kept.
+
+    Args:
+        rank_key: Leaf that ranks rows; None: `("next", "reward")`.
+        reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"` of the leaf's values in a row,
+            where there are several.
+        **torchrl: `compilable` of TorchRL's signature, with its default.
+
+    Raises:
+        UsageError: Invalid argument.
+    """
+
+    def __init__(
+        self, rank_key: KeyLike | None = None, reduction: str = "sum", **torchrl: Any
+    ) -> None:
+        refuse(type(self).__name__, torchrl, "compilable")
+        super().__init__()
+        self.rank_key = REWARD if rank_key is None else as_key(rank_key)
+        self.reduction = check_reduction(reduction)
+        self._heap: list[tuple[float, int]] = []
+
+    def add(self, data: Any) -> int | None:
+        """Write one row if it is among the best; returns where, or None."""
+        row = int(self.extend(data.unsqueeze(0) if hasattr(data, "unsqueeze") else [data])[0])
+        return None if row < 0 else row
+
+    def extend(self, data: Any) -> Tensor:
+        """Write the rows that are among the best; returns where, int64 `[B]`, -1 for the others.
+
+        Raises:
+            UsageError: Data without the leaf that ranks them, or ranks that are no numbers (NaN).
+        """
+        if isinstance(data, list):
+            data = stacked(data)
+        rows = torch.full((count_of(data),), -1)
+        ranks = self._ranks(data)
+        heap = list(self._heap)
+        # The lowest rank kept only rises: a row that does not beat it at first never will, so a
+        # loop over the others is all it takes.
+        count = min(self.storage.max_size - len(heap), len(ranks))
+        kept = {len(heap) + number: number for number in range(count)}
+        heap.extend(zip(ranks[:count].tolist(), kept, strict=True))
+        heapq.heapify(heap)
+        better = (ranks[count:] > heap[0][0]).nonzero()[:, 0] + count if heap else ranks[:0].long()
+        for number, rank in zip(better.tolist(), ranks[better].tolist(), strict=True):
+            if rank > heap[0][0]:
+                row = heap[0][1]
+                heapq.heapreplace(heap, (rank, row))
+                kept[row] = number
+                count += 1
+        if kept:
+            where, which = torch.tensor(list(kept.items())).T
+            self.storage.set(where, data[which.to(data.device or "cpu")], linked=False)
+            rows[which] = where
+        self._heap = heap
+        self.write_count += count
+        return rows
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all ranks; see `Writer`."""
+        super().empty(empty_write_count)
+        self._heap = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rank of every row, and the count."""
+        ranks = torch.tensor([rank for rank, _ in self._heap], dtype=torch.float64)
+        rows = torch.tensor([row for _, row in self._heap], dtype=torch.int64)
+        return {**super().state_dict(), "ranks": ranks, "rows": rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`; see `Writer`."""
+        super().load_state_dict(state)
+        self._heap = list(zip(state["ranks"].tolist(), state["rows"].tolist(), strict=True))
+
+    def _ranks(self, data: Any) -> Tensor:
+        leaf = data.get(self.rank_key, None) if hasattr(data, "batch_dims") else None
+        if leaf is None:
+            raise UsageError(
+                f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",
+                hint="TensorDictMaxValueWriter(rank_key=…) ranks them by another leaf",
+            )
+        ranks = reduced(leaf.detach(), self.reduction).to("cpu", torch.float64)
+        if bool(ranks.isnan().any()):
+            raise UsageError(f"{join_key(self.rank_key)} is NaN in some rows: they have no rank")
+        return ranks
+
+
+class ImmutableDatasetWriter(Writer):
+    """Refuses every change of a dataset.
+
+    Example:
+        >>> try:
+        ...     ImmutableDatasetWriter().add(1)
+        ... except ImmutableError as error:
+        ...     print(error.message)
+        A dataset is immutable: add would change it
+    """
+
+    def add(self, data: Any) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
+        """Raise `ImmutableError`."""
+        raise immutable("add")
+
+    def extend(self, data: Any) -> NoReturn:  # noqa: ARG002
+        """Raise `ImmutableError`."""
+        raise immutable("extend")
+
+    def empty(self, empty_write_count: bool = True) -> NoReturn:  # noqa: ARG002
+        """Raise `ImmutableError`."""
+        raise immutable("empty")
+
+    def __repr__(self) -> str:
+        return "ImmutableDatasetWriter()"
+
+
+def immutable(what: str) -> ImmutableError:
+    """Return the error for an attempt to change a dataset by `what`."""
+    return ImmutableError(
+        f"A dataset is immutable: {what} would change it",
+        hint="change batches on the way out with transform=…, or copy rows into memory that is "
+        "yours: buffer[:1000].clone()",
+    )

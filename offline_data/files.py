@@ -1,0 +1,281 @@
+"""Files of this machine: free space, errors, durable writes, locks, first bytes, checked names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offline_data.errors import (
+    AccessError,
+    FormatError,
+    IntegrityError,
+    NoSpaceError,
+    NotFoundError,
+    OfflineDataError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_HTML = (b"<!doctype", b"<html", b"<?xml")
+_LONGEST_NAME, _LONGEST_PATH = 255, 1024
+"""Bytes that every file system takes; a path has to stand below a root of some length."""
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes a user may write on the disk that `folder` is, or will be, on."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def require_bytes(folder: Path, needed: int, what: str) -> None:
+    """Raise `NoSpaceError` unless `needed` bytes are free where `folder` is, or will be."""
+    free = free_bytes(folder)
+    if needed > free:
+        raise NoSpaceError(
+            f"{what} needs {human_bytes(needed)} in {folder}, which has {human_bytes(free)} free",
+            hint="free some space (`offline-data cache prune`) or use another --root",
+        )
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes for people, in powers of 1024.
+
+    Example:
+        >>> human_bytes(0), human_bytes(3_670_016)
+        ('0 B', '3.5 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block into `NoSpaceError` or `AccessError` naming the folder."""
+    try:
+        yield
+    except OfflineDataError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"The disk of {folder} became full; partly written files were removed",
+                hint="free some space (`offline-data cache prune`) or use another --root",
+            ) from error
+        raise AccessError(
+            f"{error.filename or folder} cannot be used: {error.strerror or error}",
+            hint="choose a folder that you can write to: --root DIR or OFFLINE_DATA_HOME",
+        ) from error
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Give `path` this content, whole or not at all, also if the machine stops meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were given or taken in `folder` survive a crash."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def boot_id() -> str | None:
+    """Return the id of the running system, another one after each boot; None without one (macOS)."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def file_lock(
+    path: Path, waiting: Callable[[], None], pause: Callable[[float], object] = time.sleep
+) -> Iterator[None]:
+    """Hold the lock at `path`, which the operating system releases when its holder dies.
+
+    Args:
+        path: A file of its own, never deleted, so that no two processes hold it.
+        waiting: Called once if another process or thread holds it; may raise to give up.
+        pause: Waits so many seconds before the next try; may raise to give up.
+
+    Raises:
+        OSError: The lock cannot be made or opened.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock, told = FileLock(path, thread_local=False), False
+    while not lock.is_locked:
+        try:
+            lock.acquire(blocking=False)  # a timeout never ends on a clock that runs backwards
+        except Timeout:
+            if not told:
+                waiting()
+            told = True
+            pause(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class _HeldError(Exception):
+    pass
+
+
+def unless_locked(path: Path, act: Callable[[], object]) -> bool:
+    """Call `act` while holding a lock; return False without a call if another process holds it.
+
+    Raises `OSError`.
+    """
+
+    def give_up() -> None:
+        raise _HeldError
+
+    try:
+        with file_lock(path, give_up):
+            act()
+    except _HeldError:
+        return False
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if some process holds the lock at `path`; raises `OSError`."""
+    return path.exists() and not unless_locked(path, lambda: None)
+
+
+def describe_head(head: bytes) -> str:
+    """Say in words what a file that begins like this probably is.
+
+    Example:
+        >>> describe_head(b"<!DOCTYPE html><title>Not found")
+        'it is a web page, probably an error message of a server'
+    """
+    if not head:
+        return "it is empty"
+    if head.lstrip().lower().startswith(_HTML):
+        return "it is a web page, probably an error message of a server"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer: the data themselves were not downloaded"
+    return f"it begins with {head[:8]!r}"
+
+
+def read_head(path: Path) -> bytes:
+    """Return the first 512 bytes of a file, or all where it has fewer; see `read_plain`."""
+    return read_plain(path, 512)
+
+
+def read_plain(path: Path, count: int) -> bytes:
+    """Return the first `count` bytes of a plain file; never waits for a FIFO, reads no device.
+
+    Raises `NotFoundError`, `AccessError`, `FormatError`.
+    """
+    try:
+        # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise FormatError(f"{path} is not a plain file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(min(count, found.st_size))  # which takes so much memory at once
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"There is no file {path}") from None
+    except OSError as error:
+        if error.errno in {errno.ENXIO, errno.ELOOP}:  # a socket, a link to itself
+            raise FormatError(f"{path} is not a plain file") from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise NotFoundError(f"There is no file {path}: its name is too long") from None
+        raise AccessError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def check_magic(path: Path, magic: bytes, what: str) -> None:
+    """Raise unless `path` begins with `magic`; says so where it is a web page or an LFS pointer."""
+    head = read_head(path)
+    if not head.startswith(magic):
+        raise FormatError(f"{path} is not {what}: {describe_head(head)}", hint="fetch it again")
+
+
+def is_unicode(text: str) -> bool:
+    r"""Return False for lone surrogates, which JSON and arguments can have and no URL or name should.
+
+    Example:
+        >>> is_unicode("caf\u00e9"), is_unicode("\ud800")
+        (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_relative(path: str, what: str = "A raw file") -> str:
+    """Return `path` if it stays inside the folder it is joined to.
+
+    Args:
+        path: Posix path as a listing, a catalogue or an archive gives it.
+        what: What has the name, for the message.
+
+    Raises:
+        IntegrityError: It is absolute, has empty, `.` or `..` parts, characters that some system
+            reads as something else than part of a name, or more bytes than a file's name can have.
+
+    Example:
+        >>> check_relative("door/main_data.hdf5")
+        'door/main_data.hdf5'
+    """
+    parts = path.split("/")
+    if (
+        any(part in {"", ".", ".."} for part in parts)
+        or any(c in path for c in "\\\0\n")
+        or len(path.encode(errors="replace")) > _LONGEST_PATH
+        or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts)
+        or not is_unicode(path)
+    ):
+        raise IntegrityError(
+            f"{what} is named {path[:200]!r}: expected a relative path without empty or `..` parts",
+            hint="the source's list is damaged or hostile; nothing was written",
+        )
+    return path
+
+
+def is_file(path: Path) -> bool:
+    """Return True for a plain file, or a link to one; unlike pathlib's, never raises `OSError`.
+
+    That one raises where a name is too long or a folder above may not be entered.
+    """
+    return os.path.isfile(path)  # noqa: PTH113 -- see above
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a folder, or a link to one; see `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112 -- see `is_file`

@@ -1,0 +1,182 @@
+"""Raw files are converted in a child process.
+
+A raw file may come from a stranger, and is parsed by libraries in C: a damaged or hostile one may
+end the process that parses it, or fill its memory. The child also writes the dataset, so that no
+rows are sent from one process to another; only publishing it is left to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from typing_extensions import Self
+
+from offline_data.ingest.build import DatasetBuild
+from offline_data.ingest.parsing import ParsedDataset, blaming, died
+from offline_data.processes import Child, ChildDiedError
+from offline_data.processes.protocol import pack_importable
+from offline_data.sources.registry import get_source, source_accepting
+from offline_data.store.publish import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from offline_data.ingest.build import BuildJob
+    from offline_data.ingest.options import Options
+    from offline_data.progress import Progress
+    from offline_data.sources.base import RawDataset, Release
+
+MEMORY_SHARE = 0.75
+"""Part of this machine's memory that parsing may fill, where the platform allows to say so."""
+
+
+class Conversion:
+    """The callable that the child process serves: finds out what a file is, and converts it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._build: DatasetBuild | None = None
+
+    def __call__(self, request: tuple[Any, ...]) -> Any:
+        """Call the method named first with the rest."""
+        name, *arguments = request
+        return getattr(self, name)(*arguments)
+
+    def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
+        """Find the source whose format it has, and the release that it is."""
+        _limit_memory()
+        with blaming(self.path):
+            source = get_source(adapter) if adapter else source_accepting(self.path)
+            return source.name, source.release_of(self.path, name)
+
+    def begin(
+        self,
+        opened: Callable[[Path], RawDataset],
+        job: BuildJob,
+        options: Options,
+        workers: int,
+        folder: Path,
+    ) -> tuple[int, tuple[str, ...]]:
+        """Open it; returns the number of episodes to come, and warnings."""
+        _limit_memory()
+        raw = ParsedDataset(self.path, opened)
+        self._build = DatasetBuild(raw, job, options, workers, folder)
+        return self._build.episodes, self._build.warnings
+
+    def step(self) -> int:
+        """Convert the next part; returns its number of episodes, 0 when all is written."""
+        return cast("DatasetBuild", self._build).step()
+
+
+class ConversionProcess:
+    """A child process that converts one raw file or folder into a dataset directory.
+
+    Starts on entering a `with` block, and ends with it. Within `writing` it is used like the
+    `DatasetBuild` that it is the process of.
+
+    Args:
+        path: Raw file or folder.
+    """
+
+    episodes = 0
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._child = Child(pack_importable(Conversion(path)), quiet=True)
+
+    def __enter__(self) -> Self:
+        self._child.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._child.close()
+
+    def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
+        """Find out what the file is.
+
+        Args:
+            adapter: Name of the source whose format it has; None: the only one that takes it.
+            name: Name of the release.
+
+        Raises:
+            NotFoundError: No source takes it, or several do.
+            FormatError: It is not what the source takes.
+        """
+        self._child.send(("describe", adapter, name))
+        described: tuple[str, Release] = self._receive()
+        return described
+
+    @contextmanager
+    def writing(
+        self,
+        opened: Callable[[Path], RawDataset],
+        job: BuildJob,
+        options: Options,
+        workers: int,
+        folder: Path,
+    ) -> Iterator[Self]:
+        """Open it, to be written in the block; at its end the process has ended, too.
+
+        Args:
+            opened: Opens the path; importable, like `partial(open_release, adapter, release)`.
+            job: What is built.
+            options: Episodes, strictness, audit.
+            workers: Processes that may read.
+            folder: The new dataset directory.
+
+        Raises:
+            FormatError: It is not of the source's format, or has no such episodes.
+        """
+        try:
+            self._child.send(("begin", opened, job, options, workers, folder))
+            self.episodes, self.warnings = self._receive()
+            self._child.send(("step",))
+            yield self
+        finally:
+            self._child.close()
+
+    def step(self) -> int:
+        """See `DatasetBuild`."""
+        self._child.send(("step",))  # to be computed while the answer to the last one is looked at
+        return cast("int", self._receive())
+
+    def _receive(self) -> Any:
+        try:
+            return self._child.receive()
+        except ChildDiedError:
+            raise died(self.path, self._child.ending) from None
+
+
+def finish_and_publish(
+    build: DatasetBuild | ConversionProcess, job: BuildJob, progress: Progress, folder: Path
+) -> None:
+    """Take all steps of a build, and move the directory to its place."""
+    for warning in build.warnings:
+        progress.note(warning)
+    with progress.task(f"convert {job.id.name}", build.episodes, "episodes") as task:
+        while done := build.step():
+            task.advance(done)
+    for kept in publish(folder, job.destination):
+        progress.note(f"{kept} is not the dataset's, and was kept")
+
+
+def open_release(adapter: str, release: Release, path: Path) -> RawDataset:
+    """Open the raw files of a release, with the source called `adapter`."""
+    return get_source(adapter).open(release, path)
+
+
+def _limit_memory() -> None:
+    """Make allocations of this process fail before the machine's memory is full."""
+    try:
+        import resource
+
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limits = [int(MEMORY_SHARE * pages), *(one for one in (soft, hard) if one >= 0)]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    except (ImportError, AttributeError, OSError, ValueError):
+        return  # a platform without such limits

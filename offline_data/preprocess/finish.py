@@ -1,0 +1,344 @@
+"""From finished tasks to a dataset: what the manifest says, files laid end to end, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import IntegrityError, StepError
+from offline_data.files import disk_errors
+from offline_data.ingest.build import package_version
+from offline_data.preprocess.piece import OWN_COLUMNS, episode_words
+from offline_data.preprocess.plan import digest_of_rows
+from offline_data.preprocess.steps.base import Selection
+from offline_data.preprocess.task import file_offsets
+from offline_data.store.encoded import joined_offsets
+from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS, OFFSETS
+from offline_data.store.manifest import Manifest
+from offline_data.store.reader import decode
+from offline_data.store.tables import Column, Vocabularies
+from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink, finalize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from offline_data.episodes import Key
+    from offline_data.ids import DatasetId
+    from offline_data.preprocess.job import RunOptions
+    from offline_data.preprocess.piece import EpisodeSelection
+    from offline_data.preprocess.plan import Plan
+    from offline_data.preprocess.recipe import Recipe
+    from offline_data.preprocess.workdir import Record, WorkDir
+    from offline_data.store.layout import AuditMode, LeafSpec, TableSpec
+    from offline_data.store.reader import DatasetReader
+
+_JOIN_CHUNK = 8 << 20
+"""Bytes that are read, hashed and written at once where files of tasks are laid end to end."""
+
+_HASH_CHUNK = 1 << 20
+"""Bytes that are read and hashed at once: small enough for a processor's cache."""
+
+_REWARD_SCALES = ("ref_min_score", "ref_max_score", "reward_threshold")
+"""What a source says of good rewards, which other rewards make wrong."""
+
+
+def header_of(
+    target: DatasetId, plan: Plan, reader: DatasetReader, fingerprint: str, options: RunOptions
+) -> Manifest:
+    """Return the manifest without tables, counts and digests.
+
+    What the source said stays; a space goes whose leaves have another type or shape now.
+    """
+    parent = reader.manifest
+    changed = [name for name in parent.spaces if _space_changed(name, plan, reader)]
+    notes = [*parent.notes, *plan.recipe.notes()]
+    if changed:
+        notes.append(f"Spaces of {' and '.join(changed)} are left out: these leaves have changed")
+    said = {**parent.about, **parent.environment}
+    tells = any(said.get(name) is not None for name in _REWARD_SCALES)
+    if tells and not all(isinstance(step, Selection) for step in plan.recipe.steps):
+        notes.append(f"Reference scores and reward thresholds are those of {parent.id}")
+    view = None if options.view is None else _view_json(options.view, reader)
+    if view is not None:
+        cut = (
+            f". {view['cut']} of its {view['episodes']} episodes are pieces, which are truncated "
+            "where they end before the parent's episode does"
+        )
+        rows = f"{view['transitions']} of {reader.transitions} transitions"
+        notes.append(f"Made of a view of {parent.id}: {rows}{cut if view['cut'] else ''}")
+    chosen = plan.chosen
+    if options.num_frames is not None and chosen.ends_early(reader)[-1]:
+        last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])
+        steps = f"{stop} of {int(reader.lengths[last])} steps"
+        notes.append(f"Episode {last} of {parent.id} is cut after {steps}: truncated there")
+    return Manifest(
+        id=str(target),
+        source=target.source,
+        name=target.name,
+        revision=target.revision or "",
+        layout=plan.layout,
+        tables={},
+        counts={},
+        converter={
+            "name": "offline-data",
+            "version": package_version(),
+            "adapter": "preprocess",
+            "options": {
+                "recipe": recipe_json(plan.recipe),
+                "num_frames": options.num_frames,
+                "fingerprint": fingerprint,
+                **({} if view is None else {"view": view}),
+            },
+        },
+        spaces={name: space for name, space in parent.spaces.items() if name not in changed},
+        environment=parent.environment,
+        about=parent.about,
+        licence=parent.licence,
+        citation=parent.citation,
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
+        dropped=parent.dropped,
+        parents=(parent.id,),
+    )
+
+
+def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return what was done: every step's parameters and what it learnt, but for schemas."""
+    return [
+        {**step.describe(), **{k: v for k, v in step.state().items() if k != "schema"}}
+        for step in recipe.steps
+    ]
+
+
+def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
+    """Return True if the leaves that a space is of have other names, types or shapes now."""
+    before = {
+        key: (leaf.dtype, leaf.shape)
+        for key, leaf in {**reader.step_leaves, **reader.observation_leaves}.items()
+        if key[0] == space and key != EPISODE
+    }
+    columns = {**plan.schema.steps, **plan.schema.observations}
+    after = {
+        key: (column.dtype.name, column.shape) for key, column in columns.items() if key[0] == space
+    }
+    return before != after
+
+
+def _view_json(view: EpisodeSelection, reader: DatasetReader) -> dict[str, Any]:
+    """Describe the view that was preprocessed; `cut`: pieces that are not whole episodes."""
+    whole = view.lengths == reader.lengths[view.episodes]
+    return {
+        "transitions": view.transitions,
+        "episodes": len(view.episodes),
+        "cut": int((~whole).sum()),
+        "sha256": digest_of_rows(view),
+    }
+
+
+class IncrementalHasher:
+    """Hashes files of a plan in place up to where all tasks are finished, and has them synced.
+
+    Reading behind the writer costs no disk: the bytes are in memory still. Errors of the disk come
+    out of `digests`.
+    """
+
+    def __init__(self, plan: Plan, work: WorkDir) -> None:
+        self._plan, self._folder = plan, work.dataset
+        names = sorted(file_offsets(plan, 0, 0))
+        self._hashed = {name: (0, hashlib.sha256()) for name in names}
+        self._waiting: dict[str, Future[None]] = {}
+        self._finished: set[int] = set()
+        self._next = 0
+        self._pool = ThreadPoolExecutor(len(names), thread_name_prefix="offline-data-hash")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def add(self, task: int) -> None:
+        """Take note that a task's rows are written for good."""
+        self._finished.add(task)
+        before = self._next
+        while self._next in self._finished:
+            self._next += 1
+        if self._next == before:
+            return
+        for name, stop in file_offsets(self._plan, *self._plan.first_of(self._next)).items():
+            last = self._waiting.get(name)
+            self._waiting[name] = self._pool.submit(self._hash, name, stop, last)
+
+    def digests(self) -> dict[str, FileDigest]:
+        """Wait until everything is hashed and on the disk, and return what every file holds.
+
+        Raises:
+            NoSpaceError, AccessError: The disk.
+        """
+        with disk_errors(self._folder):
+            for waiting in self._waiting.values():
+                waiting.result()
+        return {name: FileDigest(at, sha.hexdigest()) for name, (at, sha) in self._hashed.items()}
+
+    def _hash(self, name: str, stop: int, before: Future[None] | None) -> None:
+        if before is not None:
+            before.result()
+        at, sha = self._hashed[name]
+        with (self._folder / name).open("rb", buffering=0) as source:
+            source.seek(at)
+            view = memoryview(bytearray(min(_HASH_CHUNK, max(1, stop - at))))
+            while at < stop and (size := source.readinto(view[: stop - at])):
+                sha.update(view[:size])
+                at += size
+            self._hashed[name] = at, sha
+            os.fsync(source.fileno())
+
+
+def finish(
+    plan: Plan,
+    work: WorkDir,
+    header: Manifest,
+    audit: AuditMode,
+    reader: DatasetReader,
+    digests: Mapping[str, FileDigest] | None = None,
+) -> Manifest:
+    """Make a whole dataset directory of what the tasks have written; it is not published yet.
+
+    Raises:
+        StepError: No episode is left; what tasks have written goes.
+        IntegrityError: A task is not finished, or a file is not as long as the tasks said.
+        AuditError, NoSpaceError, AccessError: See `finalize`.
+    """
+    found = {task: record for task in range(plan.count) if (record := work.read_record(task))}
+    records, missing = list(found.values()), sorted(set(range(plan.count)).difference(found))
+    if missing:
+        raise IntegrityError(f"Tasks {missing[:5]} of {plan.count} are not finished in {work.path}")
+    census = DatasetCounts()
+    for record in records:
+        census.counts.update(record.counts["counts"])
+        for leaf, counts in record.counts["non_finite"].items():
+            census.add_non_finite(leaf, counts)
+    transitions, episodes = census.counts["transitions"], census.counts["episodes"]
+    if not episodes:
+        work.clear()
+        raise StepError("The recipe leaves no episode of the dataset")
+    rows = {OBSERVATIONS: transitions + episodes}
+    tables = {k: one.with_rows(rows.get(k, transitions)) for k, one in plan.tables().items()}
+    written = _joined(work, records, tables) if digests is None else digests
+    for name, size in (item for table in tables.values() for item in table.files.items()):
+        if written[name].size != size:
+            raise IntegrityError(
+                f"{name} has {written[name].size} bytes of new rows, expected {size}"
+            )
+    work.keep_only(written)
+    audited = {
+        "mode": audit,
+        "rows": sum(record.counts["audit"][0] for record in records),
+        "of": transitions,
+        "episodes": sum(record.counts["audit"][1] for record in records),
+        "differences": 0,
+    }
+    extras = {
+        leaf.key: Column(leaf.key, np.dtype(leaf.dtype), leaf.shape, text=leaf.text)
+        for leaf in reader.manifest.tables[EPISODES].leaves
+        if leaf.key[0] not in OWN_COLUMNS
+    }
+    words = Vocabularies()  # of text leaves, under the names that they have in the new dataset
+    for name, table in tables.items():
+        for leaf in table.leaves:
+            if leaf.text and leaf.key in plan.words:
+                words.know(name, leaf.key, plan.words[leaf.key])
+    columns = _episode_columns(records, reader)
+    contents = Contents(tables, columns, extras, census, audited, plan.schema.two_copies, written)
+    with Sink(work.dataset) as sink:
+        return finalize(sink, _with_by_rows(header, records), contents, words)
+
+
+def _with_by_rows(header: Manifest, records: Sequence[Record]) -> Manifest:
+    """Say of every function how many rows of it could not be vectorised, and why."""
+    options = header.converter["options"]
+    recipe = [dict(step) for step in options["recipe"]]
+    for number, blocks, rows, why in (one for r in records for one in r.counts["by_rows"]):
+        one = recipe[number].setdefault("by_rows", {"blocks": 0, "rows": 0, "why": why})
+        one["blocks"] += blocks
+        one["rows"] += rows
+    return replace(header, converter={**header.converter, "options": {**options, "recipe": recipe}})
+
+
+def _episode_columns(records: Sequence[Record], reader: DatasetReader) -> dict[Key, NDArray[Any]]:
+    """Join the episode columns of all tasks; text as `str`, `start` counted in the dataset."""
+    parts = [record.columns for record in records if record.columns]
+    columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    lengths = columns["length",].astype(np.int64)
+    columns["start",] = np.cumsum(lengths) - lengths
+    for key, words in episode_words(reader).items():
+        if key in columns:
+            columns[key] = decode(columns[key], list(words))
+    return columns
+
+
+def _joined(
+    work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]
+) -> dict[str, FileDigest]:
+    """Make the files of the dataset of those that the tasks wrote."""
+    leaves: dict[str, LeafSpec] = {}  # one of every file: the episode number, where it has that
+    for table in tables.values():
+        for leaf in sorted(table.leaves, key=lambda leaf: leaf.key != EPISODE):
+            leaves.setdefault(leaf.file, replace(leaf, stride=1) if leaf.encoding else leaf)
+            if leaf.encoding:
+                leaves[leaf.offsets] = replace(leaf, file=leaf.offsets, stride=8)
+    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="offline-data-join") as pool:
+        digests = pool.map(partial(_join, work, records), leaves.values())
+        return dict(zip(leaves, digests, strict=True))
+
+
+def _join(work: WorkDir, records: Sequence[Record], leaf: LeafSpec) -> FileDigest:
+    """Lay one file of every task end to end."""
+    path = work.dataset / leaf.file
+    sha, size = hashlib.sha256(), 0
+    with disk_errors(work.dataset):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for chunk in _shards(work, records, leaf):
+                sha.update(chunk)
+                size += len(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    return FileDigest(size, sha.hexdigest())
+
+
+def _shards(
+    work: WorkDir, records: Sequence[Record], leaf: LeafSpec
+) -> Iterator[bytes | bytearray]:
+    """Read one file of every task; episodes and offsets are counted on from task to task."""
+    counts = [record.counts["counts"].get("episodes", 0) for record in records]
+    shards = [(work.shard(task) / leaf.file, count) for task, count in enumerate(counts) if count]
+    if leaf.file.endswith(OFFSETS):
+        yield from joined_offsets(path for path, _ in shards)
+        return
+    before = 0
+    for path, episodes in shards:
+        for chunk in _whole_rows(path, leaf.stride):
+            if leaf.key == EPISODE and before:
+                rows = np.frombuffer(chunk, np.uint8).reshape(-1, leaf.stride)
+                numbers = rows[:, leaf.offset : leaf.offset + 8]
+                numbers[:] = (numbers.copy().view(np.int64) + before).view(np.uint8)
+            yield chunk
+        before += episodes
+
+
+def _whole_rows(path: Path, stride: int) -> Iterator[bytearray]:
+    size = max(1, _JOIN_CHUNK // max(1, stride)) * stride
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(size):
+            yield bytearray(chunk)

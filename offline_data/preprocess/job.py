@@ -1,0 +1,250 @@
+"""`Job`: a new dataset as it is asked for, where it goes, and what may be there already."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from operator import index
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from offline_data.config import user_path
+from offline_data.errors import ManifestError, UsageError
+from offline_data.files import disk_errors
+from offline_data.ids import DatasetId, parse_id
+from offline_data.store.layout import DEFAULT_AUDIT, LAYOUTS, AuditMode, parse_audit
+from offline_data.store.library import Entry, entry_at, find, has_manifest
+from offline_data.store.publish import lock_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offline_data.config import Settings
+    from offline_data.preprocess.executors.base import Executor
+    from offline_data.preprocess.piece import EpisodeSelection
+    from offline_data.preprocess.recipe import Calling, Stage
+    from offline_data.store.layout import LayoutName
+
+_LONG_NAME = 60
+"""Letters of a folder's name that leave room for more in a name beside it."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a recipe is carried out; but for `num_frames` and `view`, nothing of it changes the result."""
+
+    num_frames: int | None = None
+    """Only the first so many transitions; None: all."""
+    view: EpisodeSelection | None = None
+    """The rows of the parent that are to be read; None: all."""
+    layout: LayoutName | None = None
+    """Layout to write; None: the parent's."""
+    workers: int | None = None
+    """Processes at most; None: those of the settings. Fewer where starting them would not pay."""
+    worker_threads: int = 1
+    """Threads of torch in each process."""
+    max_tasks_per_child: int | None = None
+    """Tasks after which a process is replaced by a new one."""
+    chunksize: int | None = None
+    """Transitions of a task, about; None: by bytes, or by time."""
+    num_chunks: int | None = None
+    """Number of tasks, about."""
+    executor: Executor | None = None
+    """Who runs the tasks; None: this process, or local ones."""
+    audit: AuditMode = DEFAULT_AUDIT
+    """How many rows are read back and compared with what was computed."""
+    resume: bool = False
+    """Whether to resume an interrupted run."""
+    force: bool = False
+    """Whether to replace a dataset of that name, and what an interrupted run left."""
+
+    def __post_init__(self) -> None:
+        least = {"worker_threads": 1, "max_tasks_per_child": 1, "num_chunks": 1, "chunksize": 0}
+        for name, smallest in {"num_frames": 1, "workers": 1, **least}.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            try:
+                whole = index(value)  # those of numpy become Python's
+            except TypeError:
+                whole = smallest - 1
+            if whole < smallest:
+                raise UsageError(
+                    f"{name} is {value!r}; expected a whole number of {smallest} or more"
+                )
+            object.__setattr__(self, name, whole)
+        parse_audit(str(self.audit))
+        if self.layout not in (None, *LAYOUTS):
+            raise UsageError(f"layout is {self.layout!r}; expected {' or '.join(LAYOUTS)}")
+        if self.chunksize is not None and self.num_chunks is not None:
+            raise UsageError("chunksize and num_chunks say the same thing twice; give one of them")
+
+    def task_rows(self, transitions: int) -> int | None:
+        """Return the transitions of a task that were asked for, None if nothing was.
+
+        TorchRL's `chunksize=0` means "one row at a time", which is what rows get here always.
+        """
+        if self.num_chunks is not None:
+            return -(-transitions // self.num_chunks)
+        return self.chunksize or None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One dataset to be made of another one."""
+
+    parent: Path
+    """Directory of the dataset it is made of."""
+    stages: tuple[Stage, ...]
+    """In order. A command line has texts, which read the same in other programs; `fn:FILE.py:NAME`
+    and `fn:pkg.module:NAME` are functions."""
+    calling: Calling
+    """How functions are called."""
+    name: str | None
+    """It becomes `local:NAME` under the root; None: `dest` says where it goes."""
+    dest: Path | None
+    """The dataset directory to be made."""
+    options: RunOptions
+    """How it is carried out."""
+
+    def absolute(self) -> Job:
+        """Return the same job as it reads in any folder."""
+        dest = None if self.dest is None else user_path(self.dest, "the destination")
+        stages: list[Stage] = []
+        for stage in self.stages:
+            found = re.fullmatch(r"fn:(.*\.py):([^:]*)", stage) if isinstance(stage, str) else None
+            if found is not None:
+                stage = f"fn:{user_path(found[1], 'the file of the function')}:{found[2]}"
+            stages.append(stage)
+        return replace(self, parent=self.parent.absolute(), stages=tuple(stages), dest=dest)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a new dataset goes."""
+
+    id: DatasetId
+    """Its id, with the revision."""
+    destination: Path
+    """The dataset directory."""
+    work: Path
+    """Folder in which it is made; on the same filesystem."""
+    lock: str
+    """What is locked meanwhile."""
+    named: bool
+    """Whether it goes by its id under the root, not to a folder of the user's choice."""
+
+
+def target_of(name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:
+    """Find the place of a new dataset: the id `local:NAME`, or a directory (links are followed).
+
+    Raises:
+        UsageError: Neither or both are given, or another source's id; the root of a disk.
+        InvalidIdError: The name cannot be part of an id.
+    """
+    if (name is None) == (dest is None):
+        raise UsageError(
+            "A new dataset needs one place: a name, or dest=, the directory to be made",
+            hint="a name makes it local:NAME under the root",
+        )
+    if dest is not None:
+        path = user_path(dest, "the destination").resolve()
+        if not path.name:
+            raise UsageError(f"{path} cannot be made a dataset", hint="choose a folder in it")
+        letters = (c for c in path.name if c.isascii() and (c.isalnum() or c in "._+=-"))
+        fitting = "".join(letters).lstrip("._+=-")
+        dataset = parse_id("local:" + (fitting or "preprocessed")).at(revision)
+        short = path.name if len(path.name) < _LONG_NAME else lock_name(path.name)
+        work = path.with_name(f".{short}.preprocess")
+        return Target(dataset, path, work, f"path/{path.as_posix().strip('/')}", named=False)
+    dataset = parse_id(str(name), default_source="local")
+    if dataset.source != "local" or dataset.revision:
+        raise UsageError(
+            f"{dataset} cannot be the name of a new dataset; expected NAME or local:NAME"
+        )
+    dataset = dataset.at(revision)
+    work = settings.staging / f"{lock_name(dataset.folder)}.preprocess"
+    destination = settings.root / dataset.folder / revision
+    return Target(dataset, destination, work, dataset.folder, named=True)
+
+
+def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> bool:
+    """Return True if this very dataset is there, in this layout (None: in any).
+
+    Raises:
+        UsageError: Something else is.
+    """
+    path = target.destination
+    if not has_manifest(path):
+        return False
+    entry = entry_at(path)
+    same = entry.manifest.converter.get("options", {}).get("fingerprint") == fingerprint
+    if same and layout in {None, entry.manifest.layout}:
+        return True
+    raise UsageError(
+        f"There is another dataset in {path}: {entry.id}",
+        hint="choose another place, or replace it with --force",
+    )
+
+
+def older(target: Target, root: Path, *, force: bool) -> Entry | None:
+    """Find the dataset of this name that is to be replaced.
+
+    Raises:
+        UsageError: There is one, made by another recipe, and it was not said to replace it.
+    """
+    if not target.named:
+        return None
+    try:
+        found = find(root, DatasetId(target.id.source, target.id.name))
+    except ManifestError:
+        if not force:
+            raise
+        return None
+    if found is None or found.path == target.destination:
+        return None
+    if not force:
+        raise UsageError(
+            f"{found.id} already exists and was made by another recipe ({found.path})",
+            hint="choose another name, or replace it with --force",
+        )
+    return found
+
+
+def refuse_itself(parent: Entry, target: Target) -> None:
+    """Raise `UsageError` where a new dataset may not go, whatever is said to replace.
+
+    That is the place of the one it is made of (which a dataset of the same name takes, too), a
+    place inside it, and whatever is neither a dataset nor an empty folder.
+    """
+    own, new = parent.path.resolve(), target.destination
+    if own == new.resolve() or (target.named and own.parent == new.resolve().parent):
+        raise UsageError(
+            f"{parent.id} cannot be replaced by what is made of it", hint="choose another name"
+        )
+    if own in new.resolve().parents:
+        raise UsageError(f"{new} is inside the dataset it is made of", hint="choose another place")
+    with disk_errors(new):
+        if has_manifest(new) or not new.exists():
+            return
+        if not new.is_dir() or any(new.iterdir()):
+            raise UsageError(
+                f"{new} is there already, and is no dataset", hint="choose another place"
+            )
+        if new.is_mount() or new == Path.cwd():
+            raise UsageError(f"{new} is in use and cannot be replaced", hint="name a folder in it")
+
+
+def check_same(saved: Mapping[str, Any], options: RunOptions, *, shares_files: bool) -> None:
+    """Raise `UsageError` where an interrupted run of the same recipe cannot be resumed as asked."""
+    layout = saved["layout"]
+    if options.layout not in {None, layout}:
+        raise UsageError(
+            f"An interrupted run of the same recipe writes layout {layout!r}, not {options.layout!r}",
+            hint="use --resume without --layout to continue, or --force to start over",
+        )
+    if saved["in_place"] and not shares_files:
+        raise UsageError(
+            "An interrupted run of the same recipe was made on one machine, and cannot be resumed on several",
+            hint="use --resume with the same engine to continue, or --force to start over",
+        )

@@ -1,0 +1,145 @@
+"""Steps for encoded leaves: `decode` makes plain arrays of them, `encode` JPEG or PNG images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from offline_data.episodes.fields import join_key
+from offline_data.errors import StepError
+from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.images import formats_of
+from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
+from offline_data.preprocess.steps.parse import is_whole, usage_error
+from offline_data.readers.images import encode_image
+from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
+from offline_data.store.layout import fits_encoding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from offline_data.preprocess.piece import Piece
+
+
+@dataclass(frozen=True)
+class Decode(Step):
+    """Turn leaves of encoded images into plain arrays, which take more disk and less time.
+
+    Raises:
+        StepError: A leaf that is not there, or no encoded leaf among those that are meant.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> rows = np.arange(1, 193, dtype=np.uint8).reshape(3, 8, 8, 1)
+        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
+        >>> encoded = Encode().apply(piece)
+        >>> np.array_equal(Decode().apply(encoded).batch.observations["pixels",], rows)
+        True
+    """
+
+    name: ClassVar[str] = "decode"
+    example: ClassVar[str] = "decode:observation.pixels"
+
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    """Leaves, or beginnings of keys; none: all that are encoded."""
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with decoded images."""
+        meant = matching(piece, self.keys) if self.keys else leaves(piece)
+        found = [key for key in meant if as_encoded(stored(piece, key)) is not None]
+        if not found:
+            raise StepError(
+                f"Step 'decode' finds no encoded leaf among {', '.join(map(join_key, meant))}",
+                hint="offline-data info ID shows which leaves are encoded",
+            )
+        return replaced(piece, {key: column(piece, key) for key in found})
+
+
+@dataclass(frozen=True)
+class Encode(Step):
+    """Turn images into PNG, which is exact, or JPEG, which is lossy; batches decode them.
+
+    Leaves that are encoded already stay as they are, unless they are named and have the other
+    format.
+
+    Raises:
+        UsageError: Another format, or a quality that is not between 1 and 100.
+        StepError: A leaf that is not there, or that cannot be encoded so; no image at all.
+
+    Example:
+        >>> from offline_data.testing.pieces import toy_piece
+        >>> rows = np.full((3, 8, 8, 3), 51, np.uint8)
+        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
+        >>> column = Encode().apply(piece).batch.observations["pixels",]
+        >>> column.encoding, column.shape, column.dtype.name
+        ('png', (3, 8, 8, 3), 'uint8')
+    """
+
+    name: ClassVar[str] = "encode"
+    example: ClassVar[str] = "encode:observation.pixels,format=jpeg,quality=95"
+
+    keys: tuple[str, ...] = field(default=(), metadata={"many": True})
+    """Leaves, or beginnings of keys; none: all uint8 leaves that look like images `[H, W]` or
+    `[H, W, C]`."""
+    format: Literal["png", "jpeg"] = "png"
+    """`png`, exact, or `jpeg`, lossy."""
+    quality: int = 95
+    """Quality of JPEG images, 1 to 100."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keys, tuple):
+            raise usage_error(Encode, f"has keys={self.keys!r}; expected a tuple of names")
+        self._expect("format", "png or jpeg", fits=self.format in ("png", "jpeg"))
+        fits = is_whole(self.quality, 1) and self.quality <= 100
+        self._expect("quality", "1 to 100", fits=fits)
+
+    def notes(self) -> tuple[str, ...]:
+        """Say for JPEG that pixels are not the parent's."""
+        if self.format == "png":
+            return ()
+        what = f"Images of {', '.join(self.keys)}" if self.keys else "All images"
+        return (f"{what} were encoded as JPEG of quality {self.quality}, which is lossy",)
+
+    def apply(self, piece: Piece) -> Piece:
+        """Return the episodes with encoded images."""
+        if self.keys:
+            meant = matching(piece, self.keys)
+        else:
+            meant = [key for key in leaves(piece) if _looks_fit(stored(piece, key))]
+        if not meant:
+            raise StepError(
+                "Step 'encode' finds no uint8 leaf that looks like images [H, W] or [H, W, C]",
+                hint="name the leaves: --step encode:observation.pixels",
+            )
+        kept = (self.format,) if self.keys else ("png", "jpeg")
+        made = {}
+        for key in meant:
+            values = stored(piece, key)
+            if getattr(values, "encoding", None) in kept:
+                continue
+            kind = (self.format, values.dtype.name, values.shape[1:])
+            if key in piece.words or not fits_encoding(*kind):
+                raise StepError(
+                    f"Step 'encode': leaf {join_key(key)!r} ({kind[1]} {list(kind[2])}) cannot be "
+                    f"{self.format} images",
+                    hint="they are uint8 [H, W], [H, W, 1] or [H, W, 3]; for png also uint8 "
+                    "[H, W, 4] and uint16 [H, W]",
+                )
+            made[key] = self._encoded(column(piece, key), kind)
+        return replaced(piece, made)
+
+    def _encoded(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
+        images = [b""] * len(values)
+
+        def one(row: int) -> None:
+            images[row] = encode_image(values[row], self.format, self.quality)
+
+        in_threads(one, len(values))
+        return EncodedColumn.of(images, kind)
+
+
+def _looks_fit(values: NDArray[Any]) -> bool:
+    fits = fits_encoding("png", "uint8", values.shape[1:]) and values.dtype == np.uint8
+    return fits and formats_of(values.shape[1:]) in {("hw",), ("hwc",)}

@@ -1,0 +1,286 @@
+"""`WorkDir`: the folder in which a dataset is being made, and what has been finished in it.
+
+A plan and the record of a finished task are small files of arrays and a JSON value, which are read
+back as they were written, or not at all:
+
+```
+sha256 of all that follows, hexadecimal
+{"about": …, "keys": [[…], …]}
+an npz file of the arrays, in the order of their keys
+```
+
+Tasks write rows to files of their own, or each to its own ranges of files that all of them share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from offline_data.files import boot_id, disk_errors, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from offline_data.episodes import Key
+
+Range: TypeAlias = "tuple[int, int, int]"
+"""Bytes of a file that somebody wrote: the first one, how many, CRC-32 of all of them."""
+
+_CHUNK = 1 << 20
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one finished task left to say."""
+
+    columns: dict[Key, NDArray[Any]]
+    """`[E, …]` columns of its episodes; text as codes; `("start",)` counted in the task."""
+    counts: dict[str, Any]
+    """`counts` and `non_finite` of the census, `rows` and `episodes` of the audit."""
+    written: Mapping[str, Range] = field(default_factory=dict)
+    """The bytes that it wrote, by the name of the file."""
+
+
+@dataclass(frozen=True)
+class WorkDir:
+    """Names in the work folder. Everything in it is of one plan."""
+
+    path: Path
+    apart: Path | None = None
+    """Where the dataset grows if it may not be in this folder, which is on another filesystem than
+    the place where it is to go."""
+
+    @property
+    def dataset(self) -> Path:
+        """The dataset directory as it grows."""
+        return self.path / "dataset" if self.apart is None else self.apart
+
+    @property
+    def plan(self) -> Path:
+        """What is being made, and how; see `read_checked`."""
+        return self.path / "plan"
+
+    def shard(self, task: int) -> Path:
+        """Return where a task's rows lie that writes files of its own."""
+        return self.path / "shards" / f"{task:05d}"
+
+    def record(self, task: int) -> Path:
+        """Return where a finished task is recorded: it is finished when this is there."""
+        return self.path / "finished" / f"{task:05d}.record"
+
+    def write_record(self, task: int, record: Record, *, durable: bool) -> None:
+        """Record that a task is finished.
+
+        Unless its rows are `durable`, forced to the disk, they count for nothing once the machine
+        has stopped.
+        """
+        about = {
+            "counts": record.counts,
+            "written": {name: list(part) for name, part in record.written.items()},
+            "boot": None if durable else boot_id(),
+            "durable": durable,
+        }
+        with disk_errors(self.path):
+            write_checked(self.record(task), about, record.columns, durable=durable)
+
+    def read_record(self, task: int) -> Record | None:
+        """Read the record of a task; None where it is not finished, or may not have outlived a crash."""
+        found = read_checked(self.record(task))
+        if found is None:
+            return None
+        about, columns = found
+        if not about["durable"] and (about["boot"] is None or about["boot"] != boot_id()):
+            return None
+        return Record(columns, about["counts"], {k: tuple(v) for k, v in about["written"].items()})
+
+    def finished(self, tasks: int) -> list[int]:
+        """Return the numbers of the tasks that are finished."""
+        return [task for task in range(tasks) if self.read_record(task) is not None]
+
+    def sound(self, tasks: int, *, in_place: bool) -> list[int]:
+        """Return the finished tasks whose rows, in place or in shards, are what they wrote."""
+        return [
+            task
+            for task in range(tasks)
+            if (record := self.read_record(task)) is not None
+            and holds(self.dataset if in_place else self.shard(task), record.written)
+        ]
+
+    def recorded(self) -> int:
+        """Return how many tasks say that they are finished."""
+        return len(list((self.path / "finished").glob("[0-9]*.record")))
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Delete all files of the growing dataset but these: what is left of a try to finish it."""
+        with disk_errors(self.dataset):
+            for path in self.dataset.rglob("*"):
+                if path.is_file() and path.relative_to(self.dataset).as_posix() not in names:
+                    path.unlink()
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """Read what the plan's file says; None where there is none that can be read."""
+        found = read_checked(self.plan)
+        return None if found is None else found[0]
+
+    def clear(self) -> None:
+        """Delete what has been made; the plan's file goes first.
+
+        Raises:
+            AccessError: What says that tasks are finished may not be deleted.
+        """
+        with disk_errors(self.path):
+            self.plan.unlink(missing_ok=True)
+            shutil.rmtree(self.path, ignore_errors=True)
+            if (self.path / "finished").exists():
+                shutil.rmtree(self.path / "finished")  # they would count for the next plan
+
+
+def write_checked(
+    path: Path, about: Mapping[str, Any], arrays: Mapping[Key, NDArray[Any]], *, durable: bool
+) -> None:
+    """Give a file JSON values and arrays, whole or not at all; makes the folders above it.
+
+    If `durable`, it is there also if the machine stops afterwards.
+    """
+    body = io.BytesIO()
+    np.savez(body, *arrays.values())
+    head = json.dumps({"about": about, "keys": [list(key) for key in arrays]})
+    rest = head.encode() + b"\n" + body.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("wb") as file:
+        file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    beside.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def read_checked(path: Path) -> tuple[dict[str, Any], dict[Key, NDArray[Any]]] | None:
+    """Read what `write_checked` wrote; None where it is not there, or is damaged."""
+    try:
+        digest, _, rest = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    if hashlib.sha256(rest).hexdigest().encode() != digest:
+        return None
+    text, _, body = rest.partition(b"\n")
+    head = json.loads(text)
+    with np.load(io.BytesIO(body), allow_pickle=False) as file:
+        arrays = {tuple(key): file[f"arr_{i}"] for i, key in enumerate(head["keys"])}
+    return head["about"], arrays
+
+
+class RangeWriter:
+    """Appends to ranges of files of one folder, as a `Sink` appends to whole files.
+
+    `pwrite`, not memory maps: a full disk is an error there, and the end of the process here.
+
+    Args:
+        folder: Where the files are, or will be.
+        begin: Byte where the range of each file begins; 0 where nothing is said.
+        alone: Whether there is nothing else in these files: what they hold behind the ranges goes
+            with `sync`, not before, for another process may be writing the same to them.
+
+    Raises:
+        NoSpaceError, AccessError: The disk.
+    """
+
+    def __init__(self, folder: Path, begin: Mapping[str, int], *, alone: bool = False) -> None:
+        self._folder, self._begin, self._alone = folder, dict(begin), alone
+        self.written: dict[str, Range] = {}
+        """What has been written, by the name of the file."""
+        self._handles: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+    def append(self, name: str, data: Any) -> None:
+        """Write a contiguous array or bytes behind what this object wrote to file `name`."""
+        whole = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        begin, size, crc = self.written.get(name, (self._begin.get(name, 0), 0, 0))
+        with disk_errors(self._folder):
+            if name not in self._handles:
+                path = self._folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._handles[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            rest, at = whole, begin + size
+            while len(rest):
+                count = os.pwrite(self._handles[name], rest, at)
+                rest, at = rest[count:], at + count
+        self.written[name] = begin, size + len(whole), zlib.crc32(whole, crc)
+
+    def sync(self) -> None:
+        """Force everything to the disk."""
+        with disk_errors(self._folder):
+            for name, handle in self._handles.items():
+                if self._alone:
+                    begin, size, _ = self.written[name]
+                    os.ftruncate(handle, begin + size)
+                os.fsync(handle)
+
+
+def holds(folder: Path, written: Mapping[str, Range]) -> bool:
+    """Return True if files still hold what was written to them; reads it all."""
+    try:
+        for name, (begin, left, expected) in written.items():
+            crc = 0
+            with (folder / name).open("rb", buffering=0) as file:
+                file.seek(begin)
+                while left:
+                    chunk = file.read(min(left, _CHUNK))
+                    if not chunk:
+                        return False
+                    crc, left = zlib.crc32(chunk, crc), left - len(chunk)
+            if crc != expected:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Give files these sizes, their room on the disk taken; what they hold stays.
+
+    Raises:
+        NoSpaceError, AccessError: The disk; files that were not there before are not left.
+    """
+    new = [folder / name for name in sizes if not (folder / name).exists()]
+    try:
+        with disk_errors(folder):
+            for name, size in sizes.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("ab") as file:
+                    if file.tell() == size > 0:
+                        continue
+                    file.truncate(size)
+                    if size and hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(file.fileno(), 0, size)
+    except BaseException:
+        for path in new:
+            with suppress(OSError):
+                path.unlink()
+        raise

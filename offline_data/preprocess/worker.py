@@ -1,0 +1,541 @@
+"""One plan, done by programs that batch queues start: each runs its tasks, the last one publishes.
+
+A `JobPlan` is one JSON file, changed under a lock, on a filesystem that all machines see.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from offline_data.config import user_path
+from offline_data.errors import (
+    FormatError,
+    ManifestError,
+    NewerFormatError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
+from offline_data.files import disk_errors, require_bytes, write_durably
+from offline_data.ingest.options import Stored
+from offline_data.preprocess.engine import Run, put_together
+from offline_data.preprocess.finish import recipe_json
+from offline_data.preprocess.job import Job, RunOptions, is_there, older, refuse_itself
+from offline_data.preprocess.plan import load_plan, save_plan
+from offline_data.preprocess.recipe import Calling
+from offline_data.preprocess.steps.base import Revised
+from offline_data.preprocess.task import WriteJob
+from offline_data.preprocess.workdir import WorkDir
+from offline_data.progress import SILENT
+from offline_data.store.library import entry_at, has_manifest
+from offline_data.store.publish import dataset_lock, recover
+from offline_data.store.writer import with_margin
+from offline_data.strict_json import read_json, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.progress import Progress
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What is to be made, and how far it is, as the file has it.
+
+    The folder beside the file, `FILE.work`, has a new folder for every plan that was made: what a
+    task still writes of an older one counts for nothing, and is in nobody's way.
+    """
+
+    file: Path
+    job: Job
+    """What was asked for; it reads the same everywhere."""
+    root: Path
+    """Where datasets live by their ids, and their locks."""
+    id: str
+    """Of the new dataset."""
+    destination: Path
+    """Where the new dataset goes."""
+    fingerprint: str
+    """What is made of what."""
+    digests: tuple[str | None, ...]
+    """Of the functions among the stages; None for other steps."""
+    place: str = ""
+    """Folder in `FILE.work` of what its tasks have made; no two plans have the same."""
+    generation: int = 0
+    """How often the data asked for another plan."""
+    states: tuple[dict[str, Any], ...] = ()
+    """What the data asked for of each step; nothing (`{}`) for most."""
+    recipe: tuple[dict[str, Any], ...] = ()
+    """Every step with what it learnt, for people."""
+    tasks: int = 0
+    """Number of tasks."""
+    published: bool = False
+    """Whether the dataset has been made."""
+
+    @classmethod
+    def read(cls, file: Path) -> JobPlan:
+        """Read the file of a plan.
+
+        Raises:
+            NotFoundError: There is none.
+            NewerFormatError, ManifestError: It cannot be read.
+            AccessError: It may not be read.
+        """
+        try:
+            return cls._of(file, read_json(file))
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"There is no plan {file}",
+                hint=f"offline-data preprocess … --plan-only --plan {file} makes one",
+            ) from error
+        except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
+            raise ManifestError(
+                f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
+                hint="it is what `offline-data preprocess … --plan-only --plan FILE` writes",
+            ) from error
+
+    @classmethod
+    def _of(cls, file: Path, value: Any) -> JobPlan:
+        """Read what `write` wrote; raises what `read` takes for no plan."""
+        _check(value, {"format_version": (int,)}, "it")
+        if value["format_version"] > FORMAT_VERSION:
+            raise NewerFormatError(
+                f"{file} has format {value['format_version']}; this version reads up to "
+                f"{FORMAT_VERSION}",
+                hint="use the offline-data that made it",
+            )
+        _check(value, _SHAPE, "it")
+        stages, states = value["stages"], value["states"]
+        if not value["published"] or value["place"]:
+            if not stages or len(states) != len(stages):
+                raise ValueError(f"there are {len(stages)} stages and {len(states)} states")
+            if value["tasks"] < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", value["place"]):
+                raise ValueError(f"tasks is {value['tasks']}, place {shown(value['place'])}")
+        root, parent, destination, dest = (
+            None if value[name] is None else user_path(value[name], name)
+            for name in ("root", "parent", "destination", "dest")
+        )
+        texts = tuple(stage["text"] for stage in stages)
+        calling = Calling(**{name: value["calling"][name] for name in _CALLING})
+        options = RunOptions(**{name: value["options"][name] for name in _OPTIONS})
+        job = Job(cast("Path", parent), texts, calling, value["name"], dest, options)
+        return cls(
+            file,
+            job,
+            cast("Path", root),
+            value["id"],
+            cast("Path", destination),
+            value["fingerprint"],
+            tuple(stage["sha256"] for stage in stages),
+            value["place"],
+            value["generation"],
+            tuple(states),
+            tuple(value["recipe"]),
+            value["tasks"],
+            value["published"],
+        )
+
+    def write(self) -> None:
+        """Write the file, whole or not at all; the caller holds its lock."""
+        job, options = self.job, self.job.options
+        stages = zip(job.stages, self.digests, strict=True)
+        value = {
+            "format_version": FORMAT_VERSION,
+            "id": self.id,
+            "destination": str(self.destination),
+            "parent": str(job.parent),
+            "fingerprint": self.fingerprint,
+            "stages": [{"text": text, "sha256": digest} for text, digest in stages],
+            "calling": asdict(job.calling),
+            "name": job.name,
+            "dest": None if job.dest is None else str(job.dest),
+            "root": str(self.root),
+            "options": {name: getattr(options, name) for name in _OPTIONS},
+            "place": self.place,
+            "generation": self.generation,
+            "states": list(self.states),
+            "recipe": list(self.recipe),
+            "tasks": self.tasks,
+            "published": self.published,
+        }
+        with disk_errors(self.file):
+            write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
+
+    @property
+    def folder(self) -> Path:
+        """Where the work of all plans of this file lies."""
+        return self.file.with_name(self.file.name + ".work")
+
+    def work(self, run: Run) -> WorkDir:
+        """Return the folder of its tasks; the dataset grows beside the place where it is to go."""
+        return WorkDir(self.folder / self.place, run.target.work.with_suffix(".finish"))
+
+    def run(self, settings: Settings, progress: Progress) -> Run:
+        """Build the recipe again; a `UsageError` where a function or the parent has changed since."""
+        run = Run.of(self.job, replace(settings, root=self.root), progress)
+        hint = "plan again: offline-data preprocess … --plan-only --plan FILE --force"
+        for stage, was, step in zip(self.job.stages, self.digests, run.recipe.steps, strict=True):
+            if step.describe().get("sha256") != was:
+                raise UsageError(
+                    f"The function {stage} has changed since {self.file} was made", hint=hint
+                )
+        if run.fingerprint != self.fingerprint:
+            raise UsageError(
+                f"The dataset {self.job.parent} has changed since {self.file} was made", hint=hint
+            )
+        try:
+            recipe = run.recipe.with_states(self.states)
+            same = recipe.states() == list(self.states)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            same = False
+        if not same:
+            raise ManifestError(f"{self.file} is damaged: its states fit no steps", hint=hint)
+        return replace(run, recipe=recipe)
+
+    def planned(self, run: Run) -> JobPlan:
+        """Plan, and write the plan and its file; the caller holds the lock."""
+        run, plan = run.settled(in_place=False)
+        new = replace(
+            self,
+            place=f"{self.generation:03d}-{secrets.token_hex(4)}",
+            states=tuple(run.recipe.states()),
+            recipe=tuple(recipe_json(plan.recipe)),
+            tasks=plan.count,
+        )
+        work = new.work(run)
+        require_bytes(work.path, with_margin(plan.bytes), new.id)
+        save_plan(work, plan, run.fingerprint)
+        new.write()
+        with disk_errors(new.folder):
+            for left in [path for path in new.folder.iterdir() if path.name != new.place]:
+                shutil.rmtree(left, ignore_errors=True)
+        return new
+
+    def revised(self, run: Run, found: Revised) -> JobPlan:
+        """Put a plan as the data ask for in the place of this one, or return another program's."""
+        with plan_lock(self.file, run.progress):
+            again = replace(self, generation=self.generation + 1)
+            return self.newer() or again.planned(run.revised(found))
+
+    def checked_recipe(self, run: Run) -> list[dict[str, Any]]:
+        """Return `recipe` as the dataset, or the plan in the work folder, has it."""
+        if not self.published:
+            return recipe_json(load_plan(self.work(run), run.recipe, run.reader).recipe)
+        made = has_manifest(self.destination) and entry_at(self.destination).manifest.converter
+        return made.get("options", {}).get("recipe", []) if made else []
+
+    def newer(self) -> JobPlan | None:
+        """Return the plan that the file has, if there is nothing more to do of this one."""
+        found = JobPlan.read(self.file)
+        return found if found.published or found.place != self.place else None
+
+
+_CALLING = {
+    "batched": (int, None),
+    "by": (str,),
+    "on": (str,),
+    "vectorize": (str, bool),
+    "seed": (int,),
+}
+_OPTIONS = {
+    "num_frames": (int, None),
+    "layout": (str, None),
+    "audit": (float, int, str),
+    "chunksize": (int, None),
+    "force": (bool,),
+}
+_SHAPE = {
+    **dict.fromkeys(("id", "destination", "parent", "fingerprint", "root", "place"), (str,)),
+    **dict.fromkeys(("name", "dest"), (str, None)),
+    **dict.fromkeys(("generation", "tasks"), (int,)),
+    "published": (bool,),
+    "stages": [{"text": (str,), "sha256": (str, None)}],
+    "calling": _CALLING,
+    "options": _OPTIONS,
+    "states": [{}],
+    "recipe": [{}],
+}
+"""What the fields of the file may be."""
+
+
+def _check(value: Any, shape: Any, name: str) -> None:
+    """Raise `ValueError` where a value of the file is of another type, `KeyError` where it is not."""
+    kinds = shape if isinstance(shape, tuple) else (type(shape),)
+    if type(value) not in {type(None) if kind is None else kind for kind in kinds}:
+        expected = " or ".join("null" if kind is None else kind.__name__ for kind in kinds)
+        raise ValueError(f"{name} is {shown(value)}, expected {expected}")
+    if isinstance(shape, dict):
+        for field, inner in shape.items():
+            _check(value[field], inner, field)
+    elif isinstance(shape, list):
+        for one in value:
+            _check(one, shape[0], f"one of {name}")
+
+
+@contextmanager
+def plan_lock(file: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a plan; waits while another process changes it, and says so."""
+    from filelock import FileLock, Timeout
+
+    with disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(file.with_name(f".{file.name}.lock"))
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            progress.note(f"another process is changing {file.name}; waiting for it")
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True)
+class Share:
+    """How far a plan is after a program has done its share."""
+
+    plan: JobPlan
+    ran: int
+    """Tasks that this program has run."""
+    missing: tuple[int, ...]
+    """Tasks that nobody has finished yet."""
+    result: Stored | None
+    """The dataset, where it is there now; `existed` tells that another program has made it."""
+
+
+def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:
+    """Settle a recipe, first passes over the data included, and write its plan to a file.
+
+    Args:
+        job: What is to be made. `options.resume` takes the plan that is there, if it is of the
+            same recipe and data; `options.force` plans again.
+        file: On a filesystem that all machines see under the same path, with room for the rows.
+        settings: The root, and processes for first passes.
+        progress: Where to tell of them.
+
+    Returns:
+        The plan; `published` where the dataset is there already.
+
+    Raises:
+        UsageError: There is a plan, or the dataset's place is taken; what `Run.of` raises.
+        StepError: A step does not fit the data.
+        ManifestError, NewerFormatError: The file is there and is no plan.
+        NoSpaceError, AccessError: The disk of the file.
+    """
+    if job.options.view is not None:
+        raise UsageError("A view cannot be planned for other programs", hint="preprocess it here")
+    job, file = job.absolute(), user_path(file, "the plan")
+    run = Run.of(job, settings, progress)
+    options, target = run.options, run.target
+    if run.recipe.unknown:
+        raise UsageError(
+            f"{run.recipe.unknown}, and other programs cannot follow this plan",
+            hint="close over arrays or paths instead, and open files inside the function",
+        )
+    plan = JobPlan(
+        file,
+        job,
+        settings.root.absolute(),
+        str(target.id),
+        target.destination,
+        run.fingerprint,
+        tuple(step.describe().get("sha256") for step in run.recipe.steps),
+    )
+    refuse_itself(entry_at(run.reader.path), target)
+    with plan_lock(file, progress):
+        before = JobPlan.read(file) if file.exists() else None
+        if before is not None and not options.force:
+            same = (plan.fingerprint, plan.destination, options.layout) == (
+                before.fingerprint,
+                before.destination,
+                before.job.options.layout,
+            )
+            if same and options.resume:
+                return replace(before, recipe=tuple(before.checked_recipe(run)))
+            hint = "--force plans anew, and throws away what its tasks have made"
+            raise UsageError(
+                f"There is {'the same' if same else 'another'} plan in {file}",
+                hint=f"--resume keeps it, {hint}" if same else hint,
+            )
+        if not options.force and is_there(target, run.fingerprint, options.layout):
+            plan = replace(plan, published=True)
+            plan.write()
+            return plan
+        older(target, settings.root, force=options.force)
+        return plan.planned(run)
+
+
+def run_share(
+    file: Path, rank: int, world: int | None, settings: Settings, progress: Progress = SILENT
+) -> Share:
+    """Run the tasks `rank`, `rank + world`, … that are not finished; publish if none is left.
+
+    Any number of programs may run any shares at once, and again.
+
+    Args:
+        file: The plan.
+        rank: Number of this program, from 0.
+        world: Number of programs; None: as many as there are tasks.
+        settings: Processes for first passes, where the data ask for another plan.
+        progress: Where to tell of the work.
+
+    Raises:
+        UsageError: No such rank; a function or the parent has changed since the plan was made.
+        StepError: A step or a function failed; finished tasks are kept.
+        NotFoundError, ManifestError: No plan, or one that cannot be read.
+        AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
+    """
+    begin = time.perf_counter()
+    job_plan = JobPlan.read(user_path(file, "the plan"))
+    if world is not None and not 0 <= rank < world:
+        raise UsageError(
+            f"rank is {rank}, and the ranks of {world} programs are 0 to {world - 1}",
+            hint=f"number the array from 0: --array=0-{max(world - 1, 0)}",
+        )
+    tasks = max(job_plan.tasks, 1)
+    if world is None and not 0 <= rank < tasks and not job_plan.generation:
+        raise UsageError(
+            f"rank is {rank}, and the tasks are 0 to {tasks - 1}",
+            hint="say how many programs there are: --world N",
+        )
+    while True:
+        opened = _opened(job_plan, settings, progress)
+        if opened is None:
+            return _made(job_plan, begin, existed=True)
+        mine = [t for t in opened.missing() if t % (world or opened.plan.count) == rank]
+        newer = _run_tasks(opened, mine)
+        if newer is None and not opened.missing():
+            mine += (again := opened.damaged())
+            newer = _run_tasks(opened, again)
+        if newer is None:
+            return _ended(opened, len(mine), begin)
+        job_plan = newer
+
+
+def finish_job(file: Path, settings: Settings, progress: Progress = SILENT) -> Share:
+    """Publish the dataset if every task is finished; runs none. Raises what `run_share` raises."""
+    begin = time.perf_counter()
+    job_plan = JobPlan.read(user_path(file, "the plan"))
+    opened = _opened(job_plan, settings, progress)
+    if opened is None:
+        return _made(job_plan, begin, existed=True)
+    if not opened.missing():
+        opened.damaged()
+    return _ended(opened, 0, begin)
+
+
+class _OpenPlan:
+    """A plan that a program works at."""
+
+    def __init__(self, job_plan: JobPlan, run: Run) -> None:
+        self.job_plan, self.run, self.work = job_plan, run, job_plan.work(run)
+        self.plan = load_plan(self.work, run.recipe, run.reader)
+
+    def missing(self) -> list[int]:
+        """Return the tasks that nobody has finished."""
+        return sorted(set(range(self.plan.count)) - set(self.work.finished(self.plan.count)))
+
+    def damaged(self) -> list[int]:
+        """Return finished tasks whose rows are not what they wrote, and take them as not finished."""
+        sound = set(self.work.sound(self.plan.count, in_place=False))
+        damaged = [task for task in self.work.finished(self.plan.count) if task not in sound]
+        for task in damaged:
+            self.work.record(task).unlink(missing_ok=True)
+        return damaged
+
+
+def _opened(job_plan: JobPlan, settings: Settings, progress: Progress) -> _OpenPlan | None:
+    """Get ready to work at a plan; None where its dataset has been made."""
+    while not job_plan.published:
+        run = job_plan.run(settings, progress)
+        try:
+            return _OpenPlan(job_plan, run)
+        except ManifestError:
+            before, job_plan = job_plan, JobPlan.read(job_plan.file)
+            if before == job_plan:
+                raise
+    return None
+
+
+def _run_tasks(opened: _OpenPlan, tasks: Sequence[int]) -> JobPlan | None:
+    """Run tasks; returns what is to be done instead where the plan became another one."""
+    job_plan, run, plan = opened.job_plan, opened.run, opened.plan
+    job = WriteJob(plan, opened.work, run.header(plan), run.options.audit, durable=True)
+    label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
+    done = 0
+    try:
+        with run.progress.task(label, total, "transitions") as bar:
+            for task in tasks:
+                if (newer := job_plan.newer()) is not None:
+                    return newer
+                try:
+                    transitions = job(task)
+                except Revised as found:
+                    return job_plan.revised(run, found)
+                bar.advance(transitions)
+                done += 1
+    except OfflineDataError:
+        if (newer := job_plan.newer()) is None:
+            raise
+        return newer  # its folder is gone, or was being deleted
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; {done} of {len(tasks)} tasks are finished and kept: "
+            "run the same command again to go on"
+        ) from None
+    return job_plan.newer()
+
+
+def _ended(opened: _OpenPlan, ran: int, begin: float) -> Share:
+    """Publish where nothing is missing."""
+    missing = tuple(opened.missing())
+    if missing:
+        newer = opened.job_plan.newer()
+        if newer is None or not newer.published:
+            return Share(opened.job_plan, ran, missing, None)
+        return _made(newer, begin, existed=True, ran=ran)
+    return _made(opened.job_plan, begin, existed=_published(opened), ran=ran)
+
+
+def _published(opened: _OpenPlan) -> bool:
+    """Make the dataset, unless another program has; returns True if one has."""
+    run, job_plan, target = opened.run, opened.job_plan, opened.run.target
+    with dataset_lock(run.settings.staging, target.lock, run.progress):
+        if JobPlan.read(job_plan.file).published:
+            return True
+        existed = not run.options.force and is_there(target, run.fingerprint, run.options.layout)
+        if not existed:
+            replaced = older(target, run.settings.root, force=run.options.force)
+            grows = opened.work.dataset
+            recover(grows, target.destination)
+            shutil.rmtree(grows, ignore_errors=True)
+            require_bytes(grows, with_margin(opened.plan.bytes), job_plan.id)
+            put_together(run, opened.plan, opened.work, replaced=replaced)
+        with plan_lock(job_plan.file, run.progress):
+            replace(job_plan, published=True).write()
+    return existed
+
+
+def _made(job_plan: JobPlan, begin: float, *, existed: bool, ran: int = 0) -> Share:
+    """Return the share of a plan whose dataset is there; its folder goes."""
+    path = job_plan.destination
+    shutil.rmtree(job_plan.folder, ignore_errors=True)
+    if not has_manifest(path):
+        raise NotFoundError(
+            f"{job_plan.id} was made, and is not in {path} any more",
+            hint="plan again: offline-data preprocess … --plan-only --plan FILE --force",
+        )
+    entry, seconds = entry_at(path), time.perf_counter() - begin
+    return Share(job_plan, ran, (), Stored(entry.id, path, entry.manifest, existed, seconds))

@@ -1,0 +1,187 @@
+"""Values and calls between this program and processes it started; large arrays are not copied.
+
+Functions and classes of a script or a notebook are sent whole: cloudpickle sends what the other side
+cannot import. A call answers with its value, or with its error and the traceback it had there.
+Nothing here is ever given bytes of a file, or of a machine that is not a node of the cluster, or of
+the pool, that the caller has named.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import sys
+import traceback
+from functools import lru_cache
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from offline_data.errors import OfflineDataError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = TypeVar("P")
+
+Packed: TypeAlias = "list[Any]"
+"""A value on its way: bytes of its pickle, then those of its large arrays, as the pickle has them."""
+
+_POOL_LOCK = Lock()
+"""Held by a call in a pool, which may be one of threads; a function need not be ready for that."""
+
+
+class RemoteError(OfflineDataError):
+    """A function in another process raised what cannot be sent here."""
+
+    code = "remote"
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - no error of its own, but where one came from
+    """The cause of an error that another process raised: says where it was raised there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"in another process:\n\n{text}")
+
+
+def pack(value: object) -> Packed:
+    """Pickle a value; its arrays stay where they are, so that they must not change until sent."""
+    buffers: list[pickle.PickleBuffer] = []
+    if "cloudpickle" in sys.modules:
+        from cloudpickle import dumps as pickled
+    else:  # nothing of a script has been pickled by `pack_function`: it is not imported for less
+        from pickle import dumps as pickled
+    body = pickled(value, protocol=5, buffer_callback=buffers.append)
+    return [body, *(buffer.raw() for buffer in buffers)]
+
+
+def unpack(packed: Packed) -> Any:
+    """Make the value again; its arrays lie in the buffers and can be written to.
+
+    Example:
+        >>> unpack(pack({"a": 1}))
+        {'a': 1}
+    """
+    return pickle.loads(packed[0], buffers=packed[1:])  # noqa: S301 - see the module
+
+
+def write(stream: IO[bytes], packed: Packed) -> None:
+    """Write how many buffers there are, their sizes, and all of them, and flush."""
+    sizes = [len(buffer) for buffer in packed]
+    stream.write(struct.pack(f"<{1 + len(sizes)}Q", len(sizes), *sizes))
+    for buffer in packed:
+        stream.write(buffer)
+    stream.flush()
+
+
+def read(stream: IO[bytes]) -> Packed:
+    """Read one value.
+
+    Raises:
+        EOFError: The other side has ended.
+    """
+    (count,) = struct.unpack("<Q", _exactly(stream, 8))
+    return [_exactly(stream, n) for n in struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))]
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytearray:
+    data = bytearray(size)
+    view, done = memoryview(data), 0
+    while done < size:
+        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not got:
+            raise EOFError
+        done += got
+    return data
+
+
+def dumps(value: object) -> bytes:
+    """Pickle a value with its arrays into one piece.
+
+    Example:
+        >>> double = loads(dumps(lambda x: 2 * x))
+        >>> double(21)
+        42
+    """
+    import cloudpickle
+
+    packed: bytes = cloudpickle.dumps(value, protocol=5)
+    return packed
+
+
+def loads(data: bytes) -> Any:
+    """Make a value again that `dumps` pickled."""
+    return pickle.loads(data)  # noqa: S301 - see the module
+
+
+def pack_function(function: Callable[..., Any]) -> bytes:
+    """Pickle a function with everything it refers to that another process cannot import.
+
+    Raises:
+        UsageError: It refers to something that only exists in this process.
+    """
+    try:
+        return dumps(function)
+    except Exception as error:  # whatever pickling one of its objects raises
+        raise UsageError(
+            f"The function cannot be sent to another process: {error}",
+            hint="make that object inside the function, or run it in this process",
+        ) from error
+
+
+def pack_importable(function: Callable[..., Any]) -> bytes:
+    """Do the same where the other process can import all of it: without importing cloudpickle."""
+    return pickle.dumps(function, protocol=5)
+
+
+def answer(function: bytes, request: Packed) -> Packed:
+    """Call a function of `pack_function` with one argument; see `result_of` for the answer."""
+    return _answered(lambda: _loaded(function)(unpack(request)), pack)
+
+
+def answer_in_pool(function: bytes, request: bytes) -> bytes:
+    """Do the same for a pool, with the argument and to the answer of `dumps`.
+
+    One call at a time, also where the pool is one of threads.
+
+    Example:
+        >>> result_of(loads(answer_in_pool(dumps(abs), dumps(-3))))
+        3
+    """
+    with _POOL_LOCK:
+        return _answered(lambda: _loaded(function)(loads(request)), dumps)
+
+
+def result_of(answer: tuple[Any, Exception | None, str]) -> Any:
+    """Return the value of a call, or raise its error; its cause is a `RemoteTraceback`."""
+    value, error, trace = answer
+    if error is not None:
+        raise error from RemoteTraceback(trace)
+    return value
+
+
+@lru_cache(maxsize=2)
+def _loaded(function: bytes) -> Callable[[Any], Any]:
+    """Make a function of `pack_function` again, once for all its calls."""
+    made: Callable[[Any], Any] = loads(function)
+    return made
+
+
+def _answered(call: Callable[[], Any], how: Callable[[Any], P]) -> P:
+    """Make a call that may raise anything, and pack what `result_of` wants."""
+    try:
+        return how((call(), None, ""))
+    except BaseException as error:  # noqa: BLE001 - the other process decides what to do with it
+        trace = "".join(traceback.format_exception(error))
+        if isinstance(error, Exception) and _travels(error):
+            return how((None, error, trace))
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        failure = RemoteError(f"A function in another process raised {summary}")
+        return how((None, failure, trace))
+
+
+def _travels(error: Exception) -> bool:
+    """Return True if an error can be made again: many with a constructor of their own cannot."""
+    try:
+        return type(loads(dumps(error))) is type(error)
+    except Exception:  # noqa: BLE001 - whatever pickling it, or its constructor, raises
+        return False

@@ -1,0 +1,77 @@
+"""The ends of D4RL episodes: the rules of the catalogue, and the notes on their result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offline_data.episodes.cut import lengths_of, with_horizon
+from offline_data.errors import FormatError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RULES = {
+    "terminals|timeouts": "Episodes end where terminals or timeouts are set.",
+    "timeouts": "Episodes end where timeouts are set; terminals do not end them.",
+    "terminals": "Episodes end where terminals are set.",
+}
+"""Rules by their name in the catalogue, and what to say of them. `terminals|timeouts` is what
+D4RL itself does; the others stand where a family's flags mean something else."""
+
+
+@dataclass(frozen=True)
+class EndRule:
+    """Rule by which the rows of one file are cut into episodes."""
+
+    marks: str = "terminals|timeouts"
+    """One of `RULES`."""
+    horizon: int | None = None
+    """Most steps of an episode; used only where the rule's columns are not in the file."""
+
+
+def episode_ends(
+    rule: EndRule, terminals: NDArray[np.bool_], timeouts: NDArray[np.bool_] | None, where: str
+) -> tuple[NDArray[np.bool_], str]:
+    """Return which rows `[N]` are an episode's last, and what was applied, as a sentence.
+
+    The last row of the file may be without a mark. Raises `FormatError`, which names the file `where`,
+    if nothing marks an end, and the rule has no horizon.
+
+    Example:
+        >>> flags = np.array([False, True, False, False, False])
+        >>> episode_ends(EndRule(horizon=2), flags, None, "toy.hdf5")[0].nonzero()[0].tolist()
+        [1, 3]
+    """
+    if rule.marks == "terminals":
+        marked, complete = terminals, bool(terminals.any())
+    elif rule.marks == "timeouts":
+        marked = np.zeros_like(terminals) if timeouts is None else timeouts
+        complete = bool(marked.any())
+    else:
+        marked = terminals if timeouts is None else terminals | timeouts
+        complete = timeouts is not None
+    if complete:
+        return marked, RULES[rule.marks]
+    if rule.horizon is not None:
+        also = "terminals and " if marked.any() else ""
+        return with_horizon(marked, rule.horizon), (
+            f"The ends of episodes are inferred, as the file has no timeouts: from {also}"
+            f"the environment's limit of {rule.horizon} steps, counted from the last end."
+        )
+    if marked.any():
+        return marked, f"{RULES['terminals']} The file has no timeouts."
+    raise FormatError(
+        f"{where} marks no end of an episode: expected 'timeouts', or 'terminals' with a row set",
+        hint="add a bool dataset 'timeouts' that is set on the last row of every episode",
+    )
+
+
+def end_notes(ends: NDArray[np.bool_], applied: str) -> tuple[str, ...]:
+    """Return what was applied and found, as sentences."""
+    if ends[-1]:
+        return (applied,)
+    last = f"The file stops inside its last episode, of {lengths_of(ends)[-1]} rows"
+    return (applied, f"{last}, marked truncated.")

@@ -1,0 +1,285 @@
+"""Leaves of encoded images: JPEG or PNG bytes end to end, and the offsets at which rows begin.
+
+```
+row of the table          0          1          2
+<leaf>.bytes              ff d8 … d9 ff d8 … d9 …
+<leaf>.offsets            0          9000       17500  26000      rows + 1
+```
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import FormatError
+from offline_data.readers.images import decode_into, header_shapes
+from offline_data.store.layout import fits_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    from offline_data.store.layout import LeafSpec
+
+    Kind: TypeAlias = tuple[str, str, tuple[int, ...]]
+    """Encoding, and the dtype and shape of one decoded row."""
+
+_HEADERS, _DECODED = 1 << 16, 32
+"""Rows whose headers are looked at together, and that are decoded together only to see if it works."""
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+"""Threads by process: a forked process has none of its parent's."""
+
+
+class EncodedColumn:
+    """A column of encoded images `[n, *shape]`: `numpy.asarray` decodes it, in threads.
+
+    It stands in an `EpisodeBatch` like any other column. As an index, an int gives a decoded row;
+    a slice, integers or a mask give a column of those rows, still encoded. Nothing is copied; a
+    pickled column carries the bytes of its own rows.
+
+    Args:
+        data: uint8 bytes of all images.
+        offsets: int64; row `i` is the bytes from `offsets[i]` to before `offsets[i + 1]`.
+        kind: Encoding (`jpeg` or `png`), and the dtype and shape of one decoded row.
+        where: What it is, for messages.
+        rows: Rows of `offsets` that the column has; None: all.
+
+    Raises:
+        FormatError: No images of this encoding have such pixels.
+
+    Example:
+        >>> from offline_data.readers.images import encode_image
+        >>> frames = [encode_image(np.full((8, 9, 3), n, np.uint8), "png") for n in (5, 7)]
+        >>> column = EncodedColumn.of(frames, ("png", "uint8", (8, 9, 3)))
+        >>> column.shape, np.asarray(column)[1, 0, 0].tolist()
+        ((2, 8, 9, 3), [7, 7, 7])
+    """
+
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        kind: Kind,
+        where: str = "a column",
+        rows: NDArray[np.int64] | range | None = None,
+    ) -> None:
+        if not fits_encoding(*kind):
+            raise FormatError(
+                f"Rows of {where} are {kind[1]} {list(kind[2])}, which cannot be {kind[0]} images",
+                hint="jpeg: uint8 [H, W], [H, W, 1] or [H, W, 3]; png: also uint8 [H, W, 4], "
+                "and uint16 [H, W] or [H, W, 1]",
+            )
+        self._data, self._offsets, self._kind, self._where = data, offsets, kind, where
+        self._rows = range(len(offsets) - 1) if rows is None else rows
+        self.encoding, self.dtype = kind[0], np.dtype(kind[1])
+        self.shape = (len(self._rows), *kind[2])
+        self.ndim, self.size = len(self.shape), prod(self.shape)
+
+    @classmethod
+    def of(cls, images: Sequence[bytes], kind: Kind, where: str = "a column") -> Any:
+        """Return the column of the bytes of image files; it may stand for an array."""
+        offsets = np.cumsum([0, *map(len, images)], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(images), np.uint8), offsets, kind, where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedColumn.of, (self.images(), self._kind, self._where)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one decoded row for an int, else a column of the rows of the index."""
+        if not isinstance(index, slice) and np.ndim(index) == 0:
+            row = range(len(self))[operator.index(index)]
+            return np.asarray(self[row : row + 1])[0]
+        rows = self._rows[index] if isinstance(index, slice) else self._numbers[index]
+        return EncodedColumn(self._data, self._offsets, self._kind, self._where, rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Decode all rows; see `decode`."""
+        if copy is False:
+            raise ValueError("encoded images are decoded into new memory")
+        out = np.empty(self.shape, self.dtype)
+        self.decode(list(out))
+        return out if dtype is None else out.astype(dtype, copy=False)
+
+    def in_memory(self) -> EncodedColumn:
+        """Return the same column with bytes and offsets in memory, not in files."""
+        data, offsets = np.array(self._data), np.array(self._offsets)
+        return EncodedColumn(data, offsets, self._kind, self._where, self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the images, encoded."""
+        return int(np.subtract(*self.bounds()[::-1]).sum())
+
+    def images(self) -> list[bytes]:
+        """Return the images as they are; raises `FormatError`."""
+        begins, ends = (one.tolist() for one in self.bounds())
+        return [self._data[a:b].tobytes() for a, b in zip(begins, ends, strict=True)]
+
+    def runs(self) -> Iterator[NDArray[np.uint8]]:
+        """Yield the bytes of all rows, those together that lie side by side."""
+        begins, ends = self.bounds()
+        apart = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+        for first, stop in pairwise([0, *apart.tolist(), len(begins)]):
+            if first < stop:
+                yield self._data[begins[first] : ends[stop - 1]]
+
+    def decode(self, places: Sequence[NDArray[Any]], threads: int | None = None) -> None:
+        """Decode each row into its place; one that the column has several times, only once.
+
+        `places` are `n` C-contiguous arrays of the shape and dtype of a row; for `threads` see
+        `in_threads`.
+
+        Raises:
+            FormatError: An image is damaged, or not of the declared shape, found before its
+                pixels take memory; names the leaf and the row.
+            MissingDependencyError: Pillow is not installed.
+        """
+        begins, ends = self.bounds()
+        numbers, first, of = np.unique(self._numbers, return_index=True, return_inverse=True)
+        order, stops = np.argsort(of, kind="stable"), np.cumsum(np.bincount(of, minlength=1))
+
+        def one(number: int) -> None:
+            row = int(first[number])
+            same = order[stops[number - 1] if number else 0 : stops[number]]
+            data = self._data[begins[row] : ends[row]].tobytes()
+            decode_into(data, self.encoding, places[same[0]], self._named(row))
+            for other in same[1:]:
+                np.copyto(places[other], places[same[0]])
+
+        in_threads(one, len(numbers), threads)
+
+    def check_decoding(self) -> None:
+        """Decode every row, a few at a time, and forget it; raises `FormatError`."""
+        for begin in range(0, len(self), _DECODED):
+            np.asarray(self[begin : begin + _DECODED])
+
+    def check_headers(self) -> None:
+        """Raise `FormatError` unless every row has the header of an image of its shape."""
+        height, width, channels = (*self.shape[1:], 1)[:3]
+        expected = [height, width, channels, 8 * self.dtype.itemsize]
+        for begin in range(0, len(self), _HEADERS):
+            part = self[begin : begin + _HEADERS]
+            begins, ends = part.bounds()
+            found = header_shapes(self._data, begins, ends, self.encoding)
+            wrong = (found != expected).any(axis=1)
+            if wrong.any():
+                row = int(wrong.argmax())
+                told = "{} x {} pixels, {} channels of {} bits".format(*found[row].tolist())
+                raise FormatError(
+                    f"{part._named(row)} is no {self.encoding} image of {self.dtype} "
+                    f"{list(self.shape[1:])}: "
+                    + (f"its header says {told}" if found[row].any() else "it has no such header")
+                )
+
+    def problem(self) -> str | None:
+        """Return what is wrong with a whole leaf of a dataset, or None; decodes nothing."""
+        ends = self._offsets[[0, -1]].tolist()
+        if ends != [0, len(self._data)]:
+            return f"has {len(self._data)} bytes, and its offsets run from {ends[0]} to {ends[1]}"
+        try:
+            self.check_headers()
+        except FormatError as error:
+            return f"has a row that cannot be decoded: {error.message}"
+        return None
+
+    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where each row begins and ends in the bytes, checked; raises `FormatError`."""
+        begins, ends = self._offsets[self._numbers], self._offsets[self._numbers + 1]
+        wrong = (begins < 0) | (ends <= begins) | (ends > len(self._data))
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise FormatError(
+                f"{self._named(row)} is said to be bytes {begins[row]} to {ends[row]} of "
+                f"{len(self._data)}",
+                hint="offline-data verify names every damaged file of a dataset",
+            )
+        return begins, ends
+
+    @property
+    def _numbers(self) -> NDArray[np.int64]:
+        rows = self._rows
+        return np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
+
+    def _named(self, row: int) -> str:
+        return f"{self._where}, row {self._rows[row]},"
+
+
+def as_encoded(values: object) -> EncodedColumn | None:
+    """Return a column as what it is if it is encoded, else None."""
+    return values if isinstance(values, EncodedColumn) else None
+
+
+def in_threads(work: Callable[[int], None], count: int, threads: int | None = None) -> None:
+    """Call `work` with each number below `count` in `threads`; None: one for each processor.
+
+    The calling thread is among them. Raises what the call of the lowest number raised that failed;
+    no others begin then.
+    """
+    linux = hasattr(os, "sched_getaffinity")
+    processors = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
+    wanted = min(threads or processors, processors, count)
+    numbers, failed = iter(range(count)), dict[int, Exception]()
+
+    def worker() -> None:
+        for number in numbers:  # which no two threads get: the lock is held meanwhile
+            if failed:
+                return
+            try:
+                work(number)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed[number] = error
+
+    pool = _pools.get(os.getpid())
+    if pool is None and wanted > 1:
+        new = ThreadPoolExecutor(processors, thread_name_prefix="offline-data-images")
+        pool = _pools.setdefault(os.getpid(), new)
+    others = [pool.submit(worker) for _ in range(wanted - 1)] if pool else []
+    worker()
+    for other in others:
+        if not other.cancel():
+            other.result()
+    if failed:
+        raise failed[min(failed)]
+
+
+class EncodedWriter:
+    """Appends rows to the two files of an encoded leaf, by `append(file, bytes or array)`."""
+
+    def __init__(self, leaf: LeafSpec, append: Callable[[str, Any], None]) -> None:
+        self.leaf, self._append, self._end = leaf, append, 0
+        append(leaf.file, b"")
+        append(leaf.offsets, np.zeros(1, "<i8"))
+
+    def append(self, rows: Any) -> None:
+        """Append the rows of an `EncodedColumn`; raises `FormatError`, see `check_headers`."""
+        rows.check_headers()
+        for run in rows.runs():
+            self._append(self.leaf.file, run)
+        ends = self._end + np.cumsum(np.subtract(*rows.bounds()[::-1]))
+        self._append(self.leaf.offsets, ends.astype("<i8"))
+        self._end = int(ends[-1]) if len(ends) else self._end
+
+
+def joined_offsets(files: Iterable[Path]) -> Iterator[bytes]:
+    """Read offsets of the same leaf from several folders as those of their rows laid end to end."""
+    end = 0
+    yield np.zeros(1, "<i8").tobytes()
+    for file in files:
+        offsets = np.fromfile(file, "<i8")
+        yield (offsets[1:] + end).tobytes()
+        end += int(offsets[-1])

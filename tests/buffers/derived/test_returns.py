@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offline_data.buffers.derived import return_to_go
+from offline_data.buffers.derived.returns import discounted
+from offline_data.errors import UsageError
+
+module = import_module("offline_data.buffers.derived.returns")
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    data=st.data(),
+    gamma=st.sampled_from((0.0, 0.5, 0.99, 1.0)),
+    chunk=st.sampled_from((1, 3, 1000)),
+)
+def test_it_is_a_walk_back(
+    sets: Any, gathering: None, monkeypatch: pytest.MonkeyPatch, data: Any, gamma: Any, chunk: int
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    of = sets.write(*data.draw(sets.strategy))
+    rows = data.draw(st.permutations([*range(of.rows), 0]))
+    found = of.derive(return_to_go(gamma, "next.sum"), rows)["next", "sum"]
+    assert found.shape == (len(rows), 1)
+    assert found.dtype == torch.float32
+    want = [0.0] * of.rows
+    for row in range(of.rows - 1, -1, -1):
+        episode, time = of.place[row]
+        last = time == of.episodes[episode].length - 1
+        want[row] = float(of.reward[row]) + (0.0 if last else gamma * want[row + 1])
+    np.testing.assert_allclose(found[:, 0].numpy(), np.array(want)[rows], rtol=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    gamma=st.sampled_from((0.0, 0.9, 1.0)),
+    width=st.sampled_from(((), (1,), (2,))),
+)
+def test_doubling_is_recursion(lengths: list[int], gamma: float, width: tuple[int, ...]) -> None:
+    rewards = torch.rand(sum(lengths), *width, dtype=torch.float64)
+    want, end = rewards.clone(), 0
+    for length in lengths:
+        end += length
+        for row in range(end - 2, end - length - 1, -1):
+            want[row] += gamma * want[row + 1]
+    torch.testing.assert_close(discounted(rewards, torch.tensor(lengths), gamma), want)
+
+
+def test_large_and_missing_numbers_stay_in_their_episode() -> None:
+    rewards = torch.tensor([1e17, 1.0, 1e-3, 5.0], dtype=torch.float64)
+    found = discounted(rewards, torch.tensor([1, 2, 1]), 1.0)
+    assert found.tolist() == [1e17, 1.001, 1e-3, 5.0]
+    rewards = torch.tensor([1.0, 2.0, float("nan"), 4.0, 5.0], dtype=torch.float64)
+    found = discounted(rewards, torch.tensor([2, 2, 1]), 1.0)
+    assert found.isnan().tolist() == [False, False, True, False, False]
+    assert found[:2].tolist() == [3, 2]
+
+
+def test_it_is_added_up_once_by_one_thread(grown: Any, sets: Any, episode: Any) -> None:
+    storage, derived = grown(sets.write([episode(50)])), return_to_go()
+    rows, gate = torch.tensor([0]), threading.Barrier(4)
+    batches = [storage.gather(rows) for _ in range(4)]
+    read = storage.gathered
+
+    def work(batch: Any) -> None:
+        gate.wait()
+        derived(batch, rows, storage)
+
+    threads = [threading.Thread(target=work, args=(batch,)) for batch in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert storage.gathered == read + 1 + 50  # a row to see what there is, then all rows
+    assert all(batch["return_to_go"].equal(batches[0]["return_to_go"]) for batch in batches)
+
+
+def test_invalid_arguments(grown: Any, sets: Any, episode: Any) -> None:
+    with pytest.raises(UsageError, match=r"gamma is 1\.5"):
+        return_to_go(1.5)
+    storage, rows = grown(sets.write([episode(3)])), torch.arange(3)
+    del storage.content["next", "reward"]
+    with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):
+        return_to_go()(storage.gather(rows), rows, storage)

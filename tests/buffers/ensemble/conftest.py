@@ -1,0 +1,73 @@
+"""Members of different sizes whose every value tells its member, episode and step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTHS = ((4, 6), (10, 10, 10), (1, 2, 3, 4, 20, 30))
+"""Episodes of each member: 10, 30 and 60 rows. Member `m` has episodes from `100·m` on."""
+SIZES = tuple(map(sum, LENGTHS))
+
+CRITICAL = 13.8
+"""Chi-square of two degrees of freedom exceeds it once in a thousand times."""
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Dataset directories `local:d0@1`, `local:d1@1`, `local:d2@1`."""
+    root = tmp_path_factory.mktemp("members")
+    for number, lengths in enumerate(LENGTHS):
+        batch = toy_batch(lengths, first_episode=100 * number)
+        write_toy(root / f"d{number}", [batch], dataset=f"local:d{number}@1")
+    return [root / f"d{number}" for number in range(len(LENGTHS))]
+
+
+@pytest.fixture
+def three(folders: list[Path]) -> list[Dataset]:
+    """A buffer over each, without a batch size of its own."""
+    return [Dataset(folder) for folder in folders]
+
+
+def action(member: int, row: int) -> float:
+    """Return the action in a row of a dataset."""
+    ends = np.cumsum(LENGTHS[member])
+    episode = int(np.searchsorted(ends, row, side="right"))
+    step = row - (int(ends[episode - 1]) if episode else 0)
+    return -(1000.0 * (100 * member + episode + 1) + step + 1)
+
+
+def assert_rows(batch: Any, members: Any, rows: Any) -> None:
+    """Compare every row of a batch, of any shape, with the row of the dataset that it is."""
+    pairs = zip(members.reshape(-1).tolist(), rows.reshape(-1).tolist(), strict=True)
+    assert batch["action"].reshape(-1).tolist() == [action(*pair) for pair in pairs]
+    assert torch.equal(batch["observation", "state"][..., :1], -batch["action"])
+    assert torch.equal(batch["next", "observation", "state"][..., :1], 1 - batch["action"])
+
+
+def leaves(batch: Any) -> dict[Any, Any]:
+    return dict(batch.items(include_nested=True, leaves_only=True))
+
+
+def assert_same(batch: Any, other: Any) -> None:
+    """Leaves, their order, dtypes, shapes and values are the same."""
+    assert list(leaves(batch)) == list(leaves(other))
+    for key, leaf in leaves(batch).items():
+        assert leaf.dtype == other[key].dtype, key
+        assert torch.equal(leaf, other[key]), key
+
+
+def chi_square(counts: Any, expected: Any) -> float:
+    """Return Pearson's statistic; `expected` in any unit."""
+    counts, expected = np.asarray(counts, float), np.asarray(expected, float)
+    expected = expected * counts.sum() / expected.sum()
+    return float(((counts - expected) ** 2 / expected).sum())

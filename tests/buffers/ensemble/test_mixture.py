@@ -1,0 +1,608 @@
+from __future__ import annotations
+
+import itertools
+import pickle
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from offline_data.buffers.buffer import TensorDictReplayBuffer
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.ensemble.allocation import ExactAllocation, RandomAllocation
+from offline_data.buffers.gather import native
+from offline_data.buffers.samplers import (
+    PrioritizedSampler,
+    RandomSampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+)
+from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.errors import UsageError
+from offline_data.testing.toy import toy_batch, write_toy
+
+from .conftest import CRITICAL, SIZES, action, assert_rows, assert_same, chi_square
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REWARD = ("next", "reward")
+
+
+def assert_true(batch: Any) -> None:
+    """Every row is that of the dataset and the row that it names."""
+    assert_rows(batch, batch["source"], batch["index"])
+
+
+def counts_of(batch: Any, members: int = 3) -> list[int]:
+    found: list[int] = torch.bincount(batch["source"], minlength=members).tolist()
+    return found
+
+
+def rows_in(batch: Any) -> list[tuple[int, int]]:
+    return list(zip(batch["source"].tolist(), batch["index"].tolist(), strict=True))
+
+
+def keys_of(batch: Any) -> set[Any]:
+    return set(batch.keys(include_nested=True, leaves_only=True))
+
+
+def empty() -> TensorDictReplayBuffer:
+    return TensorDictReplayBuffer(storage=LazyTensorStorage(100))
+
+
+def growing(**leaves: torch.Tensor) -> TensorDictReplayBuffer:
+    """A buffer of five rows with these leaves."""
+    buffer = empty()
+    buffer.extend(TensorDict(dict(leaves), [5]))
+    return buffer
+
+
+weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), min_size=1, max_size=7).filter(
+    any
+)
+
+
+@given(weights, st.lists(st.integers(1, 40), min_size=1, max_size=40))
+def test_exact_batches_add_up(shares: list[float], sizes: list[int]) -> None:
+    allocation, total = ExactAllocation(), np.zeros(len(shares))
+    expected = np.array(shares) / sum(shares)
+    for number, size in enumerate(sizes):
+        source = allocation.allocate(tuple(shares), size, None)
+        assert len(source) == size
+        batch = np.bincount(source, minlength=len(shares))
+        assert not batch[expected == 0].any()
+        assert number or (abs(batch - size * expected) < 1 + 1e-9).all()
+        total += batch
+        assert (abs(total - sum(sizes[: number + 1]) * expected) < 2).all()
+
+
+@given(weights)
+def test_nothing_is_drawn_of_a_member_without_weight(shares: list[float]) -> None:
+    source = RandomAllocation().allocate(tuple(shares), 500, None)
+    assert {number for number, share in enumerate(shares) if share} >= {*source.tolist()}
+
+
+def test_the_last_member_with_weight_is_not_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = torch.full((3,), 1 - 2.0**-53, dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: largest)
+    for shares in ((0.1,) * 10, (0.3, 0.3, 0.4, 0.0, 0.0), (1e-9, 1.0, 0.0)):
+        last = max(m for m, share in enumerate(shares) if share)
+        assert RandomAllocation().allocate(shares, 3, None).tolist() == [last] * 3
+
+
+@pytest.mark.usefixtures("gathering")
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("exact", [True, False])
+def test_every_row_is_the_members(three: list[Dataset], shuffle: bool, exact: bool) -> None:
+    mixture = DatasetMixture(*three, exact=exact, shuffle=shuffle, seed=0)
+    for size in (256, 1, 7, 100, 50_000):
+        batch = mixture.sample(size)
+        assert batch.batch_size == (size,)
+        assert_true(batch)
+        plain = three[0][:1]
+        for key in keys_of(plain):
+            assert batch[key].dtype == plain[key].dtype
+            assert batch[key].shape[1:] == plain[key].shape[1:]
+            assert batch[key].is_contiguous()
+        ascending = batch["source"].tolist() == sorted(batch["source"].tolist())
+        assert ascending or shuffle
+        assert not (ascending and shuffle and size >= 100)
+
+
+def test_with_and_without_the_compiled_gather_a_batch_is_the_same(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batches() -> list[Any]:
+        torch.manual_seed(0)
+        one, other = Dataset(folders[1]), Dataset(folders[2])
+        views = [one.subset([9, 3, 29]), other.episodes_at([5, 4]).subset(slice(3, 40))]
+        same = [views[1], other.subset(slice(0, 9))]  # of one dataset, with other numbers
+        members = ([one, other], views, [one, views[1]], [views[0], other], same)
+        plain = [DatasetMixture(*some).sample(140) for some in members]
+        return [*plain, *(DatasetMixture(*some, shuffle=False).sample(90) for some in members)]
+
+    together = batches()
+    monkeypatch.setattr(native, "compiled", None)
+    for batch, apart in zip(together, batches(), strict=True):
+        assert_same(batch, apart)
+
+
+@pytest.mark.usefixtures("gathering")
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("transformed", [True, False])
+def test_rows_of_views(three: list[Dataset], shuffle: bool, transformed: bool) -> None:
+    views = [three[1].subset([9, 3, 29]), three[2].episodes_at([5, 4]).subset(slice(3, 40))]
+    if transformed:
+        views[0].append_transform(lambda batch: batch)
+    batch = DatasetMixture(*views, weights="equal", shuffle=shuffle).sample(200)
+    mixed = DatasetMixture(three[0], *views, weights="equal", shuffle=shuffle).sample(300)
+    assert not {"dataset_index", "dataset_episode"} & {*mixed.keys()}  # a dataset has none
+    for number, view in enumerate(views):
+        for one, source in ((batch, number), (mixed, number + 1)):
+            own = one["source"] == source
+            index = one["index"][own]
+            assert len(index)
+            for leaf in ("action", "episode", "dataset_episode", "dataset_index"):
+                if leaf in one.keys():  # noqa: SIM118 - a TensorDict holds leaves
+                    assert torch.equal(view[index][leaf], one[leaf][own])
+        own = batch["source"] == number
+        assert torch.equal(view.rows[batch["index"][own]], batch["dataset_index"][own])
+
+
+def test_a_view_that_takes_the_place_of_another(three: list[Dataset]) -> None:
+    views = [three[1].episodes_at([2, 0]), three[2].episodes_at([5])]
+    mixture = DatasetMixture(*views, weights="equal", seed=0)
+    mixture.sample(20)
+    views[0].set_storage(three[1].episodes_at([1]).storage)
+    batch = mixture.sample(100)
+    own = batch["source"] == 0
+    assert batch["dataset_episode"][own].unique().tolist() == [1]
+    assert batch["episode"][own].unique().tolist() == [0]
+
+
+def test_members_of_every_kind(three: list[Dataset]) -> None:
+    buffer = empty()
+    buffer.extend(three[0][:].exclude("index"))
+    members: list[Any] = [
+        three[0],
+        three[1].subset([5, 7, 29]),
+        three[2].append_transform(lambda batch: batch),
+        buffer,
+        DatasetMixture(three[1], three[2], weights="equal"),
+    ]
+    mixture = DatasetMixture(*members, weights="equal", seed=0)
+    assert mixture.sources == (*members[:4], three[1], three[2])
+    batch = mixture.sample(1000)
+    dataset = torch.tensor([0, 1, 2, 0, 1, 2])[batch["source"]]
+    assert set(batch["source"].tolist()) == set(range(6))
+    view = batch["source"] == 1
+    assert set(batch["index"][view].tolist()) == {0, 1, 2}
+    batch["index"][view] = members[1].rows[batch["index"][view]]
+    assert_true(batch.set("source", dataset))
+
+
+def test_weights_by_steps_are_uniform_over_the_concatenation(three: list[Dataset]) -> None:
+    for seed, dataset in enumerate(three):
+        dataset.set_sampler(RandomSampler(seed=seed))
+    mixture = DatasetMixture(*three, batch_size=1000, seed=0)
+    assert mixture.shares == (0.1, 0.3, 0.6)
+    first = np.cumsum([0, *SIZES])
+    seen = np.zeros(first[-1])
+    for _ in range(50):
+        for source, index in rows_in(mixture.sample()):
+            seen[first[source] + index] += 1
+    assert chi_square(seen, np.full(100, 500)) < 149  # 99 degrees of freedom, p = 0.001
+
+
+def test_rows_of_a_member_are_as_its_sampler_draws_them(folders: list[Path]) -> None:
+    members = [Dataset(folder, sampler=RandomSampler(seed=9)) for folder in folders]
+    mixture = DatasetMixture(*members, weights=[5, 0, 1], exact=True, seed=1)
+    batch = mixture.sample(6000)
+    rows = batch["index"][batch["source"] == 0]
+    alone = Dataset(folders[0], sampler=RandomSampler(seed=9)).sample(5000)
+    assert torch.equal(rows, alone["index"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        ("equal", [1 / 3, 1 / 3, 1 / 3]),
+        ("episodes", [2 / 11, 3 / 11, 6 / 11]),
+        ([1, 0, 3], [0.25, 0, 0.75]),
+        ({0: 2, "local:d1@1": 1, "local:d2": 1}, [0.5, 0.25, 0.25]),
+    ],
+)
+def test_proportions_row_by_row(three: list[Dataset], weights: Any, shares: list[float]) -> None:
+    mixture = DatasetMixture(*three, weights=weights, seed=0)
+    assert mixture.shares == pytest.approx(shares)
+    many = counts_of(mixture.sample(20_000))
+    present = [m for m, share in enumerate(shares) if share]
+    assert all(many[m] == 0 for m in range(3) if m not in present)
+    assert chi_square([many[m] for m in present], [shares[m] for m in present]) < CRITICAL
+    assert len({tuple(counts_of(mixture.sample(30))) for _ in range(20)}) > 1
+
+
+def test_batches_are_in_random_order_where_proportions_are_exact(three: list[Dataset]) -> None:
+    mixture = DatasetMixture(*three, weights=[1, 1, 2], exact=True, seed=0)
+    place = torch.stack([mixture.sample(40)["source"] for _ in range(2000)])
+    assert (place.sort(dim=1).values == place[0].sort().values).all()
+    assert counts_of(TensorDict({"source": place[0]}, [40])) == [10, 10, 20]
+    first = (place == 0).sum(0)
+    assert chi_square(first, np.full(40, 500)) < 73  # 39 degrees of freedom, p = 0.001
+
+
+def test_the_seed_decides_the_order_and_samplers_the_rows(folders: list[Path]) -> None:
+    def batches(seed: int | None, rows: int) -> list[list[tuple[int, int]]]:
+        members = [Dataset(folder, sampler=RandomSampler(seed=rows)) for folder in folders]
+        mixture = DatasetMixture(*members, batch_size=8, seed=seed)
+        return [rows_in(mixture.sample()) for _ in range(3)]
+
+    assert batches(1, 1) == batches(1, 1)
+    assert batches(1, 1) != batches(2, 1)
+    assert batches(1, 1) != batches(1, 2)
+    torch.manual_seed(4)
+    once = batches(None, 1)
+    torch.manual_seed(4)
+    assert batches(None, 1) == once
+
+
+def test_trying_members_out_leaves_no_trace(folders: list[Path]) -> None:
+    torch.manual_seed(0)
+    members = [Dataset(folder) for folder in folders]
+    mixture = DatasetMixture(*members, weights=[1, 0, 0], exact=True, shuffle=False)
+    torch.randperm(20)  # as the allocation does
+    expected = torch.randint(10, (20,)).tolist()
+    torch.manual_seed(0)
+    assert mixture.sample(20)["index"].tolist() == expected
+
+
+def test_epochs_of_members_run_on(folders: list[Path]) -> None:
+    members = [Dataset(f, sampler=SamplerWithoutReplacement(seed=0)) for f in folders[:2]]
+    mixture = DatasetMixture(*members, weights="equal", exact=True, seed=0)
+    rows = rows_in(mixture.sample(120))  # 60 of each: 6 and 2 epochs
+    for member, size in enumerate(SIZES[:2]):
+        mine = [row for source, row in rows if source == member]
+        for begin in range(0, 60, size):
+            assert sorted(mine[begin : begin + size]) == list(range(size))
+    assert_true(mixture.sample(120))
+
+
+def test_slices_stay_together_unshuffled(folders: list[Path]) -> None:
+    members = [Dataset(f, sampler=SliceSampler(slice_len=4, seed=0)) for f in folders]
+    mixture = DatasetMixture(*members, weights="equal", exact=True, shuffle=False, batch_size=24)
+    batch = mixture.sample()
+    slices = batch["index"].reshape(6, 4)
+    assert torch.equal(slices - slices[:, :1], torch.arange(4).expand(6, 4))
+    assert batch["next", "truncated"].reshape(6, 4)[:, -1].all()
+    assert_true(batch)
+
+
+def test_a_member_that_grows_is_taken_up(three: list[Dataset]) -> None:
+    buffer = empty()
+    mixture = DatasetMixture(three[0], buffer, seed=0)
+    assert mixture.shares == (1.0, 0.0)
+    assert set(mixture.sample(50)["source"].tolist()) == {0}
+    buffer.extend(three[2][:30].exclude("index"))
+    assert mixture.shares == (0.25, 0.75)
+    batch = mixture.sample(400)
+    assert 200 < counts_of(batch, 2)[1] < 380
+    assert len(mixture) == 40
+    assert_true(batch.set("source", batch["source"] * 2))
+    with pytest.raises(UsageError, match="nothing to sample"):
+        DatasetMixture(three[0], empty(), weights="equal").sample()
+    with pytest.raises(UsageError, match="No member"):
+        DatasetMixture(empty()).sample()
+
+
+def test_valid_rows_are_what_steps_count(tmp_path: Path) -> None:
+    write_toy(tmp_path / "d", [toy_batch([2, 2], unknown_final=(1,))])
+    for valid_only, share in ((True, 3 / 7), (False, 0.5)):
+        samplers = [RandomSampler(valid_only=valid_only), RandomSampler(valid_only=False)]
+        members = [Dataset(tmp_path / "d", sampler=sampler) for sampler in samplers]
+        assert DatasetMixture(*members).shares[0] == pytest.approx(share)
+
+
+def test_transforms_of_members_and_of_the_mixture(three: list[Dataset]) -> None:
+    scale = torch.nn.Parameter(torch.tensor(2.0))
+    three[1].append_transform(lambda batch: batch.set("action", batch["action"] * scale))
+    mixture = DatasetMixture(
+        *three, seed=0, transform=lambda batch: batch.set("third", 3 * batch["action"])
+    )
+    assert mixture.append_transform(lambda batch: batch["third"]) is mixture
+    found = mixture.sample(50)
+    kept = rows_in(DatasetMixture(*three, seed=0).sample(50))
+    torch.manual_seed(0)
+    assert len(found) == len(kept)
+    batch = DatasetMixture(*three, weights="equal", seed=0).sample(30)
+    for (source, index), value in zip(rows_in(batch), batch["action"][:, 0].tolist(), strict=True):
+        assert value == action(source, index) * (2 if source == 1 else 1)
+    batch["action"].sum().backward()
+    rows = [action(1, index) for source, index in rows_in(batch) if source == 1]
+    assert scale.grad is not None
+    assert scale.grad.item() == pytest.approx(sum(rows))
+    assert found.abs().min() >= 3000
+
+
+def test_writing_to_a_batch_changes_nothing_else(three: list[Dataset]) -> None:
+    mixture = DatasetMixture(*three, seed=0)
+    batch, info = mixture.sample(9, return_info=True)
+    assert torch.equal(info["source"], batch["source"])
+    before = {key: leaf.clone() for key, leaf in batch.items(True, True)}
+    batch[REWARD].zero_()
+    for key, leaf in batch.items(True, True):
+        assert torch.equal(leaf, before[key]) != (key == REWARD)
+    assert_true(mixture.sample(100))
+
+
+def test_priorities_go_to_the_buffer_that_a_row_is_from(folders: list[Path]) -> None:
+    def sampler(seed: int) -> PrioritizedSampler:
+        return PrioritizedSampler(100, alpha=1.0, beta=1.0, eps=0.0, seed=seed)
+
+    first, plain = Dataset(folders[0], sampler=sampler(0)), Dataset(folders[2])
+    view = Dataset(folders[1]).episodes_at([2])
+    view.set_sampler(sampler(1))
+    inner = DatasetMixture(plain, view, weights="equal", keys=["action", "observation"])
+    mixture = DatasetMixture(first, inner, weights="equal", keys=["action", "observation"], seed=0)
+    batch = mixture.sample(400)
+    chosen = {0: 3, 1: 17, 2: 4}  # one row of each, the last row 24 of dataset 1
+    priority = torch.tensor([float(chosen[s] == i) for s, i in rows_in(batch)])
+    mixture.update_priority(batch, priority)
+    again = mixture.sample(400)
+    assert {i for s, i in rows_in(again) if s == 0} == {3}
+    assert {i for s, i in rows_in(again) if s == 2} == {4}
+    assert again["action"][again["source"] == 2].unique().tolist() == [-103005.0]
+    assert len({i for s, i in rows_in(again) if s == 1}) > 20
+    with pytest.raises(UsageError, match="Sources are 0 to 2"):
+        mixture.update_priority({"source": torch.tensor([3]), "index": torch.tensor([0])}, 1.0)
+    with pytest.raises(UsageError, match="2 priorities for 400 rows"):
+        mixture.update_priority(batch, torch.ones(2))
+
+
+def test_iteration_has_no_end(three: list[Dataset]) -> None:
+    mixture = DatasetMixture(*three, batch_size=5)
+    assert [len(batch) for batch in itertools.islice(mixture, 60)] == [5] * 60
+    assert len(next(mixture)) == mixture.batch_size == 5
+    assert len(mixture) == sum(SIZES)
+    assert "100 rows" in repr(mixture)
+
+
+def mixed(folders: list[Path], *, exact: bool, prefetch: int | None) -> DatasetMixture:
+    samplers = [RandomSampler(seed=1), SamplerWithoutReplacement(seed=2), RandomSampler(seed=3)]
+    members = [Dataset(f, sampler=s) for f, s in zip(folders, samplers, strict=True)]
+    inner = DatasetMixture(*members[1:], seed=5)
+    return DatasetMixture(
+        members[0], inner, batch_size=7, exact=exact, seed=4, prefetch=prefetch, weights=[1, 2]
+    )
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("prefetch", [None, 3])
+@pytest.mark.parametrize("way", ["state", "disk", "pickle"])
+def test_it_resumes_where_it_was(
+    folders: list[Path], tmp_path: Path, exact: bool, prefetch: int | None, way: str
+) -> None:
+    mixture = mixed(folders, exact=exact, prefetch=prefetch)
+    plain = mixed(folders, exact=exact, prefetch=None)
+    for _ in range(5):
+        assert rows_in(mixture.sample()) == rows_in(plain.sample())
+    other = mixed(folders, exact=exact, prefetch=prefetch)
+    if way == "state":
+        other.load_state_dict(mixture.state_dict())
+    elif way == "disk":
+        mixture.dumps(tmp_path / "state")
+        other.loads(tmp_path / "state")
+    else:
+        packed = pickle.dumps(mixture)
+        assert len(packed) < 100_000
+        other = pickle.loads(packed)  # noqa: S301
+    for _ in range(20):
+        batch = other.sample()
+        assert rows_in(batch) == rows_in(mixture.sample()) == rows_in(plain.sample())
+        assert_true(batch)
+
+
+def test_states_of_other_mixtures_are_refused(three: list[Dataset]) -> None:
+    state = DatasetMixture(*three, seed=0).state_dict()
+    others = {
+        "3 members; this mixture has 2": DatasetMixture(*three[:2], seed=0),
+        "seed": DatasetMixture(*three),
+        "exact": DatasetMixture(*three, seed=0, exact=True),
+    }
+    for words, other in others.items():
+        with pytest.raises(UsageError, match=words):
+            other.load_state_dict(state)
+
+
+def test_invalid_arguments(three: list[Dataset]) -> None:
+    wrong: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("at least one member", (), {}),
+        ("Member 1 is a TensorDict", (three[0], TensorDict()), {}),
+        ("expected steps, episodes", tuple(three), {"weights": "rows"}),
+        ("2 weights for 3 members", tuple(three), {"weights": [1, 2]}),
+        ("0 or more", tuple(three), {"weights": [1, 2, -1]}),
+        ("0 or more", tuple(three), {"weights": [1, 2, float("nan")]}),
+        ("not all 0", tuple(three), {"weights": [0, 0, 0]}),
+        ("Member 2 has 0 weights", tuple(three), {"weights": {0: 1, 1: 1}}),
+        ("Member 0 has 2 weights", tuple(three), {"weights": {0: 1, "local:d0": 1, 1: 1, 2: 1}}),
+        ("no member for the weights of", tuple(three), {"weights": {0: 1, 1: 1, 2: 1, 3: 1}}),
+        ("batch_size is 0", tuple(three), {"batch_size": 0}),
+        ("rename has 1 items", tuple(three), {"rename": [None]}),
+        ("cannot be called", tuple(three), {"transform": "scale"}),
+        ("prefetch is -1", tuple(three), {"prefetch": -1}),
+    ]
+    for words, members, options in wrong:
+        with pytest.raises(UsageError, match=words):
+            DatasetMixture(*members, **options)
+    with pytest.raises(UsageError, match="at least 1"):
+        DatasetMixture(*three).sample(0)
+    with pytest.raises(UsageError, match="batches of 256 are prefetched"):
+        DatasetMixture(*three, prefetch=1).sample(8)
+
+
+def test_leaves_that_some_members_lack_are_listed(
+    three: list[Dataset], folders: list[Path]
+) -> None:
+    fewer = Dataset(folders[1], keys=["action", "observation", "next.reward", "next.observation"])
+    extra = three[2].append_transform(lambda b: b.set("goal", b["action"]))
+    with pytest.raises(UsageError) as caught:
+        DatasetMixture(three[0], fewer, extra).sample()
+    for word in ("member 0 has", "info/code", "goal"):
+        assert word in caught.value.message
+    assert "action" not in caught.value.message
+    assert "keys=" in str(caught.value.hint)
+    keys: list[Any] = ["observation", "action", REWARD, "index", "next.observation"]
+    batch = DatasetMixture(three[0], fewer, extra, keys=keys).sample()
+    state = ("observation", "state")
+    assert keys_of(batch) == {"index", "source", "action", state, REWARD, ("next", *state)}
+    assert_true(batch)
+    with pytest.raises(UsageError, match=r"Member 1: There is no leaf 'info'") as missing:
+        DatasetMixture(three[0], fewer, keys=["info"]).sample()
+    assert "action" in missing.value.message
+
+
+def test_a_priority_weight_of_one_member_is_not_common(three: list[Dataset]) -> None:
+    three[1].set_sampler(PrioritizedSampler(100, alpha=0.5, beta=0.5))
+    with pytest.raises(UsageError, match="member 1 has priority_weight"):
+        DatasetMixture(*three).sample()
+    three[0].set_sampler(PrioritizedSampler(100, alpha=0.5, beta=0.5))
+    batch = DatasetMixture(*three[:2], weights="equal").sample()
+    assert torch.equal(batch["priority_weight"], torch.ones(256))
+
+
+def test_leaves_are_renamed(three: list[Dataset]) -> None:
+    def other_names(batch: Any) -> Any:
+        batch.set(("obs", "x"), batch.get(("observation", "state")))
+        batch.set(("next", "obs", "x"), batch.get(("next", "observation", "state")))
+        batch.set("act", batch.get("action"))
+        return batch.exclude("observation", ("next", "observation"), "action")
+
+    three[1].append_transform(other_names)
+    names: dict[Any, Any] = {"observation.state": ("obs", "x"), "action": "act"}
+    batch = DatasetMixture(*three, rename=[None, names, None], seed=0).sample(200)
+    assert keys_of(batch) == keys_of(three[0][:1]) | {"source"}
+    assert_true(batch)
+    parent = DatasetMixture(*three, rename=[None, {"observation": "obs", "action": "act"}, None])
+    with pytest.raises(UsageError, match=r"member 1 has .*observation/x"):
+        parent.sample()
+    with pytest.raises(UsageError, match="Member 0: There is no leaf 'obs/x'"):
+        DatasetMixture(*three, rename=[names, names, None]).sample()
+    with pytest.raises(UsageError, match="Two leaves of member 0 are called 'action'"):
+        DatasetMixture(three[0], rename=[{"action": "episode"}]).sample()
+    names = {"now": "observation", ("next", "then"): ("next", "observation")}
+    keys = keys_of(DatasetMixture(three[0], rename=[names]).sample(4))
+    assert {("now", "state"), ("next", "then", "state")} <= keys
+
+
+def test_shapes_and_dtypes_agree_or_dtypes_are_promoted(three: list[Dataset]) -> None:
+    members = [growing(action=torch.ones(5, 3)), growing(action=torch.ones(5, 2))]
+    with pytest.raises(UsageError, match=r"'action' has rows of different shapes: member 0 \(3,\)"):
+        DatasetMixture(*members).sample()
+    values = [torch.arange(5.0) + 0.5, torch.arange(5, dtype=torch.float64) + 100.25]
+    members = [growing(action=v) for v in values]
+    members.append(growing(action=torch.arange(5, dtype=torch.int32) + 1000))
+    with pytest.raises(UsageError) as caught:
+        DatasetMixture(*members).sample()
+    assert "member 0 float32, member 1 float64, member 2 int32" in caught.value.message
+    assert caught.value.hint == "cast=True makes it float64"
+    mixture = DatasetMixture(*members, cast=True, seed=0)
+    for _ in range(30):  # also where one row is of a member that was not cast
+        batch = mixture.sample(2)
+        assert batch["action"].dtype == torch.float64
+        first = torch.tensor([0.5, 100.25, 1000.0], dtype=torch.float64)[batch["source"]]
+        assert torch.equal(batch["action"], first + batch["index"])
+    three[1].append_transform(lambda batch: batch.set("action", batch["action"].double()))
+    batch = DatasetMixture(*three, cast=True, weights="equal", seed=0).sample(100)
+    assert batch["action"].dtype == torch.float64
+    pairs = rows_in(batch)
+    assert batch["action"][:, 0].tolist() == [action(source, row) for source, row in pairs]
+
+
+def test_invalid_batches_of_members(folders: list[Path], tmp_path: Path) -> None:
+    write_toy(tmp_path / "a", [toy_batch([3, 2], text=True)])
+    wrong: dict[str, Any] = {
+        "are Tensors; a mixture takes": lambda b: b["action"],
+        "Member 0 has a leaf 'source'": lambda b: b.set("source", b["action"]),
+        "have no leaf 'index'": lambda b: b[[0, *range(len(b))]].exclude("index"),
+        r"'index' as torch.int64 \[5\]; expected torch.int64 \[8\]": lambda b: b[:5],
+    }
+    for words, transform in wrong.items():
+        with pytest.raises(UsageError, match=words):
+            DatasetMixture(Dataset(folders[0], transform=transform)).sample(8)
+    changing = iter([1, 1, 2])
+    fickle = Dataset(folders[0], transform=lambda b: b.set(f"leaf{next(changing)}", b["action"]))
+    mixture = DatasetMixture(fickle)
+    mixture.sample(4)
+    with pytest.raises(UsageError, match="member 0 come and go: leaf1, leaf2"):
+        mixture.sample(4)
+    with pytest.raises(UsageError, match="is not a tensor") as caught:
+        DatasetMixture(Dataset(tmp_path / "a", decode_text=True)).sample()
+    assert "decode_text" in str(caught.value.hint)
+
+
+def test_codes_of_different_vocabularies_are_not_mixed(tmp_path: Path) -> None:
+    def texts(name: str, first: int) -> Dataset:
+        write_toy(tmp_path / name, [toy_batch([3, 2], first_episode=first, text=True)])
+        return Dataset(tmp_path / name)
+
+    one, same, other = texts("a", 0), texts("b", 0), texts("c", 1)
+    mission = ("observation", "mission")
+    batch = DatasetMixture(one, same).sample(50)
+    assert one.decode(mission, batch[mission][0]) == same.decode(mission, batch[mission][0])
+    inner = DatasetMixture(other, rename=[{"a": mission}])
+    seconds: list[Any] = [other, DatasetMixture(other), other.episodes_at([0])]
+    for second in seconds:
+        with pytest.raises(UsageError, match="'observation/mission' has codes of different"):
+            DatasetMixture(one, second).sample()
+        DatasetMixture(one, second, keys=["action"]).sample()
+    with pytest.raises(UsageError, match="'a' has codes of different"):
+        DatasetMixture(one, inner, rename=[{"a": mission}, None]).sample()
+    different = [{"a": mission}, {"b": mission}]
+    DatasetMixture(one, other, rename=different, keys=["action"]).sample()
+
+
+def test_whole_episodes_of_one_length_can_be_mixed(tmp_path: Path) -> None:
+    for name in "ab":
+        write_toy(tmp_path / name, [toy_batch([3, 1])])
+    members = [Dataset(tmp_path / name, split_trajs=True) for name in "ab"]
+    for some in (members, [member.subset([1, 0]) for member in members]):
+        batch = DatasetMixture(*some, seed=0).sample(6)
+        assert batch.batch_size == (6, 3)
+        assert batch["source"].shape == (6,)
+
+
+@pytest.mark.usefixtures("gathering")
+def test_leaves_that_lie_elsewhere(three: list[Dataset], tmp_path: Path) -> None:
+    """Datasets of the other layout, with other leaves, or with other names at the same places."""
+    write_toy(tmp_path / "images", [toy_batch([4, 6], images=True)])
+    write_toy(tmp_path / "ted", [toy_batch([4, 6])], layout="ted")
+    keys = ["action", "observation.state", "next.observation.state", "next.reward"]
+    for other in (Dataset(tmp_path / "images"), Dataset(tmp_path / "ted")):
+        mixture = DatasetMixture(other, *three[1:], keys=keys, weights="equal", seed=0)
+        assert_true(mixture.sample(200))
+    for number, names in enumerate(("ab", "bc")):
+        toy = toy_batch([4, 6], first_episode=100 * number)
+        own: dict[Any, Any] = {("x", name): (ord(name) + toy.steps["action",]) for name in names}
+        write_toy(tmp_path / names, [replace(toy, steps={**toy.steps, **own})])
+    members = [Dataset(tmp_path / names) for names in ("ab", "bc")]
+    batch = DatasetMixture(*members, keys=["action", "x.b"], seed=0).sample(50)
+    assert torch.equal(batch["x", "b"], batch["action"] + ord("b"))
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the gather was not built")
+def test_rows_that_are_not_there(three: list[Dataset]) -> None:
+    for dataset in three:
+        dataset.sample(1)
+    gathers: list[Any] = [dataset.storage._leaves_of for dataset in three]  # type: ignore[attr-defined]
+    for source, rows in (([0, 3], [0, 0]), ([0, -1], [0, 0]), ([0, 0], [9, 10]), ([1, 0], [-1, 0])):
+        with pytest.raises(IndexError):
+            native.gather_mixed(gathers, torch.tensor(source), torch.tensor(rows))
+    found = native.gather_mixed(gathers, torch.tensor([2, 0]), torch.tensor([59, 9]))
+    assert found is not None
+    assert found[three[0].storage.slots[("index",)]].tolist() == [59, 9]  # type: ignore[attr-defined]

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict
+
+from offline_data.buffers.ensemble import SamplerEnsemble, StorageEnsemble, WriterEnsemble
+from offline_data.buffers.samplers import (
+    PrioritizedSliceSampler,
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
+from offline_data.buffers.storage import LazyTensorStorage, TensorStorage
+from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWriter
+from offline_data.errors import ImmutableError, UsageError
+
+from .conftest import CRITICAL, action, chi_square
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
+
+
+@pytest.fixture
+def storage(three: list[Dataset]) -> StorageEnsemble:
+    """10, 30 and 60 rows."""
+    return StorageEnsemble(*(member.storage for member in three))
+
+
+@pytest.fixture
+def numbers() -> StorageEnsemble:
+    """Rows 100, 101, 102 and 200, …, 209."""
+    rows = (torch.arange(100, 103), torch.arange(200, 210))
+    return StorageEnsemble(*(TensorStorage(TensorDict({"action": r}, [len(r)])) for r in rows))
+
+
+def random(**options: Any) -> SamplerEnsemble:
+    return SamplerEnsemble(RandomSampler(), RandomSampler(), RandomSampler(), **options)
+
+
+def one(sampler: Sampler, size: int, storage: StorageEnsemble) -> tuple[torch.Tensor, Any]:
+    """Draw a sub-batch of the first member: its rows, and what the sampler says of them."""
+    rows, leaves = SamplerEnsemble(sampler, num_buffer_sampled=1).sample(storage[[0]], size)
+    return rows["index"][0], leaves.get(0, {})
+
+
+def counts(sampler: SamplerEnsemble, storage: StorageEnsemble, draws: int) -> torch.Tensor:
+    """Count in how many sub-batches each member is."""
+    drawn = [sampler.sample(storage, 6)[0]["buffer_ids"] for _ in range(draws)]
+    return torch.bincount(torch.cat(drawn), minlength=len(sampler)).double()
+
+
+def rows_of(members: list[int], index: list[list[int]]) -> TensorDict:
+    rows = {"buffer_ids": torch.tensor(members), "index": torch.tensor(index)}
+    return TensorDict(rows, [len(members)])
+
+
+def test_rows_are_drawn_in_members(storage: StorageEnsemble) -> None:
+    rows, leaves = random(num_buffer_sampled=4).sample(storage, 20)
+    assert rows.batch_size == (4,)
+    assert (rows["buffer_ids"].shape, rows["index"].shape) == ((4,), (4, 5))
+    assert rows["index"].dtype == rows["buffer_ids"].dtype == torch.int64
+    assert leaves == {}
+    sizes = torch.tensor([len(member) for member in storage.storages])
+    assert (rows["index"] < sizes[rows["buffer_ids"]][:, None]).all()
+
+
+@pytest.mark.parametrize(
+    ("p", "share"),
+    [
+        (None, [1, 1, 1]),
+        ([0.2, 0.5, 0.3], [2, 5, 3]),
+        ([2, 5, 3], [2, 5, 3]),
+        (torch.tensor([20.0, 50.0, 30.0]), [2, 5, 3]),
+        ("sampleable", [10, 30, 60]),
+    ],
+)
+def test_members_come_by_their_weights(storage: StorageEnsemble, p: Any, share: Any) -> None:
+    found = counts(random(p=p, seed=1), storage, 1000)
+    assert chi_square(found, share) < CRITICAL
+    assert chi_square(found, [3, 1, 1]) > 10 * CRITICAL
+
+
+def test_weights_pick_whole_sub_batches_each_on_its_own(storage: StorageEnsemble) -> None:
+    sampler = random(p=[0.5, 0.5, 0.0], num_buffer_sampled=2, seed=2)
+    pairs = [tuple(sampler.sample(storage, 8)[0]["buffer_ids"].tolist()) for _ in range(800)]
+    found = [pairs.count(pair) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    assert sum(found) == 800
+    assert chi_square(found, [1] * 4) < 16.3
+
+
+def test_sampleable_counts_what_can_be_drawn_now(
+    storage: StorageEnsemble, steps: Callable[..., TensorDict]
+) -> None:
+    slices = SamplerEnsemble(
+        *(SliceSampler(slice_len=4) for _ in range(2)),
+        PrioritizedSliceSampler(99, 1.0, 1.0, slice_len=4),
+        p="sampleable",
+        seed=4,
+    )
+    assert chi_square(counts_of_slices(slices, storage), [1 + 3, 3 * 7, 1 + 17 + 27]) < CRITICAL
+    growing = LazyTensorStorage(9)
+    storages = StorageEnsemble(growing, storage[0])
+    row, slice_of = RandomSampler(), SliceSampler(slice_len=4)
+    sampler = SamplerEnsemble(row, row, p="sampleable")
+    assert counts(sampler, storages, 10).tolist() == [0, 20]
+    growing.set(range(3), steps([3]))
+    assert (counts(sampler, storages, 50) > 0).all()
+    with pytest.raises(UsageError, match="No member of the ensemble can draw"):
+        SamplerEnsemble(slice_of, slice_of, p="sampleable").sample(storages[[0, 0]], 8)
+
+
+def counts_of_slices(sampler: SamplerEnsemble, storage: StorageEnsemble) -> torch.Tensor:
+    drawn = [sampler.sample(storage, 12)[0]["buffer_ids"] for _ in range(1000)]
+    return torch.bincount(torch.cat(drawn), minlength=3)
+
+
+def test_one_of_each_in_order(storage: StorageEnsemble) -> None:
+    sampler = random(sample_from_all=True, num_buffer_sampled=7)
+    assert sampler.num_buffer_sampled == 3
+    for _ in range(5):
+        assert sampler.sample(storage, 6)[0]["buffer_ids"].tolist() == [0, 1, 2]
+
+
+def test_every_sub_batch_is_a_draw_of_its_own(storage: StorageEnsemble) -> None:
+    """`num_slices` gives slices of one length, however many sub-batches a member has."""
+    sampler = SamplerEnsemble(SliceSampler(num_slices=2), num_buffer_sampled=3)
+    rows, leaves = sampler.sample(storage[[1]], 12)
+    assert sorted(leaves) == [0, 1, 2]
+    steps = rows["index"].reshape(3, 2, 2)
+    assert (steps[..., 1] == steps[..., 0] + 1).all()
+
+
+def test_epochs_go_on_in_a_sub_batch(storage: StorageEnsemble) -> None:
+    sampler = SamplerWithoutReplacement(seed=0)
+    rows = torch.cat([one(sampler, 14, storage)[0] for _ in range(5)])
+    assert rows.reshape(7, 10).sort(1).values.tolist() == [[*range(10)]] * 7
+    assert sampler.epoch == 7
+    slices = SliceSamplerWithoutReplacement(slice_len=2, seed=0)
+    rows, leaves = one(slices, 14, storage)
+    assert len(rows) == 14
+    assert leaves["next", "truncated"][:, 0].tolist() == [False, True] * 7
+    assert (rows[1::2] == rows[::2] + 1).all()
+
+
+def test_sub_batches_that_would_be_too_short(storage: StorageEnsemble) -> None:
+    class Some(Sampler):
+        ran_out = True
+
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def sample(self, *_: Any) -> tuple[torch.Tensor, dict[Any, Any]]:
+            return torch.zeros(self.count, dtype=torch.int64), {}
+
+    wrong: list[tuple[Sampler, int, str, str]] = [
+        (SliceSamplerWithoutReplacement(num_slices=4), 16, "end of an epoch after", "slice_len"),
+        (SliceSampler(slice_len=8, strict_length=False), 32, "of the 32 of a sub", "pad_output"),
+        (Some(0), 3, "0 rows of the 3", "pad_output"),
+        (Some(4), 3, "4 rows of the 3", "pad_output"),
+    ]
+    for sampler, size, words, hint in wrong:
+        with pytest.raises(UsageError, match=rf"Member 0: .*{words}") as caught:
+            one(sampler, size, storage)
+        assert hint in str(caught.value.hint)
+
+
+def test_samplers_that_are_refused(storage: StorageEnsemble) -> None:
+    for p in ([0.5, 0.5], [1], [[0.2, 0.3, 0.5]], [-1, 1, 1], [0, 0, 0], [float("nan"), 1, 1]):
+        with pytest.raises(UsageError, match="p "):
+            random(p=p)
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: random(p="all"), "'sampleable'"),
+        (lambda: random(p=[1, 1, 1], sample_from_all=True), "p cannot be combined"),
+        (lambda: random(num_buffer_sampled=0), "num_buffer_sampled is 0"),
+        (SamplerEnsemble, "none was given"),
+        (lambda: SamplerEnsemble(RandomSampler(), 3), "not a sampler of this"),  # type: ignore[arg-type]
+        (lambda: random().sample(storage[:2], 6), "of 3 samplers draws from"),
+        (lambda: random().sample(storage[0], 6), "of 3 samplers draws from"),
+        (lambda: random().complete(TensorDict({}, []), {}), "for a ReplayBufferEnsemble"),
+    ]
+    for attempt, words in wrong:
+        with pytest.raises(UsageError, match=words):
+            attempt()
+    with pytest.raises(UsageError, match="cannot be cut into 3") as caught:
+        random().sample(storage, 10)
+    assert str(caught.value.hint).startswith("9 can")
+
+
+def test_weights_can_be_set_later(storage: StorageEnsemble) -> None:
+    sampler = random()
+    sampler.p = [0, 0, 2]
+    assert counts(sampler, storage, 20).tolist() == [0, 0, 60]
+    with pytest.raises(UsageError, match="there are 3 members"):
+        sampler.p = [1]
+    assert sampler.p.tolist() == [0, 0, 1]
+
+
+def test_some_samplers(storage: StorageEnsemble) -> None:
+    sampler = random(p=[1, 1, 2], seed=0)
+    assert sampler[1] is sampler.samplers[1]
+    assert sampler[:] is sampler
+    part = sampler[[2, 0]]
+    assert part.samplers == [sampler.samplers[2], sampler.samplers[0]]
+    torch.testing.assert_close(part.p, torch.tensor([2 / 3, 1 / 3]))
+    assert part.num_buffer_sampled == len(part) == 2
+    assert random(num_buffer_sampled=5)[:1].num_buffer_sampled == 5
+    with pytest.raises(UsageError, match="2 indices"):
+        sampler[0, 1]
+
+    def drawn() -> list[list[int]]:
+        part, both = random(seed=11)[[0, 2]], storage[[0, 2]]
+        return [part.sample(both, 2)[0]["buffer_ids"].tolist() for _ in range(20)]
+
+    assert drawn() == drawn()  # it keeps the generator
+
+
+def test_the_state_of_samplers(storage: StorageEnsemble) -> None:
+    def make() -> SamplerEnsemble:
+        samplers = [RandomSampler(seed=7), SamplerWithoutReplacement(seed=8), RandomSampler(seed=9)]
+        return SamplerEnsemble(*samplers, seed=10)
+
+    first, second = make(), make()
+    first.sample(storage, 9)
+    second.load_state_dict(first.state_dict())
+    for _ in range(5):
+        assert (first.sample(storage, 9)[0] == second.sample(storage, 9)[0]).all()
+
+
+def test_rows_of_storages(numbers: StorageEnsemble) -> None:
+    rows = rows_of([1, 0, 1], [[9, 0], [2, 2], [3, 4]])
+    want = [[209, 200], [102, 102], [203, 204]]
+    assert [member for member, _ in numbers.get(rows)] == [1, 0, 1]
+    assert [part["action"].tolist() for _, part in numbers.get(rows)] == want
+    batch = numbers.gather(rows)
+    assert batch["action"].tolist() == want
+    assert batch["index", "buffer_ids"].tolist() == [[1, 1], [0, 0], [1, 1]]
+    batch["index", "index"].zero_()
+    assert rows["index"].tolist() == [[9, 0], [2, 2], [3, 4]]
+
+
+@pytest.mark.usefixtures("gathering")
+def test_rows_of_datasets_and_views(three: list[Dataset], storage: StorageEnsemble) -> None:
+    rows = rows_of([2, 0, 2], [[15, 1], [4, 4], [0, 7]])
+    want = [action(2, 15), action(2, 1), action(0, 4), action(0, 4), action(2, 0), action(2, 7)]
+    assert storage.gather(rows)["action"].reshape(-1).tolist() == want
+    for bad in (-1, 10):
+        with pytest.raises(IndexError):
+            storage.gather(rows_of([1, 0], [[0], [bad]]))
+    views = [three[1].subset([9, 3]), three[2].episodes_at([5, 4])]
+    rows = rows_of([1, 0], [[33], [1]])
+    batch = StorageEnsemble(*(view.storage for view in views)).gather(rows)
+    assert batch["action"].flatten().tolist() == [action(2, 10 + 3), action(1, 3)]
+    assert batch["index", "index"].tolist() == [[33], [1]]
+    batch["index", "index"].zero_()
+    assert rows["index"].tolist() == [[33], [1]]
+    assert batch["dataset_index"].tolist() == [[13], [3]]
+    assert batch["episode"].tolist() == [[1], [0]]
+    assert batch["dataset_episode"].tolist() == [[4], [0]]
+
+
+def test_transforms_of_storages(three: list[Dataset], numbers: StorageEnsemble) -> None:
+    def negative(batch: Any) -> Any:
+        return batch.set("action", -batch["action"])
+
+    for storages, want in (
+        (numbers.storages, [100, -200]),
+        ([three[0].storage, three[1].storage], [action(0, 0), -action(1, 0)]),
+    ):
+        ensemble = StorageEnsemble(*storages, transforms=[None, negative])
+        rows = rows_of([0, 1], [[0], [0]])
+        assert ensemble.gather(rows)["action"].flatten().tolist() == want
+        assert ensemble.only(["action"]).gather(rows)["action"].flatten().tolist() == want
+        assert ensemble[[1]].gather(rows_of([0], [[0]]))["action"].flatten().tolist() == want[1:]
+
+
+def test_storages_by_index(storage: StorageEnsemble, numbers: StorageEnsemble) -> None:
+    assert numbers[0] is numbers.storages[0]
+    assert numbers[:] is numbers
+    assert numbers[[1, 1]].storages == [numbers.storages[1]] * 2
+    assert numbers[1, 4]["action"].item() == 204
+    assert numbers[1, [[0, 1]]]["action"].tolist() == [[200, 201]]
+    assert [batch["action"].tolist() for batch in numbers[:, -1:]] == [[102], [209]]
+    assert [batch["action"].item() for batch in numbers[[1], 2]] == [202]
+    with pytest.raises(IndexError):
+        numbers[2]
+    assert storage[1, [[0, 8]]]["action"][..., 0].tolist() == [[action(1, 0), action(1, 8)]]
+    assert storage[0, 7]["index"].item() == 7
+
+
+def test_storages_with_other_leaves_give_a_lazy_stack(numbers: StorageEnsemble) -> None:
+    other = TensorStorage(TensorDict({"action": torch.zeros(2, 3)}, [2]))
+    batch = StorageEnsemble(numbers[0], other).gather(rows_of([0, 1], [[1], [0]]))
+    assert isinstance(batch, LazyStackedTensorDict)
+    assert batch[0]["action"].tolist() == [101]
+
+
+def test_the_state_of_storages(three: list[Dataset], numbers: StorageEnsemble) -> None:
+    grown, empty = LazyTensorStorage(9), LazyTensorStorage(9)
+    grown.set(range(3), numbers[0, :].exclude("index"))
+    state = StorageEnsemble(three[0].storage, grown).state_dict()
+    assert state["0"] == {}
+    StorageEnsemble(three[0].storage, empty).load_state_dict(state)
+    assert empty.get(slice(None))["action"].tolist() == [100, 101, 102]
+
+
+def test_storages_that_are_refused(numbers: StorageEnsemble) -> None:
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (StorageEnsemble, "none was given"),
+        (lambda: StorageEnsemble(numbers[0], {}), "not a storage of this package"),  # type: ignore[arg-type]
+        (lambda: StorageEnsemble(*numbers.storages, transforms=[None]), "1 transforms for 2"),
+        (lambda: numbers.rows(valid_only=True), "no rows of its own"),
+        (numbers.runs, "no rows of its own"),
+    ]
+    for attempt, words in wrong:
+        with pytest.raises(UsageError, match=words):
+            attempt()
+    assert "3 of 3 rows" in repr(numbers)
+
+
+def test_each_writer_writes_to_its_own_storage() -> None:
+    writers = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter(), ImmutableDatasetWriter())
+    storages = StorageEnsemble(*(LazyTensorStorage(2) for _ in range(3)))
+    rows = TensorDict({"action": torch.arange(3)}, [3])
+    writers[:2].register_storage(storages[:2])
+    writers[1].extend(rows)
+    assert [len(storage) for storage in storages.storages] == [0, 2, 0]
+    assert writers.write_count == 3
+    with pytest.raises(UsageError, match="3 writers for 1 storages"):
+        writers.register_storage(storages[:1])
+    for write in (writers.add, writers.extend):
+        with pytest.raises(ImmutableError, match="which member is meant") as caught:
+            write(rows)
+        assert "ensemble[0].extend" in str(caught.value.hint)
+    other = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter(), ImmutableDatasetWriter())
+    other.load_state_dict(writers.state_dict())
+    assert (other[1].cursor, other.write_count) == (1, 3)
+    other[:2].empty()
+    assert (other[1].cursor, other.write_count) == (0, 0)
+    assert other[:] is other
+    assert other[1:].writers == other.writers[1:]
+    with pytest.raises(UsageError, match="2 indices"):
+        other[0, 1]
+    for wrong in ((), (3,), (RoundRobinWriter,)):
+        with pytest.raises(UsageError, match="one writer or more"):
+            WriterEnsemble(*wrong)

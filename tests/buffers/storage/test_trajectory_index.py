@@ -1,0 +1,249 @@
+"""Which rows of a growing storage follow each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from offline_data.buffers.buffer import TensorDictReplayBuffer
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived import frame_stack, n_step
+from offline_data.buffers.ensemble import DatasetMixture
+from offline_data.buffers.samplers import RandomSampler, SliceSampler
+from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.buffers.writers import RoundRobinWriter
+from offline_data.errors import UsageError
+from offline_data.testing.toy import toy_batch, write_toy
+from tests import oracles_derived as oracle
+
+LENGTHS = (9, 1, 13, 12, 5)
+STATE = ("observation", "state")
+KINDS = [LazyTensorStorage, LazyMemmapStorage, ListStorage]
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def runs_in(storage: Any) -> list[list[int]]:
+    runs = storage.runs()
+    pairs = zip(runs.starts.tolist(), runs.lengths.tolist(), strict=True)
+    return [list(range(start, start + length)) for start, length in pairs]
+
+
+def bounds_in(buffer: Any) -> list[tuple[int, int]]:
+    return [(rows[0], rows[-1] + 1) for rows in runs_in(buffer.storage)]
+
+
+def flagged(done: list[int], **more: Any) -> TensorDict:
+    flags = torch.tensor(done, dtype=torch.bool)[:, None]
+    return TensorDict({"next": {"done": flags}, **more}, batch_size=[len(done)])
+
+
+def filled(rows: Any, kind: Any = LazyTensorStorage) -> Any:
+    storage = kind(9)
+    storage.set(slice(0, len(rows)), rows)
+    return storage
+
+
+def naive(slots: list[tuple[int, bool]]) -> list[list[int]]:
+    """Cut a ring, slot by slot, whose slots have (number of the write, whether it ends)."""
+    runs = [[0]]
+    for row in range(1, len(slots)):
+        (before, ended), (number, _) = slots[row - 1], slots[row]
+        if ended or number != before + 1:
+            runs.append([])
+        runs[-1].append(row)
+    return runs
+
+
+@given(
+    size=st.integers(1, 9),
+    writes=st.lists(st.lists(st.booleans(), min_size=1, max_size=14), min_size=1, max_size=8),
+)
+def test_runs_of_a_ring_are_those_of_a_naive_loop(size: int, writes: list[list[bool]]) -> None:
+    storage, writer = LazyTensorStorage(size), RoundRobinWriter()
+    writer.register_storage(storage)
+    slots: list[tuple[int, bool]] = []
+    number = 0
+    for ends in writes:
+        writer.extend(flagged([int(end) for end in ends]))
+        for end in ends:
+            if len(slots) < size:
+                slots.append((number, end))
+            else:
+                slots[number % size] = (number, end)
+            number += 1
+        assert runs_in(storage) == naive(slots)
+
+
+def test_runs_change_with_writes_only() -> None:
+    storage = filled(flagged([0, 1, 0]))
+    runs = storage.runs()
+    assert runs_in(storage) == [[0, 1], [2]]
+    assert storage.runs() is runs
+    storage.set(3, flagged([0])[0])
+    assert storage.runs() is not runs
+    assert runs_in(storage) == [[0, 1], [2, 3]]
+    storage[0:2] = flagged([1, 0])  # values change, and rows stay where they were in time
+    assert runs_in(storage) == [[0], [1, 2, 3]]
+    storage.set(torch.tensor([1, 2]), flagged([0, 0]), linked=False)
+    assert runs_in(storage) == [[0], [1], [2], [3]]
+    storage.set(slice(4, 6), flagged([0, 0]), linked=False)
+    storage.set(slice(6, 8), flagged([0, 0]))
+    assert runs_in(storage)[4:] == [[4], [5], [6, 7]]
+
+
+@kinds
+@pytest.mark.parametrize("key", [("collector", "traj_ids"), "traj_ids", "episode"])
+def test_numbers_of_trajectories_cut_where_no_flag_does(kind: Any, key: Any) -> None:
+    rows = flagged([0, 0, 0, 0, 1, 0])
+    rows.set(key, torch.tensor([4, 4, 7, 7, 7, 7]))
+    assert runs_in(filled(rows, kind)) == [[0, 1], [2, 3, 4], [5]]
+    assert runs_in(filled(rows.select(key), kind)) == [[0, 1], [2, 3, 4, 5]]
+
+
+@kinds
+def test_flags_end_trajectories(kind: Any) -> None:
+    flags = {"terminated": torch.tensor([[False], [True], [False], [False]])}
+    rows = TensorDict({"next": flags}, [4])
+    assert runs_in(filled(rows, kind)) == [[0, 1], [2, 3]]
+    rows["next", "truncated"] = torch.tensor([[True], [False], [False], [False]])
+    assert runs_in(filled(rows, kind)) == [[0], [1], [2, 3]]
+    parts = torch.tensor([[[0], [0]], [[0], [1]], [[0], [0]]], dtype=torch.bool)
+    assert runs_in(filled(TensorDict({"next": {"done": parts}}, [3]), kind)) == [[0, 1], [2]]
+
+
+@kinds
+def test_rows_without_marks_and_whole_trajectories_are_runs_of_their_own(kind: Any) -> None:
+    alone = [[0], [1], [2]]
+    assert runs_in(filled(TensorDict({"action": torch.arange(3)}, [3]), kind)) == alone
+    done = torch.zeros(3, 5, 1, dtype=torch.bool)
+    assert runs_in(filled(TensorDict({"next": {"done": done}}, [3, 5]), kind)) == alone
+    if kind is not LazyMemmapStorage:
+        assert runs_in(filled(torch.arange(3), kind)) == alone
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"end_key": "cut"}, [[0, 1, 2], [3, 4, 5, 6]]),
+        ({"end_keys": ["cut", "missing", ("next", "done")]}, [[0, 1, 2], [3, 4], [5, 6]]),
+        ({"traj_key": "number"}, [[0, 1], [2, 3, 4, 5, 6]]),
+        ({"traj_key": "number", "end_key": "cut"}, [[0, 1], [2], [3, 4, 5, 6]]),
+        ({"end_key": "missing"}, "looks for ends of trajectories in missing"),
+        ({"traj_key": "missing"}, "looks for numbers of trajectories in missing"),
+    ],
+)
+def test_samplers_cut_by_other_leaves(kind: Any, options: Any, expected: Any) -> None:
+    more = {"cut": torch.arange(7) == 2, "number": (torch.arange(7) > 1).long()}
+    storage = filled(flagged([0, 0, 0, 0, 1, 0, 0], **more), kind)
+    sampler = SliceSampler(slice_len=1, over="starts", **options)
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            sampler.sample(storage, 1)
+        return
+    where = sampler.starts_in(storage, 1)
+    assert where.starts.tolist() == [rows[0] for rows in expected]
+    assert where.counts.tolist() == [len(rows) for rows in expected]
+
+
+def test_a_state_of_other_rows_is_refused() -> None:
+    state = filled(flagged([0, 0, 0])).state_dict()
+    state["links"]["after"] = state["links"]["after"][:2]
+    with pytest.raises(UsageError, match="2 rows; expected 3"):
+        LazyTensorStorage(9).load_state_dict(state)
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> BaseDatasetExperienceReplay:
+    write_toy(tmp_path / "toy", [toy_batch(LENGTHS)])
+    return BaseDatasetExperienceReplay(tmp_path / "toy", 16, sampler=RandomSampler(seed=0))
+
+
+@kinds
+def test_rows_of_a_random_batch_follow_each_other_as_in_the_dataset(
+    ds: BaseDatasetExperienceReplay, kind: Any
+) -> None:
+    derived = [n_step(3, 0.5), frame_stack(2, [STATE])]
+    buffer = TensorDictReplayBuffer(storage=kind(100), derived=derived)
+    drawn = [ds.sample(32), ds.sample(17), ds[[3, 4, 5, 7, 8, 9]]]
+    for batch in drawn:
+        buffer.extend(batch)
+    whole: Any = torch.cat([batch.exclude("index") for batch in drawn])
+    rows = torch.cat([batch["index"] for batch in drawn]).tolist()
+    episodes = whole["episode"].tolist()
+    cuts = [
+        at
+        for at in range(len(rows))
+        if not at or rows[at] != rows[at - 1] + 1 or episodes[at] != episodes[at - 1]
+    ]
+    bounds = list(zip(cuts, [*cuts[1:], len(rows)], strict=True))
+    assert bounds_in(buffer) == bounds
+    got = buffer[:]
+    reward = whole["next", "reward"].numpy()
+    terminated, truncated = (whole["next", name].numpy() for name in ("terminated", "truncated"))
+    want = oracle.n_step(
+        reward, terminated, truncated, bounds, [True] * len(bounds), n=3, gamma=0.5
+    )
+    assert got["steps_to_next_obs"].tolist() == want.steps.tolist()
+    np.testing.assert_allclose(got["next", "reward"][:, 0], want.reward, rtol=1e-12)
+    frames = oracle.frame_stack(whole[STATE].numpy(), bounds, k=2)
+    np.testing.assert_array_equal(got[STATE], frames)
+
+
+@kinds
+@pytest.mark.parametrize("chunk", [1, 7, 40])
+def test_a_copy_in_chunks_has_the_same_episodes(
+    ds: BaseDatasetExperienceReplay, kind: Any, chunk: int
+) -> None:
+    buffer = TensorDictReplayBuffer(storage=kind(40))
+    ends = np.cumsum(LENGTHS).tolist()
+    for begin in range(0, 40, chunk):
+        if begin == 28:  # in the middle of an episode
+            other = TensorDictReplayBuffer(storage=kind(40))
+            other.load_state_dict(buffer.state_dict())
+            buffer = other
+        if chunk == 1:
+            buffer.add(ds[begin])
+        else:
+            buffer.extend(ds[begin : begin + chunk])
+    assert bounds_in(buffer) == list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+@kinds
+def test_rows_of_views_and_rows_that_are_no_batch(
+    ds: BaseDatasetExperienceReplay, kind: Any
+) -> None:
+    view = ds.subset([10, 11, 12, 14, 15, 30, 31, 3, 4])
+    buffer = TensorDictReplayBuffer(storage=kind(40))
+    buffer.extend(view[:])
+    assert bounds_in(buffer) == [(0, 3), (3, 5), (5, 7), (7, 9)] == bounds_in(view)
+    again = TensorDictReplayBuffer(storage=kind(40))
+    again.extend(buffer[[0, 1, 3, 4, 8, 0]].exclude("dataset_index"))
+    assert bounds_in(again) == [(0, 2), (2, 4), (4, 5), (5, 6)]
+    plain = TensorDictReplayBuffer(storage=kind(40))
+    plain.extend(ds[10:14].exclude("index"))
+    plain.extend(ds[14:16].exclude("index"))
+    plain.extend(ds[16:18])
+    plain.extend(ds[18:20].exclude("index"))
+    assert bounds_in(plain) == [(0, 6), (6, 8), (8, 10)]
+
+
+def test_rows_of_a_mixture(ds: BaseDatasetExperienceReplay) -> None:
+    """Row 11 of one member does not follow row 10 of another."""
+    mixture = DatasetMixture(ds, BaseDatasetExperienceReplay(ds.data_path), batch_size=4)
+    batch = mixture.sample(4)
+    batch["index"] = torch.tensor([10, 11, 12, 13])
+    batch["source"] = torch.tensor([0, 1, 1, 0])
+    batch["episode"] = torch.full((4,), 2)
+    batch["next"] = ds[10:14]["next"]
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10))
+    buffer.extend(batch)
+    assert bounds_in(buffer) == [(0, 1), (1, 3), (3, 4)]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from offline_data.buffers import checkpoint
+from offline_data.buffers.checkpoint import load_tree, save_tree
+from offline_data.errors import IntegrityError, NotFoundError, UsageError
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, st.tuples(inner))
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state") / "state"
+
+
+@given(tree=TREES)
+def test_plain_values_come_back_as_they_were(place: Path, tree: Any) -> None:
+    save_tree(tree, place)
+    assert load_tree(place) == tree
+
+
+DTYPES = ["float16", "bfloat16", "float64", "complex64", "int8", "uint8", "int64", "bool"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_tensors_of_every_kind_come_back(tmp_path: Path, name: str) -> None:
+    dtype = getattr(torch, name)
+    tree: dict[Any, Any] = {
+        "flat": torch.arange(1, 8).to(dtype),
+        "scalar": torch.tensor(3).to(dtype),
+        "none": torch.zeros((0, 4), dtype=dtype),
+        "turned": torch.arange(1, 13).to(dtype).reshape(3, 4).T,
+        ("a", 1): [torch.arange(2).to(dtype)],
+    }
+    save_tree(tree, tmp_path / "state")
+    read = load_tree(tmp_path / "state")
+    assert list(read) == list(tree)
+    for key in list(tree)[:-1]:
+        assert read[key].dtype == dtype
+        assert read[key].shape == tree[key].shape
+        assert torch.equal(read[key], tree[key])
+    assert read["a", 1][0].tolist() == tree["a", 1][0].tolist()
+
+
+def test_arrays_and_tensordicts_come_back(tmp_path: Path) -> None:
+    inner = TensorDict({"b": torch.arange(6).reshape(2, 3)}, [2])
+    tree = [np.arange(3, dtype=np.int16), np.float32(0.5), TensorDict({"a": inner}, [2]), math.nan]
+    save_tree(tree, tmp_path / "state")
+    array, number, rows, nan = load_tree(tmp_path / "state")
+    assert array.tolist() == [0, 1, 2]
+    assert number.item() == 0.5
+    assert rows.batch_size == (2,)
+    assert rows["a", "b"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert math.isnan(nan)
+
+
+def test_changing_what_was_read_changes_no_file(tmp_path: Path) -> None:
+    save_tree(torch.ones(3), tmp_path / "state")
+    load_tree(tmp_path / "state").zero_()
+    assert load_tree(tmp_path / "state").tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_needs_pickle_is_refused_and_the_old_state_stays(tmp_path: Path) -> None:
+    save_tree("old", tmp_path / "state")
+    with pytest.raises(UsageError, match="Path cannot be saved without pickle"):
+        save_tree([torch.ones(3), tmp_path], tmp_path / "state")
+    assert load_tree(tmp_path / "state") == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(UsageError, match="not a saved state"):
+        save_tree(1, tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "x"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    save_tree(1, empty)
+    save_tree(2, empty)
+    assert load_tree(empty) == 2
+
+
+def test_no_state_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no saved state"):
+        load_tree(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tree: tree.update(version=99),
+        lambda tree: tree.update(format="other"),
+        lambda tree: tree.pop("tree"),
+        lambda tree: tree["tree"].update(shape=[1000]),
+        lambda tree: tree["tree"].update(tensor=-64),
+        lambda tree: tree["tree"].update(dtype="torch.load"),
+        lambda tree: tree["tree"].update(dtype=3),
+        lambda tree: tree["tree"].update(shape=[-1, -3]),
+    ],
+)
+def test_a_damaged_state_is_said_in_words(tmp_path: Path, damage: Any) -> None:
+    save_tree(torch.ones(3), tmp_path / "state")
+    file = tmp_path / "state" / "state.json"
+    tree = json.loads(file.read_text())
+    damage(tree)
+    file.write_text(json.dumps(tree))
+    with pytest.raises(IntegrityError):
+        load_tree(tmp_path / "state")
+
+
+def test_bytes_cut_short_are_said_in_words(tmp_path: Path) -> None:
+    save_tree(torch.ones(300), tmp_path / "state")
+    file = tmp_path / "state" / "state.bin"
+    file.write_bytes(file.read_bytes()[:64])
+    with pytest.raises(IntegrityError, match="damaged"):
+        load_tree(tmp_path / "state")
+    (tmp_path / "state" / "state.json").write_text("{")
+    with pytest.raises(IntegrityError, match="damaged"):
+        load_tree(tmp_path / "state")
+
+
+def test_nothing_of_a_state_is_executed() -> None:
+    source = Path(checkpoint.__file__).read_text()
+    assert "pickle." not in source
+    assert "torch.load" not in source
+    assert "load_memmap" not in source

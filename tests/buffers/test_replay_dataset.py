@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from offline_data.buffers.bridges.agile import ReplayDataset
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.samplers import (
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSamplerWithoutReplacement,
+)
+from offline_data.errors import UsageError
+from offline_data.testing.toy import toy_batch, write_toy
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+    pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)"),  # torch has one thread here
+]
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """Forty transitions in five episodes."""
+    write_toy(tmp_path / "toy", [toy_batch([9, 1, 13, 12, 5])])
+    return tmp_path / "toy"
+
+
+def loader(dataset: ReplayDataset, workers: int = 0, **options: Any) -> DataLoader[Any]:
+    if workers:
+        options = {"multiprocessing_context": "fork", **options}
+    return DataLoader(
+        dataset, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=workers, **options
+    )
+
+
+def rows(batches: Any) -> list[list[int]]:
+    return [batch["index"].tolist() for batch in batches]
+
+
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "shuffled": lambda: SamplerWithoutReplacement(seed=3),
+    "unseeded": SamplerWithoutReplacement,
+    "slices": lambda: SliceSamplerWithoutReplacement(slice_len=4, strict_length=False, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_share_an_epoch(toy: Path, name: str, workers: int) -> None:
+    ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
+    alone = rows(ReplayDataset(ds, 8, seed=5))
+    ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
+    assert rows(loader(ReplayDataset(ds, 8, seed=5), workers)) == alone
+    if name != "slices":
+        assert sorted(row for batch in alone for row in batch) == list(range(40))
+
+
+@pytest.mark.slow
+def test_spawned_workers_share_an_epoch(toy: Path) -> None:
+    dataset = ReplayDataset(
+        BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
+    )
+    found = [rows(loader(dataset, 2, multiprocessing_context="spawn")) for _ in range(2)]
+    for got in found:
+        assert sorted(row for batch in got for row in batch) == list(range(40))
+        assert [len(batch) for batch in got] == [8] * 5
+    assert found[0] != found[1]
+
+
+def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
+    def first(workers: int, **options: Any) -> list[list[int]]:
+        ds = BaseDatasetExperienceReplay(toy, sampler=RandomSampler(seed=8))
+        return rows(islice(loader(ReplayDataset(ds, 6, **options), workers), 7))
+
+    assert first(0, seed=2) == first(2, seed=2)
+    assert first(0, seed=2) != first(0, seed=3)
+    assert len({tuple(batch) for batch in first(2, seed=2)}) == 7
+
+
+def test_without_a_seed_the_loader_decides(toy: Path) -> None:
+    def epoch(seed: int) -> list[list[int]]:
+        ds = BaseDatasetExperienceReplay(toy, sampler=SamplerWithoutReplacement())
+        dataset = ReplayDataset(ds, 8)
+        return rows(loader(dataset, 2, generator=torch.Generator().manual_seed(seed)))
+
+    assert epoch(1) == epoch(1)
+    assert epoch(1) != epoch(2)
+
+
+def orders(dataset: ReplayDataset, workers: int, **options: Any) -> Iterator[list[list[int]]]:
+    loading = loader(dataset, workers, **options)
+    while True:
+        yield rows(loading)
+
+
+def test_epochs_go_on(toy: Path) -> None:
+    def make() -> ReplayDataset:
+        sampler = SamplerWithoutReplacement(seed=4)
+        return ReplayDataset(BaseDatasetExperienceReplay(toy, 8, sampler=sampler))
+
+    alone = list(islice(orders(make(), 0), 3))
+    assert alone[0] != alone[1] != alone[2]
+    assert list(islice(orders(make(), 2, persistent_workers=True), 3)) == alone
+    dataset = make()
+    anew = orders(dataset, 2)
+    assert list(islice(anew, 3)) == alone
+    dataset.set_epoch(1)
+    assert [next(anew), next(anew)] == alone[1:]
+    dataset.set_epoch(2)
+    assert rows(dataset) == alone[2]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
+    toy: Path, workers: int, persistent: bool
+) -> None:
+    """Also where torch is seeded the same for each epoch, and where one is left early."""
+    sampler = SamplerWithoutReplacement(seed=4)
+    dataset = ReplayDataset(BaseDatasetExperienceReplay(toy, 4, sampler=sampler))
+    loading = loader(dataset, workers, persistent_workers=persistent)
+    found = []
+    for number in range(6):
+        if number > 2:
+            torch.manual_seed(0)
+        if number == 1:
+            list(islice(loading, 2))
+        got = rows(loading)
+        assert sorted(row for batch in got for row in batch) == list(range(40))
+        found.append(got)
+    assert all(one != other for one, other in combinations(found, 2))
+
+
+def test_epochs_go_on_after_a_state_was_loaded(toy: Path) -> None:
+    sampler = SamplerWithoutReplacement(seed=4)
+    ds = BaseDatasetExperienceReplay(toy, 8, sampler=sampler)
+    alone = [rows(ds) for _ in range(4)]
+    other = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement(seed=4))
+    list(other), list(other)
+    resumed = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
+    resumed.load_state_dict(other.state_dict())
+    assert list(islice(orders(ReplayDataset(resumed), 2), 2)) == alone[2:]
+
+
+def test_prefetched_draws_do_not_outlive_the_epoch(toy: Path) -> None:
+    ds = BaseDatasetExperienceReplay(toy, 8, prefetch=2, sampler=SamplerWithoutReplacement(seed=4))
+    dataset = ReplayDataset(ds, seed=0)
+    whole = rows(dataset)
+    dataset.set_epoch(0)
+    list(islice(dataset, 2))
+    dataset.set_epoch(0)
+    assert rows(dataset) == whole
+
+
+def test_arguments(toy: Path) -> None:
+    ds = BaseDatasetExperienceReplay(toy)
+    assert ReplayDataset(ds).batch_size == 256
+    assert ReplayDataset(BaseDatasetExperienceReplay(toy, 7)).batch_size == 7
+    with pytest.raises(UsageError, match="batch_size is 0"):
+        ReplayDataset(ds, 0)
+    with pytest.raises(UsageError, match="must not be negative"):
+        ReplayDataset(ds, seed=-1)
+    with pytest.raises(UsageError, match="not a buffer"):
+        ReplayDataset([1, 2])  # type: ignore[arg-type]
+    assert len(pickle.dumps(ReplayDataset(ds))) < 20_000

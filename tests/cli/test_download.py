@@ -1,0 +1,257 @@
+"""`download` and `convert`: options through to the library, results and failures back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+import pytest
+
+from offline_data import ingest
+from offline_data.errors import NetworkError, NotFoundError
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.plan import FetchPlan, FileStep
+from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
+from offline_data.store.library import entry_at
+from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data_cli.options import DEFAULT_AUDIT, parse_episodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offline_data.config import Settings
+    from offline_data.ids import DatasetId
+    from offline_data.progress import Progress
+    from tests.cli.conftest import Cli
+
+
+@dataclass
+class Library:
+    """Stands in for downloading: remembers what it was asked, and has one dataset."""
+
+    toy: Path
+    asked: list[tuple[str, str, ingest.Options]] = field(default_factory=list)
+
+    def _ask(self, what: str, dataset: DatasetId, options: ingest.Options) -> None:
+        self.asked.append((what, str(dataset), options))
+        if dataset.name == "missing":
+            raise NotFoundError("Nothing is called missing", hint="search")
+        if dataset.name == "away":
+            raise NetworkError("No answer")
+
+    def download(
+        self, dataset: DatasetId, settings: Settings, options: ingest.Options, progress: Progress
+    ) -> ingest.Stored:
+        assert settings.root == self.toy.parents[2]
+        progress.note("working")
+        self._ask("download", dataset, options)
+        entry = entry_at(self.toy)
+        return ingest.Stored(dataset.at("1"), entry.path, entry.manifest, True, 1.5)
+
+    def fetch_raw(
+        self, dataset: DatasetId, settings: Settings, options: ingest.Options, progress: Progress
+    ) -> Path:
+        progress.note("fetching")
+        self._ask("fetch_raw", dataset, options)
+        return settings.downloads
+
+    def plan_download(
+        self, dataset: DatasetId, settings: Settings, options: ingest.Options
+    ) -> ingest.DownloadPlan:
+        self._ask("plan", dataset, options)
+        file = RemoteFile("a.hdf5", ("https://a.example/a.hdf5",), 2048)
+        step = FileStep(file, "fetch", "not here", file.urls, 2048)
+        plan = FetchPlan((step,), settings.downloads, 10**9)
+        return ingest.DownloadPlan(dataset.at("3f2a"), Path("/there"), None, plan, 10**9)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch, toy: Path) -> Library:
+    made = Library(toy)
+    for name in ("download", "fetch_raw", "plan_download"):
+        monkeypatch.setattr(ingest, name, getattr(made, name))
+    return made
+
+
+def test_download_says_what_is_here_now(cli: Cli, library: Library, toy: Path) -> None:
+    ran = cli("download", "d4rl:x")
+    assert ran.code == 0
+    assert ran.rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "SECONDS"]
+    assert ran.rows[1][:3] == ["d4rl:x@1", "5", "2"]
+    assert ran.err == f"working\nd4rl:x@1 already exists: {toy}\n"
+    (data,) = cli("download", "d4rl:x", "--json").json
+    assert (data["id"], data["path"], data["existed"]) == ("d4rl:x@1", str(toy), True)
+    assert cli("download", "d4rl:x", "-q") == type(ran)(0, "d4rl:x@1\n", "")
+
+
+def test_options_reach_the_library(cli: Cli, library: Library, tmp_path: Path) -> None:
+    cli("download", "d4rl:x")
+    cli(
+        "download", "d4rl:x", "--layout", "ted", "--episodes", "2:7", "--force", "--keep-raw",
+        "--strict", "--audit", "all",
+    )  # fmt: skip
+    (data,) = cli("download", "d4rl:x", "--raw-only", "--audit", "0.5", "--json").json
+    assert data == {"id": "d4rl:x", "raw": str(tmp_path / "root" / ".downloads")}
+    assert library.asked == [
+        ("download", "d4rl:x", ingest.Options()),
+        ("download", "d4rl:x", ingest.Options("ted", (2, 7), True, "all", True, True)),
+        ("fetch_raw", "d4rl:x", ingest.Options(audit=0.5)),
+    ]
+    assert float(DEFAULT_AUDIT) == LIBRARY_AUDIT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("d4rl:x", "--audit", "2"), "Audit is '2'"),
+        (("d4rl:x", "--audit", "some"), "Audit is 'some'"),
+        *((("d4rl:x", "--episodes", text), "--episodes") for text in ("7", "a:b", "1:2:3", "7:3")),
+        (("d4rl:x", "--episodes", f"0:{'9' * 19}"), "a number of 19 digits is too large"),
+        (("d4rl:ok", "x"), "neither `source:name`"),
+        (("d4rl:ok", "d4rl:../x"), "is not a valid name"),
+        (("d4rl:ok", "d4rl:x@../y"), "is not a valid revision"),
+    ],
+)
+def test_invalid_arguments_ask_nothing(
+    cli: Cli, library: Library, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = cli("download", *arguments)
+    assert (ran.code, library.asked) == (2, [])
+    assert said in ran.err
+
+
+def test_ranges_of_episodes() -> None:
+    ranges = ("0:10", "5:", " :5 ", f"0:{'9' * 18}", None)
+    expected = [(0, 10), (5, None), (None, 5), (0, 10**18 - 1), None]
+    assert [parse_episodes(text) for text in ranges] == expected
+
+
+def test_failures(cli: Cli, library: Library) -> None:
+    assert cli("download", "d4rl:away").code == 6
+    ran = cli("download", "d4rl:missing", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "not_found")
+    ran = cli("download", "d4rl:a", "d4rl:missing", "d4rl:b")
+    assert ran.code == 1
+    assert [row[0] for row in ran.rows] == ["ID", "d4rl:a@1", "d4rl:b@1"]
+    assert "error: Nothing is called missing\nhint: search\n" in ran.err
+    as_json = cli("download", "d4rl:a", "d4rl:missing", "d4rl:b", "--json")
+    assert as_json.code == 1
+    assert [item["id"] for item in as_json.json] == ["d4rl:a@1", "d4rl:missing", "d4rl:b@1"]
+    assert as_json.json[1]["error"]["code"] == "not_found"
+
+
+def test_dry_run_plans(cli: Cli, library: Library) -> None:
+    ran = cli("download", "d4rl:x", "--dry-run")
+    assert ["destination", "/there"] in ran.rows
+    assert ["to download", "2048"] in ran.rows
+    assert ["a.hdf5", "fetch", "2048", "not here"] in ran.rows
+    (data,) = cli("download", "d4rl:x", "--dry-run", "--json").json
+    assert (data["id"], data["bytes"], data["dry_run"]) == ("d4rl:x@3f2a", 2048, True)
+    assert {what for what, _, _ in library.asked} == {"plan"}
+
+
+def test_convert_a_directory_to_the_other_layout(cli: Cli, toy: Path) -> None:
+    ran = cli("convert", str(toy), "other", "--from", "local", "--layout", "ted")
+    assert ran.code == 0
+    data = cli("info", "local:other", "--json").json
+    assert (data["layout"], data["transitions"]) == ("ted", 5)
+    same = cli("head", "local:other", "-n", "5", "--json").json
+    assert same == cli("head", "local:toy", "-n", "5", "--json").json
+
+
+def test_convert_force_keeps_what_is_not_the_datasets(cli: Cli, toy: Path, tmp_path: Path) -> None:
+    assert cli("convert", str(toy), "mine").code == 0
+    made = next((tmp_path / "root" / "local" / "mine").iterdir())
+    (made / "notes.txt").write_text("mine")
+    ran = cli("convert", str(toy), "mine", "--force")
+    assert ran.code == 0
+    assert f"{made}/notes.txt" in ran.err
+    assert (made / "notes.txt").read_text() == "mine"
+
+
+def test_a_d4rl_file_by_any_name_and_its_kept_episodes(cli: Cli, tmp_path: Path) -> None:
+    path = write_d4rl_hdf5(tmp_path / "data", TOYS["bullet"])
+    with h5py.File(path, "a") as file:
+        file["next_observations"][1] += 1
+    ran = cli("convert", str(path), "cut", "--json")
+    assert ran.json[0]["episodes"] == 4
+    assert "In 1 row inside episodes" in ran.err
+    ran = cli("convert", str(path), "kept", "--keep-episodes", "--json")
+    assert ran.json[0]["episodes"] == 3
+    assert "the episodes are kept" in ran.err
+    notes = cli("info", "local:kept", "--json").json["notes"]
+    assert [note for note in notes if note.startswith("In 1 row inside episodes")]
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(path.name)  # names of sockets are short
+
+
+def _hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros(3)
+
+
+UNFIT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "fifo": (os.mkfifo, "a named pipe"),
+    "socket": (_socket, "a socket"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    "empty": (lambda path: path.touch(), "empty"),
+    "page": (lambda path: path.write_text("<!DOCTYPE html><title>404"), "a web page"),
+    "pointer": (
+        lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "a Git LFS pointer",
+    ),
+    "text": (lambda path: path.write_text("hello"), "it begins with b'hello'"),
+    "hdf5": (_hdf5, "HDF5 without D4RL or Minari data"),
+    "folder": (lambda path: path.mkdir(), "a folder without a Minari dataset"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_what_is_no_dataset_is_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, said = UNFIT[kind]
+    path = tmp_path / "mine.hdf5"
+    make(path)
+    ran = cli("convert", str(path), "mine")
+    assert ran.code == 5
+    assert f"Cannot tell what {path} is: " in ran.err
+    assert said in ran.err
+    special = kind in {"fifo", "socket", "device"}
+    assert special or "--from d4rl|local|minari" in ran.err
+    for source in ("d4rl", "minari", "local") if special else ():
+        assert said in cli("convert", str(path), "mine", "--from", source).err
+    assert cli("list", "--json").json == []
+
+
+def test_a_damaged_file_and_two_formats(cli: Cli, tmp_path: Path) -> None:
+    path = write_d4rl_hdf5(tmp_path / "mine.hdf5")
+    path.write_bytes(path.read_bytes()[:700])
+    ran = cli("convert", str(path), "mine")
+    assert ran.code == 5
+    assert f"{path} is damaged or cut short" in ran.err
+    folder = write_minari(tmp_path / "one-v0", [toy_episode(0, 4)])
+    (folder / "manifest.json").write_text("{}")
+    ran = cli("convert", str(folder), "mine")
+    assert ran.code == 2
+    assert f"Cannot tell what {folder} is: it looks like local and minari data" in ran.err
+
+
+@pytest.mark.parametrize("name", ["loop", "x" * 300, "file/x", "no.hdf5"])
+def test_paths_that_lead_nowhere(cli: Cli, tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    ran = cli("convert", str(tmp_path / name), "mine")
+    assert ran.code == (3 if name in {"file/x", "no.hdf5"} else 2)
+    assert "unexpected" not in ran.err
+    assert str(tmp_path / name)[:200] in ran.err.replace("\n", "")

@@ -1,0 +1,203 @@
+"""`info`, `head`, `stats` and `sample`, and roots and directories that are not what they should be."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offline_data.errors import NotFoundError
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Cli
+
+KEYS = {
+    "id", "path", "layout", "transitions", "episodes", "bytes", "schema", "source", "spaces",
+    "environment", "about", "licence", "citation", "notes", "dropped", "audit", "non_finite",
+    "files", "revision", "created", "converter", "parents",
+}  # fmt: skip
+
+
+def test_info(cli: Cli, toy: Path) -> None:
+    data = cli("info", "local:toy", "--json").json
+    assert set(data) >= KEYS
+    assert (data["id"], data["path"], data["remote"]) == ("local:toy@1", str(toy), False)
+    assert (data["transitions"], data["episodes"], data["layout"]) == (5, 2, "compact")
+    assert data["schema"]["observation/state"] == {
+        "dtype": "float32",
+        "shape": [3],
+        "rows": "observations",
+        "text": False,
+    }
+    rows = cli("info", "local:toy").rows
+    assert ["id", "local:toy@1"] in rows
+    assert ["transitions", "5"] in rows
+    assert ["observation/mission", "text", "[]", "steps + 1"] in rows
+    assert cli("info", str(toy), "-q").out == "local:toy@1\n"
+
+
+def test_info_of_what_a_catalogue_knows(cli: Cli) -> None:
+    name = "d4rl:halfcheetah-medium-v2"
+    ran = cli("info", name, "--offline")
+    assert (ran.code, ran.err) == (0, f"to download it: offline-data download {name}\n")
+    data = cli("show", name, "--offline", "--json").json
+    assert (data["id"], data["source"], data["remote"]) == (name, "d4rl", True)
+    assert (data["here"], data["command"]) == (False, f"offline-data download {name}")
+    ran = cli("info", "d4rl:halfcheeta-medium-v2", "--offline", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, NotFoundError.code)
+
+
+def test_head(cli: Cli, toy: Path) -> None:
+    ran = cli("head", "local:toy", "-n", "2", "--episode", "1")
+    assert ran.rows[0] == ["episode 1, step 0, index 3"]
+    assert ["observation/state", "2001 2001 2001"] in ran.rows
+    assert ["next/observation/state", "2002 2002 2002"] in ran.rows
+    assert ["observation/mission", f"go to {2001 % 7}"] in ran.rows
+    assert ["next/reward", "200.2"] in ran.rows
+    first, *others = cli("head", "local:toy", "--json").json
+    assert len(others) == 4
+    assert (first["index"], first["episode"], first["step"]) == (0, 0, 0)
+    assert first["values"]["action"] == [-1001.0]
+    assert first["values"]["observation/state"] == [1001.0] * 3
+    ran = cli("head", "local:toy", "--episode", "2")
+    assert ran.code == 3
+    assert "2 episodes" in ran.err
+
+
+def test_stats(cli: Cli, toy: Path) -> None:
+    data = cli("stats", "local:toy", "--json").json
+    (reward,) = [leaf for leaf in data["leaves"] if leaf["key"] == "next/reward"]
+    rewards = [100.2, 100.3, 100.4, 200.2, 200.3]
+    assert reward["mean"] == pytest.approx(sum(rewards) / 5)
+    assert (reward["min"], reward["max"], reward["rows"], reward["nan"]) == (100.2, 200.3, 5, 0)
+    assert data["per_episode"]["length"] == {"min": 2, "median": 2.5, "mean": 2.5, "max": 3}
+    rows = cli("stats", "local:toy").rows
+    assert ["terminated", "0.5"] in rows
+    assert ["length", "2.0", "2.5", "2.5", "3.0"] in rows
+    assert any(row[0] == "observation/mission" for row in rows)
+
+
+def test_sample(cli: Cli, toy: Path) -> None:
+    leaves = cli("sample", "local:toy", "--batch", "7", "--json").json["leaves"]
+    assert leaves["observation/state"]["shape"] == [7, 3]
+    assert leaves["next/reward"]["dtype"] == "float64"
+    assert 1001 <= leaves["observation/state"]["min"] <= leaves["observation/state"]["max"] <= 2002
+    rows = cli("sample", "local:toy", "--batch", "7").rows
+    assert rows[0] == ["LEAF", "TYPE", "SHAPE", "MIN", "MAX"]
+    assert ["action", "float32", "[7, 1]"] in [row[:3] for row in rows]
+    data = cli("sample", "local:toy", "--batch", "6", "--slices", "2", "--json").json
+    assert data["slices"] == 2
+    assert data["leaves"]["next/truncated"]["shape"] == [6, 1]
+    assert data["leaves"]["next/truncated"]["max"] is True
+    refused = cli("sample", "local:toy", "--batch", "7", "--slices", "2")
+    assert refused.code == 2
+    assert "must be a multiple of --slices 2" in refused.err
+    assert refused.err.endswith("hint: try --batch 6\n")
+
+
+@pytest.mark.parametrize("verb", ["info", "head", "stats", "sample", "verify", "rm"])
+def test_what_is_not_here_says_how_to_get_it(cli: Cli, toy: Path, verb: str) -> None:
+    ran = cli(verb, "local:tyo", "--offline")
+    assert (ran.code, ran.out) == (3, "")
+    assert "local:toy" in ran.err
+    assert "offline-data convert PATH tyo" in ran.err
+    ran = cli(verb, "local:../toy")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def put(path: Path, kind: str) -> None:
+    """Put something that is no plain file at `path`."""
+    if path.exists():
+        path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if kind == "circle" else "/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device", "circle"])
+def test_files_that_are_none(cli: Cli, toy: Path, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "root" / "local" / "other" / "1"
+    write_toy(other, [toy_batch([1])], dataset="local:other@1")
+    put(other / "manifest.json", kind)
+    ran = cli("list")
+    assert ran.code == 0
+    assert "local:toy@1" in ran.out
+    assert str(other) in ran.err
+    for verb in ("info", "verify", "head"):
+        ran = cli(verb, str(other))
+        assert ran.code == 5, ran.err
+        assert "unexpected" not in ran.err
+    name = "steps/meta.json" if kind == "fifo" else "steps/rows.memmap"
+    put(toy / name, kind)
+    assert cli("verify", "local:toy").code == 5
+    assert cli("head", "local:toy").code == 5
+
+
+def test_a_root_that_is_a_file(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for verb in (["list"], ["cache", "ls"], ["info", "local:toy"]):
+        ran = cli(*verb, "--root", str(tmp_path / "file"))
+        assert ran.code == 2, ran.err
+        assert str(tmp_path / "file") in ran.err
+
+
+def test_a_manifest_that_may_not_be_read(
+    cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(path: object, *more: int) -> int:
+        if str(path) == str(toy / "manifest.json"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(str(path), *more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    ran = cli("list")
+    assert ran.code == 0
+    assert f"{toy}/manifest.json cannot be read: Permission denied" in ran.err
+    assert "damaged" not in ran.err
+    ran = cli("info", str(toy), "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (2, "access")
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "x" * 255, "y" * 140 + "/" + "z" * 150, "my set"])
+def test_names_that_are_taken_can_be_used(cli: Cli, toy: Path, name: str) -> None:
+    made = cli("convert", str(toy), name, "-q")
+    assert made.code == 0
+    for verb in ("info", "verify"):
+        assert cli(verb, f"local:{name}").code == 0
+        assert cli(verb, made.out.strip()).code == 0
+    assert f"local:{name}@" in cli("list").out
+    assert cli("rm", f"local:{name}", "--yes").code == 0
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "x" * 100 + "/" + "y" * 200, "a@b"])
+def test_names_that_could_not_be_used_are_refused(cli: Cli, toy: Path, name: str) -> None:
+    ran = cli("convert", str(toy), name)
+    assert ran.code == 2, ran.err
+    assert cli("info", f"local:{name}").code in {2, 3}
+
+
+@pytest.mark.parametrize("number", [-(2**63), 7, 2**40])
+def test_steps_that_name_another_episode(cli: Cli, toy: Path, number: int) -> None:
+    leaf = next(
+        leaf
+        for leaf in json.loads((toy / "manifest.json").read_text())["schema"]["steps"]["leaves"]
+        if leaf["key"] == ["episode"]
+    )
+    rows = bytearray((toy / leaf["file"]).read_bytes())
+    rows[leaf["offset"] : leaf["offset"] + 8] = number.to_bytes(8, "little", signed=True)
+    (toy / leaf["file"]).write_bytes(rows)
+    for verb in ("head", "sample", "verify"):
+        ran = cli(verb, "local:toy", *(["--batch", "500"] if verb == "sample" else []))
+        assert ran.code == 5, ran.err
+        assert "unexpected" not in ran.err

@@ -1,0 +1,218 @@
+"""`list`, `search`, `sources`, `env` and `demo`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offline_data.errors import MissingDependencyError
+from offline_data.reports import catalog, environment
+from offline_data.reports.catalog import CatalogDataset, CatalogListing
+from offline_data.testing.toy import toy_batch, write_toy
+from offline_data_cli.commands import demo
+
+if TYPE_CHECKING:
+    from offline_data.config import Settings
+    from tests.cli.conftest import Cli
+
+HOST = "http://host.example/"
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[str]:
+    """Three datasets here; their ids, from the smallest to the largest."""
+    for dataset, lengths in (("local:b/two", [9, 9]), ("d4rl:c", [2]), ("local:a", [500])):
+        folder = tmp_path / "root" / dataset.replace(":", "/") / "1"
+        folder.mkdir(parents=True)
+        write_toy(folder, [toy_batch(lengths)], dataset=f"{dataset}@1")
+    return ["d4rl:c@1", "local:b/two@1", "local:a@1"]
+
+
+def test_list(cli: Cli, three: list[str], tmp_path: Path) -> None:
+    rows = cli("list").rows
+    assert rows[0] == ["ID", "TRANSITIONS", "EPISODES", "SIZE", "LAYOUT"]
+    assert [row[0] for row in rows[1:]] == sorted(three)
+    assert rows[-1][1:3] == ["18", "2"]
+    assert cli("ls", "--sort", "size", "-q").out.split() == three[::-1]
+    for arguments, expected in (
+        (("local",), ["local:a@1", "local:b/two@1"]),
+        (("--prefix", "b/"), ["local:b/two@1"]),
+        (("--prefix", "local:b"), ["local:b/two@1"]),
+        (("minari",), []),
+    ):
+        assert cli("list", "-q", *arguments).out.split() == expected
+    broken = tmp_path / "root" / "d4rl" / "c" / "1"
+    (found,) = cli("list", "d4rl", "--json").json
+    assert found.pop("bytes") > 0
+    assert found == {
+        "id": "d4rl:c@1",
+        "path": str(broken),
+        "layout": "compact",
+        "transitions": 2,
+        "episodes": 1,
+    }
+    (broken / "manifest.json").write_text("{")
+    ran = cli("list")
+    assert ran.code == 0
+    assert [row[0] for row in ran.rows[1:]] == ["local:a@1", "local:b/two@1"]
+    assert f"offline-data verify {broken}" in ran.err
+
+
+def test_an_empty_root_is_no_error_but_no_source_is(cli: Cli) -> None:
+    ran = cli("list")
+    assert (ran.code, ran.out) == (0, "")
+    assert "offline-data search" in ran.err
+    assert cli("list", "--json").json == []
+    ran = cli("list", "minary")
+    assert ran.code == 3
+    assert "minari" in ran.err
+
+
+def test_a_catalogue(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = cli("list", "d4rl", "--remote", "--offline", "-q").out.split()
+    assert "d4rl:halfcheetah-medium-v2" in ids
+    assert all(text.startswith("d4rl:") for text in ids)
+    some = cli("list", "d4rl", "--remote", "--offline", "--prefix", "pen-", "-q").out.split()
+    assert some == [text for text in ids if text.startswith("d4rl:pen-")] != []
+
+    def list_remote(source: str | None, settings: Settings) -> CatalogListing:
+        assert source is None
+        assert not settings.offline
+        small = CatalogDataset("x:a", "x", "a", False, None, None, 5, "", ())
+        large = CatalogDataset("x:b", "x", "b", True, None, None, 50, "", ())
+        return CatalogListing((small, large), ("x: no answer",))
+
+    monkeypatch.setattr(catalog, "list_remote", list_remote)
+    ran = cli("list", "--remote", "--sort", "size")
+    assert [row[:1] + row[3:5] for row in ran.rows[1:]] == [["x:b", "50", "yes"], ["x:a", "5", ""]]
+    assert ran.err == "x: no answer\n"
+
+
+def test_search(cli: Cli) -> None:
+    ids = cli("search", "HalfCheetah", "v2", "-q").out.split()
+    assert "d4rl:halfcheetah-medium-v2" in ids
+    assert all("halfcheetah" in text.lower() for text in ids)
+    ran = cli("search", "halfcheeta-medum-v2")
+    assert (ran.code, ran.out) == (0, "")
+    assert "no dataset matches" in ran.err
+    assert "d4rl:halfcheetah-medium-v2" in ran.err
+    assert cli("search", "zzz", "--json").json == []
+
+
+def test_sources(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = cli("sources", "--json").json
+    assert [source["name"] for source in data] == ["d4rl", "local", "minari"]
+    assert data[0]["datasets"] > 100
+    rows = cli("sources").rows
+    assert rows[0] == ["SOURCE", "DATASETS", "REQUIRES", "CONTENT"]
+    assert rows[1][:3] == ["d4rl", str(data[0]["datasets"]), "nothing"]
+
+    class Needy:
+        name, title, extra = "needy", "for this test", "needy"
+        needs = ("numpy", "package_that_is_not_here")
+
+        def catalog(self) -> list[object]:
+            return []
+
+    def get_source(name: str) -> Needy:
+        if name == "broken":
+            raise MissingDependencyError("Source 'broken' cannot be imported", hint="pip it")
+        return Needy()
+
+    monkeypatch.setattr(environment, "source_names", lambda: ["broken", "needy"])
+    monkeypatch.setattr(environment, "get_source", get_source)
+    ran = cli("sources")
+    assert ran.rows[1:] == [
+        ["broken", "0", "nothing", "Source 'broken' cannot be imported"],
+        ["needy", "0", "numpy (installed), package_that_is_not_here (missing)", "for this test"],
+    ]
+    assert ran.err == "broken: pip it\nneedy: pip install 'offline-data[needy]'\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f'workers = 3\n[mirrors]\n"{HOST}" = ["/mnt/x", "https://me:hush@mirror.example/"]\n'
+    )
+    monkeypatch.setenv("OFFLINE_DATA_CONFIG", str(path))
+    return path
+
+
+def test_env_has_every_setting_with_its_origin_and_no_secret(
+    cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from offline_data.buffers.gather import native
+
+    monkeypatch.setenv("HF_TOKEN", "hf_hush")
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:hush@hub.example")
+    monkeypatch.setenv("OFFLINE_DATA_MIRRORS", f"{HOST}=http://env.example/")
+    ran = cli("env", "--offline")
+    assert ["config file", str(config)] in ran.rows
+    assert ["root", str(tmp_path / "root"), "OFFLINE_DATA_HOME"] in ran.rows
+    assert ["workers", "3", "config file"] in ran.rows
+    assert ["offline", "True", "argument"] in ran.rows
+    assert ["minari_remote", "hf://farama-minari", "default"] in ran.rows
+    assert ["hub_token", "set", "HF_TOKEN"] in ran.rows
+    assert ["hub_endpoint", "https://***@hub.example", "HF_ENDPOINT"] in ran.rows
+    assert [row for row in ran.rows if row[0] == "mirrors"] == [
+        ["mirrors", f"{HOST}=http://env.example/", "OFFLINE_DATA_MIRRORS"],
+        ["mirrors", f"{HOST}=file:///mnt/x/", "config file"],
+        ["mirrors", f"{HOST}=https://***@mirror.example/", "config file"],
+    ]
+    as_json = cli("env", "--json")
+    assert "hush" not in ran.out + ran.err + as_json.out + cli("env", "-q").out
+    found, settings = as_json.json, as_json.json["settings"]
+    assert found["version"] == version("offline-data")
+    assert found["packages"]["numpy"] == version("numpy")
+    assert "offline-data" not in found["packages"]
+    assert found["compiled_gather"] is (native.compiled is not None)
+    assert found["free_bytes"] > 0
+    assert settings["config"] == settings["config_place"] == str(config)
+    assert settings["origins"]["workers"] == "config file"
+    assert settings["origins"][settings["mirrors"][2]] == "config file"
+
+
+def test_the_config_file(
+    cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("wokers = 3")
+    for verb in ("env", "list", "cache dir"):
+        ran = cli(*verb.split(), "--json")
+        assert ran.code == 2
+        assert ran.json["error"]["message"].startswith(f"{config} has wokers; expected only root")
+    monkeypatch.delenv("OFFLINE_DATA_HOME")
+    config.write_text(f'root = "{tmp_path / "of the file"}"')
+    assert cli("cache", "dir").out == f"{tmp_path / 'of the file'}\n"
+    assert cli("cache", "dir", "--root", "/argument").out == "/argument\n"
+    monkeypatch.delenv("OFFLINE_DATA_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+    place = "/nowhere/offline_data/config.toml"
+    assert ["config file", f"none ({place} does not exist)"] in cli("env").rows
+    settings = cli("env", "--json").json["settings"]
+    assert (settings["config"], settings["config_place"]) == (None, place)
+
+
+def test_the_demo_needs_its_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "jax" else name)
+    ran = cli("demo", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, MissingDependencyError.code)
+    assert ran.json["error"]["hint"] == "pip install 'offline-data[demo]'"
+
+
+@pytest.mark.slow
+def test_the_demo_does_all_and_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="Minari's DataCollector uses it")
+    data = cli("demo", "--json").json
+    assert data["verify"]["ok"] is True
+    assert data["info"]["transitions"] == data["stats"]["transitions"] > 1000
+    assert data["stats"]["per_episode"]["length"]["max"] <= 500
+    assert data["sample"]["leaves"]["observation"]["shape"] == [32, 4]
+    assert cli("list", "--json").json == []
+    assert not (tmp_path / "minari").exists()
+    kept = cli("demo", "--keep", "-q").out.strip()
+    assert cli("list", "-q").out.strip() == kept
+    assert kept.startswith("local:demo/cartpole@")

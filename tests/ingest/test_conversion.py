@@ -1,0 +1,196 @@
+"""A conversion in a child process: parts in order, and one error for whatever goes wrong there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.errors import AccessError, FormatError, NoSpaceError, OfflineDataError
+from offline_data.ids import parse_id
+from offline_data.ingest import build
+from offline_data.ingest.build import BuildJob, read_parts
+from offline_data.ingest.conversion import ConversionProcess
+from offline_data.ingest.options import Options
+from offline_data.ingest.parsing import ParsedDataset
+from offline_data.testing.toy import ToyRaw, assert_same_batch, concatenate, toy_batch
+
+RAISED: dict[str, tuple[Exception, type[OfflineDataError], str]] = {
+    "key": (KeyError("x"), FormatError, "KeyError: 'x'"),
+    "unicode": (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), FormatError, "UnicodeDecode"),
+    "overflow": (OverflowError("too\nlarge"), FormatError, "OverflowError: too large"),
+    "recursion": (RecursionError("deep"), FormatError, "RecursionError: deep"),
+    "memory": (MemoryError(), FormatError, "memory"),
+    "disk": (OSError(errno.EIO, "I/O error"), FormatError, "I/O error"),
+    "permission": (PermissionError(errno.EACCES, "denied"), AccessError, "denied"),
+    "files": (OSError(errno.EMFILE, "Too many open files"), AccessError, "Too many open"),
+    "ours": (NoSpaceError("the disk is full"), NoSpaceError, "the disk is full"),
+}
+LENGTHS = tuple(1 + i % 4 for i in range(23))
+
+
+def failing(path: Path, *, error: Exception | None = None, kill: int | None = None) -> Any:
+    """Fail in the way asked for where a raw file would be opened."""
+    if error is not None:
+        raise error
+    if kill is not None:
+        os.kill(os.getpid(), kill)
+    pytest.fail(str(path))
+
+
+def convert(opened: Any) -> None:
+    job = BuildJob(parse_id("local:x@1"), "toy", "compact", Path("nowhere"))
+    with (
+        ConversionProcess(Path("some/raw.hdf5")) as process,
+        process.writing(opened, job, Options(), 1, Path("nowhere")),
+    ):
+        pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize("what", RAISED)
+def test_an_exception_becomes_an_error_that_names_the_file(what: str) -> None:
+    error, kind, said = RAISED[what]
+    with pytest.raises(OfflineDataError, match=said) as caught:
+        convert(partial(failing, error=error))
+    assert type(caught.value) is kind
+    assert "\n" not in caught.value.message
+    if what != "ours":
+        assert "some/raw.hdf5" in caught.value.message
+    assert "in failing" in str(caught.value.__cause__)  # where it was raised, for -v
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT])
+def test_a_crash_is_the_files_fault(number: signal.Signals) -> None:
+    with pytest.raises(FormatError, match=f"some/raw.hdf5 is damaged: .* {number.name}"):
+        convert(partial(failing, kill=number))
+
+
+def test_being_killed_is_not() -> None:
+    with pytest.raises(OfflineDataError, match="SIGKILL") as caught:
+        convert(partial(failing, kill=signal.SIGKILL))
+    assert type(caught.value) is OfflineDataError
+
+
+ENDS = """
+import atexit, os
+from pathlib import Path
+from offline_data.errors import OfflineDataError
+from offline_data.ingest.conversion import ConversionProcess
+from offline_data.processes import child
+
+assert child.can_fork()
+atexit.register(print, "end")
+print("once", end=" ")  # waits in a buffer that the child has, too
+try:
+    with ConversionProcess(Path("x.hdf5")) as process:
+        os.kill(process._child.pid, {number})
+        process.describe("d4rl", "x")
+except OfflineDataError as error:
+    print(error)
+"""
+linux = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+
+
+def run_script(text: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    return ran.stdout
+
+
+@linux
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
+def test_a_forked_process_ends_alone(name: str) -> None:
+    out = run_script(ENDS.replace("{number}", str(int(signal.Signals[name]))))
+    assert name in out
+    assert out.count("once") == out.count("end\n") == 1
+
+
+@linux
+def test_a_forked_process_does_nothing_at_its_end_that_is_the_programs(tmp_path: Path) -> None:
+    out = run_script(
+        "import atexit, os\n"
+        "from pathlib import Path\n"
+        "from offline_data.processes.forked import ForkedProcess\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "atexit.register(lambda: (folder / str(os.getpid())).touch())\n"
+        "for main in (lambda: None, lambda: 1 / 0):\n"
+        "    print(ForkedProcess(main, quiet=True).wait())\n"
+        "print(os.getpid())\n"
+    )
+    first, second, program = out.split()
+    assert (first, second) == ("1", "1")
+    assert [path.name for path in tmp_path.iterdir()] == [program]
+
+
+@linux
+def test_nothing_is_forked_beside_a_thread() -> None:
+    out = run_script(
+        "import threading\n"
+        "from offline_data.processes.forked import can_fork\n"
+        "print(can_fork(), end=' ')\n"
+        "stop = threading.Event()\n"
+        "threading.Thread(target=stop.wait).start()\n"
+        "print(can_fork())\n"
+        "stop.set()"
+    )
+    assert out == "True False\n"
+
+
+@pytest.fixture
+def always_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_WORTH_WORKERS", -1e9)
+
+
+def parsed(raw: ToyRaw) -> ParsedDataset:
+    return ParsedDataset(Path("toy"), lambda _: raw)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("per_part", [1, 2, 40])
+@pytest.mark.usefixtures("always_workers")
+def test_order_and_values_do_not_depend_on_workers(workers: int, per_part: int) -> None:
+    raw = parsed(ToyRaw(LENGTHS, per_part))
+    batches = list(read_parts(raw, raw.parts(1), workers))
+    assert_same_batch(concatenate(batches), toy_batch(LENGTHS, text=True))
+    assert max(len(batch.lengths) for batch in batches) <= per_part
+
+
+@pytest.mark.usefixtures("always_workers")
+def test_an_error_in_a_worker_keeps_its_kind_message_and_hint() -> None:
+    raw = parsed(ToyRaw(LENGTHS, fails_at=11))
+    read: list[EpisodeBatch] = []
+    with pytest.raises(FormatError, match="11 is broken") as caught:
+        read.extend(read_parts(raw, raw.parts(1), 2))
+    assert caught.value.hint == "look at it"
+
+
+@pytest.mark.usefixtures("always_workers")
+def test_a_killed_worker_is_an_error_with_a_next_step() -> None:
+    raw = parsed(ToyRaw(LENGTHS, dies_at=8, parent=os.getpid()))
+    with pytest.raises(OfflineDataError, match="status 9") as caught:
+        list(read_parts(raw, raw.parts(1), 2))
+    assert "OFFLINE_DATA_WORKERS=1" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "raw", [ToyRaw(LENGTHS), ToyRaw(LENGTHS, seconds=0.02, threaded=True)], ids=["fast", "threaded"]
+)
+def test_work_that_workers_cannot_shorten_starts_none(
+    monkeypatch: pytest.MonkeyPatch, raw: ToyRaw
+) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr(ParsedDataset, "read_in_processes", refuse)
+    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.1)
+    dataset = parsed(raw)
+    batches = list(read_parts(dataset, dataset.parts(1), 8))
+    assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)

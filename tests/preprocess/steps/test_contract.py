@@ -1,0 +1,228 @@
+"""Every built-in step holds to the contract of steps, and says what is wrong with its arguments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offline_data
+from offline_data.errors import StepError, UsageError
+from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.steps.base import Step
+from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
+from offline_data.testing.pieces import toy_piece, with_leaves
+from offline_data.testing.steps import StepContract
+
+TEXTS = [
+    "cast:obs=float32",
+    "cast:info=int32,action=float64,reward=float16",
+    "cast:terminated=bool,obs.position=complex64",
+    "clip:action,high=2",
+    "clip:obs,reward,low=-1,high=1001.5",
+    "clip:info,low=7.5",
+    "concat:obs.position,obs.velocity→observation",
+    "concat:obs.velocity,info.code->state,keep=true",
+    "concat:action→action.all",
+    "concat:reward,next.terminated→next.all,keep=true",
+    "crop:8",
+    "crop:8,9,observation.pixels,top=1,left=0",
+    "dedupe",
+    "encode",
+    "encode:observation.pixels,format=jpeg,quality=80",
+    "exclude:info,obs.velocity",
+    "exclude:mission",
+    "exclude:observation",
+    "filter:length >= 2",
+    "filter:return >= percentile(return, 50) and not (terminated or number == 4)",
+    "filter:seed in [101, 103]",
+    "flatten",
+    "flatten:extra,mission",
+    "flatten:observation.grid",
+    "grayscale",
+    "grayscale:observation.pixels,channels=0",
+    "grayscale:channels=3",
+    "normalize",
+    "normalize:action,observation.velocity,eps=0",
+    "normalize:info.code,reward,std=false",
+    "normalize_return",
+    "normalize_return:100",
+    "rename:observation=state",
+    "rename:mission=goal.text,info.code=info.number",
+    "rename:obs.position=observation.velocity,obs.velocity=observation.position",
+    "rename:action=action.arm",
+    *(f"resize:10,9,mode={mode}" for mode in ("bilinear", "bicubic", "area", "nearest")),
+    "resize:30,observation.pixels,format=hwc",
+    "return_to_go",
+    "return_to_go:0.9,next.sum",
+    "return_to_go:gamma=0",
+    "reward_clip:low=-1,high=125.2",
+    "reward_clip:high=0.2",
+    "reward_scale:0.1",
+    "reward_scale:scale=-3",
+    "reward_shift:-1",
+    "reward_shift:0.3",
+    "select:obs.velocity",
+    "select:action,info",
+    "select:mission",
+    "split:a,a=0.5,b=0.5",
+    "split:b,a=0.5,b=0.25,seed=7",
+    "subsample:0.5",
+    "subsample:every=3",
+    "subsample:episodes=2,seed=5",
+    "to_chw",
+    "to_chw:observation.pixels,scale=true,format=hwc",
+]
+
+
+def test_every_built_in_step_is_here() -> None:
+    built_in = {n for n in step_names() if step_class(n).__module__.startswith("offline_data.")}
+    apart = {"decode"}  # of pieces that are not plain arrays: see test_encoded.py
+    assert {text.partition(":")[0] for text in TEXTS} | apart == built_in
+
+
+class TestContract(StepContract):
+    @pytest.fixture(params=TEXTS)
+    def step(self, request: pytest.FixtureRequest) -> Step:
+        return parse_step(request.param)
+
+    @pytest.fixture
+    def piece(self, step: Step) -> Piece:
+        """Give episodes with what the step is for."""
+        piece = toy_piece([3, 1, 4, 2], first_episode=1, unknown_final=[3])
+        if step.name in {"crop", "encode", "grayscale", "resize", "to_chw"}:
+            values = np.arange(14 * 21 * 17 * 3).reshape(14, 21, 17, 3) % 251 + 1
+            images = {"observation.pixels": values.astype(np.uint8)}
+            return with_leaves(piece, observations={**images, "observation.map": values / 251})
+        if step.name == "flatten":
+            grid = (np.arange(14 * 6) + 1).reshape(14, 2, 3)
+            return with_leaves(
+                piece,
+                steps={"extra": np.arange(40).reshape(10, 2, 2)},
+                observations={"observation.grid": np.asfortranarray(grid)},
+            )
+        return piece
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cast:", "needs a pair"),
+        ("cast:observation", "takes pairs"),
+        ("cast:observation=float23", "knows no type 'float23'; did you mean 'float32'?"),
+        ("cast:observation=half", "knows no type 'half'; there are bool, uint8"),
+        ("clip:action", "expected one bound or two"),
+        ("clip:action,low=2,high=1", "has low=2, high=1; expected one bound or two, low <= high"),
+        ("clip:action,low=x", "has low=x; expected a number or null"),
+        ("clip:low=1", "needs keys"),
+        ("clip:action,low=1e999", "has low=1e999"),
+        ("concat:a,b", "needs leaves, one arrow"),
+        ("concat:a,b→", "needs leaves and what they become"),
+        ("concat:→c", "needs leaves, one arrow"),
+        ("concat:a→b→c", "one arrow"),
+        ("concat:a→b,c", "one arrow"),
+        ("concat:a→b,keep=2", "has keep=2; expected true or false"),
+        ("concat:observation.position,observation.velocity-", "in a shell, -> wants quotes"),
+        ("crop", "needs height"),
+        ("crop:height=null", "has height=null; expected a whole number"),
+        ("crop:0", "has height=0; expected a whole number, 1 or more"),
+        ("crop:8,0", "has width=0"),
+        ("crop:8,top=-1", "has top=-1; expected a whole number, 0 or more"),
+        ("crop:8,format=whc", "has format=whc; expected hwc, chw, hw"),
+        ("dedupe:x", "has no use for 'x'"),
+        ("exclude:", "needs keys"),
+        ("filter:  ", "needs an expression"),
+        ("grayscale:channels=2", "has channels=2; expected 0, 1 or 3"),
+        ("grayscale:channels=true", "has channels=true; expected a whole number"),
+        ("grayscale:format=hw", "has format=hw; expected hwc or chw"),
+        ("grayscale:chanels=1", "has no 'chanels'; did you mean 'channels'"),
+        ("normalize:eps=-1", "eps=-1"),
+        ("normalize:eps=NaN", "eps=NaN"),
+        ("normalize:std=2", "std=2"),
+        ("normalize_return:scale=0", "has scale=0"),
+        ("normalize_return:scale=null", "expected a number"),
+        ("normalize_return:1,2", "has no use for '2'"),
+        ("rename:action", "takes pairs"),
+        ("rename:a=b,a=c", "each old name once"),
+        ("rename:a.b=c,a/b=d", "each old name once"),
+        ("resize", "needs height"),
+        ("resize:8,width=0.5", "has width=0.5"),
+        ("resize:8,mode=lanczos", "has mode=lanczos; expected bilinear, bicubic, area, nearest"),
+        ("return_to_go:gamma=1.5", "has gamma=1.5; expected a number from 0 to 1"),
+        ("return_to_go:gamma=much", "has gamma=much"),
+        ("reward_scale", "needs scale"),
+        ("reward_scale:NaN", "has scale=NaN; expected a number"),
+        ("reward_scale:scal=2", "has no 'scal'; did you mean 'scale'?"),
+        ("reward_shift:true", "has shift=true; expected a number"),
+        ("reward_clip", "expected one bound or two"),
+        ("select", "needs keys"),
+        ("split:train=0.5", "0 parts to keep"),
+        ("split:train,val,train=0.5", "2 parts to keep"),
+        ("split:train,seed=3", "no shares"),
+        ("split:tain,train=0.9,val=0.1", "none of the shares; did you mean 'train'"),
+        ("split:train,train=1.5", "expected shares above 0, at most 1"),
+        ("split:train,train=true", "expected shares above 0"),
+        ("split:train,train=0.9,val=0.2", "sum to 1 or less"),
+        ("split:train,train=0.5,train=0.4", "different names"),
+        ("split:train,train=0.5,seed=1.5", "has seed=1.5; expected a whole number, 0 or more"),
+        ("split:train,train=0.5,seed=1,seed=2", "is given seed twice"),
+        ("subsample", "needs one of fraction, every, episodes; found none"),
+        ("subsample:fraction=0.5,every=3", "found fraction=0.5, every=3"),
+        ("subsample:fraction=0", "has fraction=0; expected a number above 0"),
+        ("subsample:fraction=NaN", "expected a number"),
+        ("subsample:every=0", "has every=0; expected a whole number, 1 or more"),
+        ("subsample:episodes=-4", "expected a whole number"),
+        ("subsample:every=2,seed=-1", "has seed=-1; expected a whole number, 0 or more"),
+        ("to_chw:scale=1", "has scale=1; expected true or false"),
+    ],
+)
+def test_arguments_that_are_wrong(text: str, message: str) -> None:
+    name = text.partition(":")[0]
+    with pytest.raises(UsageError) as caught:
+        parse_step(text)
+    assert caught.value.message.startswith(f"Step {name!r} ")
+    assert message in caught.value.message
+    assert str(caught.value.hint).replace("'", "").startswith(f"for example --step {name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("cast", {"types": ()}, "needs a pair"),
+        ("clip", {"keys": ("action",), "high": math.nan}, "has high=nan; expected a finite number"),
+        ("clip", {"keys": ("action",), "high": "1"}, "has high=1; expected a finite number"),
+        ("concat", {"sources": (), "target": "c"}, "needs leaves"),
+        ("concat", {"sources": ("a",), "target": ""}, "needs leaves"),
+        ("crop", {"height": None}, "has height=None; expected a whole number, 1 or more"),
+        ("crop", {"height": True}, "has height=True; expected a whole number, 1 or more"),
+        ("crop", {"height": 8, "keys": "obs"}, "has keys='obs'; expected a tuple of names"),
+        ("normalize", {"keys": ()}, r"keys=\[\]"),
+        ("normalize", {"eps": math.inf}, "eps=inf; expected a finite number"),
+        ("rename", {"names": ()}, "needs pairs"),
+        ("reward_scale", {"scale": 10**400}, "expected a finite number"),
+        ("reward_shift", {"shift": None}, "expected a finite number"),
+        ("subsample", {"fraction": True}, "fraction=True; expected a finite number"),
+        ("subsample", {"every": 2.5}, "expected a whole number"),
+        ("subsample", {"every": 2, "seed": 0.5}, "expected a whole number"),
+    ],
+)
+def test_fields_that_are_wrong(name: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        step_class(name)(**fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cast:{}=float16", "clip:{},low=1", "concat:{}→x", "exclude:{}", "flatten:{}", "normalize:{}",
+     "rename:{}=x", "resize:8,{}", "select:{}", "to_chw:{}"],
+)  # fmt: skip
+def test_a_leaf_that_is_not_there(text: str) -> None:
+    with pytest.raises(StepError, match="No leaf is called 'observation") as caught:
+        parse_step(text.format("observation.positoin")).settled(toy_piece([1]))
+    assert caught.value.hint == "did you mean 'observation/position'?"
+
+
+def test_steps_are_public_names() -> None:
+    assert issubclass(step_class("clip"), offline_data.Step)

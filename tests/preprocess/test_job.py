@@ -1,0 +1,364 @@
+"""Where a new dataset goes, what may be there already, and who else is at work."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offline_data.config import Settings
+from offline_data.errors import AccessError, InvalidIdError, ManifestError, UsageError
+from offline_data.preprocess.engine import preprocess
+from offline_data.preprocess.job import (
+    Job,
+    RunOptions,
+    Target,
+    check_same,
+    is_there,
+    older,
+    refuse_itself,
+    target_of,
+)
+from offline_data.preprocess.recipe import Calling
+from offline_data.progress import Progress
+from offline_data.store.cache import cache_usage, plan_prune, remove_items
+from offline_data.store.library import entry_at, list_datasets
+from offline_data.store.publish import staging_folder
+from tests.preprocess.oracle import check, episodes_of, mapped
+from tests.preprocess.pairs import clipped
+from tests.preprocess.runs import Shuffled, Stopping, make, small_groups, write_plain
+
+REVISION = "0123456789ab"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_frames": 0},
+        {"num_frames": -3},
+        {"num_frames": 2.5},
+        {"num_frames": 1e6},
+        {"num_frames": "5"},
+        {"workers": 0},
+        {"worker_threads": 0},
+        {"max_tasks_per_child": 0},
+        {"num_chunks": 0},
+        {"chunksize": -1},
+        {"chunksize": 0.5},
+        {"chunksize": 5, "num_chunks": 5},
+    ],
+)
+def test_numbers_that_cannot_be_meant(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        RunOptions(**options)
+
+
+def test_a_name_goes_under_the_root(settings: Settings) -> None:
+    for name in ("mine", "local:mine"):
+        target = target_of(name, None, REVISION, settings)
+        assert str(target.id) == f"local:mine@{REVISION}"
+        assert target.destination == settings.root / "local" / "mine" / REVISION
+        assert target.work.parent == settings.staging
+        assert (target.lock, target.named) == ("local/mine", True)
+
+
+def test_a_folder_is_the_same_however_it_is_written(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "big")
+    wanted = target_of(None, tmp_path / "big", REVISION, settings)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for other in ("big", "./big/", "big/../big", "link", "~/big", tmp_path / "link"):
+        assert target_of(None, Path(other), REVISION, settings) == wanted
+
+
+def test_a_link_to_what_is_not_there_yet(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "later")
+    target = target_of(None, tmp_path / "link", REVISION, settings)
+    assert target.destination == tmp_path / "later"
+
+
+def test_names_that_ids_cannot_have(settings: Settings, tmp_path: Path) -> None:
+    for name, wanted in [("a@b", "ab"), ("…", "preprocessed"), ("-x", "x"), (".", None)]:
+        path = tmp_path / name
+        target = target_of(None, path, REVISION, settings)
+        assert target.id.name == (wanted or target.destination.name)
+        assert target.work.parent == target.destination.parent
+
+
+def test_long_names_leave_room_for_the_work_folder(settings: Settings, tmp_path: Path) -> None:
+    names = ["x" * 240 + end for end in "ab"]
+    works = {target_of(None, tmp_path / name, REVISION, settings).work for name in names}
+    assert len(works) == 2
+    assert all(len(work.name) < 100 for work in works)
+
+
+def test_places_that_are_none(settings: Settings, tmp_path: Path) -> None:
+    for name, dest in [(None, None), ("x", tmp_path), ("minari:x", None), ("local:x@1", None)]:
+        with pytest.raises(UsageError):
+            target_of(name, dest, REVISION, settings)
+    with pytest.raises(UsageError, match="cannot be made a dataset"):
+        target_of(None, Path("/"), REVISION, settings)
+    for name in ("../x", "", "a/../../b"):
+        with pytest.raises(InvalidIdError):
+            target_of(name, None, REVISION, settings)
+
+
+CLIP = "clip:action,low=-5000"
+
+
+OTHER = "clip:action,low=-6000"
+
+
+def target(dest: Path, settings: Settings) -> Target:
+    return target_of(None, dest, "r", settings)
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    return write_plain(tmp_path / "toy")
+
+
+def test_the_same_dataset_is_there(parent: Path, tmp_path: Path, settings: Settings) -> None:
+    found = make(parent, [CLIP], tmp_path / "out", settings)
+    made_of = found.manifest.converter["options"]["fingerprint"]
+    place = target(tmp_path / "out", settings)
+    assert is_there(place, made_of, None)
+    assert is_there(place, made_of, "compact")
+    with pytest.raises(UsageError, match="another dataset"):
+        is_there(place, made_of, "ted")
+    with pytest.raises(UsageError, match="another dataset"):
+        is_there(place, "0" * 64, None)
+    assert not is_there(target(tmp_path / "none", settings), made_of, None)
+
+
+def test_a_place_that_may_not_be_looked_at(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = target(tmp_path / "closed", settings)
+
+    def refuse(path: Path, **_: Any) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as closed:
+        for name in ("stat", "lstat"):
+            closed.setattr(Path, name, refuse)
+        with pytest.raises(AccessError, match="closed cannot be read: Permission denied"):
+            is_there(place, "0" * 64, None)
+
+
+def test_another_recipe_needs_force(parent: Path, tmp_path: Path, settings: Settings) -> None:
+    make(parent, [CLIP], tmp_path / "out", settings)
+    before = (tmp_path / "out" / "manifest.json").read_bytes()
+    with pytest.raises(UsageError, match="another dataset"):
+        make(parent, [OTHER], tmp_path / "out", settings)
+    assert (tmp_path / "out" / "manifest.json").read_bytes() == before
+    found = make(parent, [OTHER], tmp_path / "out", settings, force=True)
+    assert found.manifest.converter["options"]["recipe"][0]["low"] == -6000
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_is_no_dataset_stays(
+    parent: Path, tmp_path: Path, settings: Settings, force: bool
+) -> None:
+    """`force` replaces datasets, not somebody's documents."""
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    (tmp_path / "file").write_text("more")
+    for name in ("thesis", "file"):
+        with pytest.raises(UsageError, match="is no dataset"):
+            make(parent, [CLIP], tmp_path / name, settings, force=force)
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+    assert (tmp_path / "file").read_text() == "more"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_parent_stays(parent: Path, tmp_path: Path, settings: Settings, force: bool) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(parent)
+    for dest in (parent, link, tmp_path / "x" / ".." / "toy"):
+        with pytest.raises(UsageError, match="cannot be replaced by what is made of it"):
+            make(parent, [CLIP], dest, settings, force=force)
+    with pytest.raises(UsageError, match="cannot be replaced"):
+        make(link, [CLIP], parent, settings, force=force)
+    with pytest.raises(UsageError, match="is inside the dataset"):
+        make(parent, [CLIP], parent / "steps" / "new", settings, force=force)
+    assert entry_at(parent).manifest.name == "toy"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_dataset_does_not_take_the_name_of_its_parent(
+    tmp_path: Path, settings: Settings, force: bool
+) -> None:
+    home = settings.root / "local" / "mine"
+    write_plain(home / "1")
+    place = target_of("mine", None, "2", settings)
+    with pytest.raises(UsageError, match="cannot be replaced"):
+        refuse_itself(entry_at(home / "1"), place)
+    elsewhere = write_plain(tmp_path / "elsewhere")
+    refuse_itself(entry_at(elsewhere), place)
+    assert (older(place, settings.root, force=True) or entry_at(elsewhere)).path == home / "1"
+    with pytest.raises(UsageError, match="already exists and was made by another recipe"):
+        older(place, settings.root, force=False)
+
+
+def test_a_damaged_dataset_can_be_replaced(settings: Settings) -> None:
+    home = settings.root / "local" / "mine"
+    (home / "2").mkdir(parents=True)
+    (home / "2" / "manifest.json").write_text("{")
+    place = target_of("mine", None, "2", settings)
+    with pytest.raises(ManifestError):
+        older(place, settings.root, force=False)
+    assert older(place, settings.root, force=True) is None
+
+
+def test_a_link_to_an_empty_folder_stays_a_link(
+    parent: Path, tmp_path: Path, settings: Settings
+) -> None:
+    (tmp_path / "big" / "disk").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "big" / "disk")
+    found = make(parent, [CLIP], tmp_path / "link", settings)
+    assert found.path == tmp_path / "big" / "disk"
+    assert (tmp_path / "link").is_symlink()
+    assert entry_at(tmp_path / "link").id.name == "disk"
+
+
+def test_folders_that_cannot_be_replaced(
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UsageError, match="is in use"):
+        make(parent, [CLIP], Path(), settings)
+    make(parent, [CLIP], Path("below"), settings)
+    assert (tmp_path / "here" / "below" / "manifest.json").exists()
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda _: True)
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    with pytest.raises(UsageError, match="is in use"):
+        make(parent, [CLIP], tmp_path / "disk", settings)
+
+
+def test_what_a_stopped_run_wrote_must_fit() -> None:
+    saved: dict[str, Any] = {"layout": "ted", "in_place": True}
+    check_same(saved, RunOptions(), shares_files=True)
+    check_same(saved, RunOptions(layout="ted"), shares_files=True)
+    check_same({**saved, "in_place": False}, RunOptions(), shares_files=False)
+    with pytest.raises(UsageError, match="writes layout 'ted', not 'compact'"):
+        check_same(saved, RunOptions(layout="compact"), shares_files=True)
+    with pytest.raises(UsageError, match="cannot be resumed on several"):
+        check_same(saved, RunOptions(), shares_files=False)
+
+
+def test_a_parent_that_is_gone(parent: Path, tmp_path: Path, settings: Settings) -> None:
+    from offline_data.errors import NotFoundError
+
+    shutil.rmtree(parent)
+    with pytest.raises(NotFoundError):
+        make(parent, [CLIP], tmp_path / "out", settings)
+
+
+CLIP_LOW = "clip:action,low=-4004,high=-1002"
+
+
+@pytest.fixture
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    small_groups(monkeypatch, rows=4, width=50)
+    return write_plain(tmp_path / "toy", [4] * 8)
+
+
+def named(eight: Path, settings: Settings, stage: str = CLIP_LOW, **options: Any) -> Path:
+    """Make `local:mine`."""
+    job = Job(eight, (stage,), Calling(), "mine", None, RunOptions(**options))
+    return preprocess(job, settings).path
+
+
+def stopped(eight: Path, settings: Settings) -> Path:
+    """Leave a run of that name behind; returns its work folder."""
+    with pytest.raises(KeyboardInterrupt):
+        named(eight, settings, executor=Stopping(2))
+    (work,) = [path for path in settings.staging.iterdir() if path.is_dir()]
+    return work
+
+
+def test_a_stopped_run_can_be_pruned(eight: Path, settings: Settings) -> None:
+    work = stopped(eight, settings)
+    (item,) = plan_prune(settings).items
+    assert (item.kind, item.path, item.in_use) == ("staging", work, False)
+    remove_items([item], settings)
+    assert not work.exists()
+    executor = Shuffled()
+    path = named(eight, settings, executor=executor, resume=True)
+    assert len(executor.ran) > 3
+    check(path, mapped(episodes_of(eight), clipped))
+
+
+class Looking(Shuffled):
+    """Looks at the root while tasks run, and tries to prune."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.seen: list[bool] = []
+
+    def run(
+        self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress
+    ) -> Iterator[tuple[int, Any]]:
+        for answer in super().run(job, tasks, progress):
+            items = [item for item in cache_usage(self.settings).items if item.kind == "staging"]
+            self.seen += [item.in_use for item in items]
+            assert not plan_prune(self.settings).items
+            assert not remove_items(items, self.settings).removed
+            assert list_datasets(self.settings.root) == []
+            yield answer
+
+
+def test_a_run_under_way_is_left_alone(eight: Path, settings: Settings) -> None:
+    executor = Looking(settings)
+    path = named(eight, settings, executor=executor)
+    assert len(executor.seen) > 3
+    assert all(executor.seen)
+    check(path, mapped(episodes_of(eight), clipped))
+    assert not [one for one in settings.staging.iterdir() if one.is_dir()]
+
+
+def test_a_conversion_to_the_same_name(eight: Path, settings: Settings) -> None:
+    """It takes the name; what the stopped run left goes, and is not gone on with."""
+    work = stopped(eight, settings)
+    other = settings.root / "local" / "mine" / "1"
+    with staging_folder(settings.staging, "local/mine", other) as folder:
+        write_plain(folder / "dataset")
+        assert not work.exists()
+        other.parent.mkdir(parents=True)
+        (folder / "dataset").rename(other)
+    with pytest.raises(UsageError, match="already exists and was made by another recipe"):
+        named(eight, settings, resume=True)
+    path = named(eight, settings, force=True)
+    check(path, mapped(episodes_of(eight), clipped))
+    assert [entry.path for entry in list_datasets(settings.root)] == [path]
+
+
+def test_what_fails_replaces_nothing(eight: Path, settings: Settings) -> None:
+    first = named(eight, settings)
+    with pytest.raises(KeyboardInterrupt):
+        named(eight, settings, "clip:action,low=-3000", force=True, executor=Stopping(1))
+    assert [entry.path for entry in list_datasets(settings.root)] == [first]
+    check(first, mapped(episodes_of(eight), clipped))
+
+
+def test_a_root_that_cannot_be_used(eight: Path, tmp_path: Path, settings: Settings) -> None:
+    (tmp_path / "file").touch()
+    nowhere = replace(settings, root=tmp_path / "file" / "root")
+    with pytest.raises(AccessError, match="cannot be written"):
+        named(eight, nowhere)
+    with pytest.raises(AccessError):
+        make(eight, [CLIP_LOW], tmp_path / "file" / "out", settings)
+    assert not (tmp_path / "out").exists()

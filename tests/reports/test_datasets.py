@@ -1,0 +1,196 @@
+"""One dataset: its description, first transitions and figures, whatever its layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from offline_data.episodes import EpisodeBatch, join_key
+from offline_data.errors import ManifestError, NotFoundError
+from offline_data.ids import DatasetId
+from offline_data.reports import catalog, info
+from offline_data.reports.catalog import CatalogDataset
+from offline_data.reports.stats import Spread, dataset_stats
+from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.store.library import entry_at
+from offline_data.store.reader import open_reader
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.config import Settings
+
+LENGTHS = [4, 1, 7, 3]
+UNKNOWN = (1, 3)
+"""Episodes without an observation after their last action."""
+
+
+def _batch() -> EpisodeBatch:
+    """Make a batch with rewards that are not finite and a text that is missing."""
+    batch = toy_batch(LENGTHS, text=True, images=True, unknown_final=UNKNOWN)
+    rewards = np.array(batch.steps["next", "reward"])
+    rewards[2], rewards[5], rewards[4] = np.nan, np.inf, -np.inf
+    words = np.array(batch.observations["observation", "mission"])
+    words[0] = None
+    return replace(
+        batch,
+        steps={**batch.steps, ("next", "reward"): rewards},
+        observations={**batch.observations, ("observation", "mission"): words},
+    )
+
+
+@pytest.fixture(params=LAYOUTS, scope="module")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    layout: LayoutName = request.param
+    path: Path = tmp_path_factory.mktemp(layout) / "local" / "toy" / "1"
+    path.mkdir(parents=True)
+    write_toy(path, [_batch()], layout=layout)
+    return path
+
+
+def _whole() -> dict[str, NDArray[np.generic]]:
+    """Columns without the repeated observation of episodes that lack their final one."""
+    batch = _batch()
+    repeated = (np.cumsum(batch.lengths + 1) - 1)[~batch.final_observation]
+    known = {key: np.delete(one, repeated, axis=0) for key, one in batch.observations.items()}
+    return {join_key(key): column for key, column in {**batch.steps, **known}.items()}
+
+
+@pytest.mark.parametrize("items", [1, 5, 1 << 20])
+def test_figures_equal_numpy_on_the_whole(folder: Path, items: int) -> None:
+    stats = dataset_stats(open_reader(folder), chunk_items=items)
+    assert (stats.id, stats.transitions, stats.episodes) == ("local:toy@1", 15, 4)
+    expected = {k: v for k, v in _whole().items() if v.dtype != object}
+    assert [leaf.key for leaf in stats.leaves] == sorted(expected)
+    for leaf in stats.leaves:
+        values = expected[leaf.key]
+        numbers = values.astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        assert (leaf.dtype, leaf.rows) == (values.dtype.name, len(values))
+        assert leaf.shape == values.shape[1:]
+        assert (leaf.nan, leaf.inf) == (np.isnan(numbers).sum(), np.isinf(numbers).sum())
+        assert (leaf.min, leaf.max) == (finite.min(), finite.max())
+        assert leaf.mean == pytest.approx(finite.mean(), rel=1e-12)
+        assert leaf.std == pytest.approx(finite.std(), rel=1e-12)
+
+
+def test_text_is_counted_by_word_and_figures_of_episodes(folder: Path) -> None:
+    stats = dataset_stats(open_reader(folder), chunk_items=5)
+    (text,) = stats.texts
+    said = _whole()["observation/mission"].tolist()
+    counts = Counter(word for word in said if word is not None)
+    assert (text.key, text.rows, text.missing) == ("observation/mission", len(said), 1)
+    assert text.distinct == len(counts)
+    assert [n for _, n in text.most_common] == [n for _, n in counts.most_common(5)]
+    assert all(counts[word] == times for word, times in text.most_common)
+    episodes = stats.per_episode
+    assert episodes.length == Spread(1, 3.5, 3.75, 7)
+    (finite,) = [r for r in _batch().returns if np.isfinite(r)]
+    assert episodes.returns == Spread(finite, finite, finite, finite)
+    assert (episodes.terminated, episodes.truncated) == (0.5, 0.5)
+    assert episodes.without_final_observation == len(UNKNOWN)
+
+
+class _Seen:
+    """Progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.amounts: list[int] = []
+
+    @contextmanager
+    def task(self, label: str, total: int | None, unit: str) -> Iterator[_Seen]:
+        assert (label, unit) == ("stats", "B")
+        self.total = total
+        yield self
+
+    def advance(self, amount: int = 1) -> None:
+        self.amounts.append(amount)
+
+    def resize(self, total: int) -> None:
+        raise AssertionError(total)
+
+    def note(self, message: str) -> None:
+        raise AssertionError(message)
+
+
+def test_chunks_stay_small_and_progress_ends_at_the_total(tmp_path: Path) -> None:
+    write_toy(tmp_path / "toy", [toy_batch([50, 30], images=True)])
+    seen = _Seen()
+    dataset_stats(open_reader(tmp_path / "toy"), seen, chunk_items=20_000)
+    assert sum(seen.amounts) == seen.total
+    frames = 48 * 48 * 3
+    assert max(seen.amounts) == 20_000 // frames * frames
+
+
+def test_codes_of_damaged_text_are_an_integrity_error(tmp_path: Path) -> None:
+    write_toy(tmp_path / "toy", [toy_batch([3], text=True)])
+    reader = open_reader(tmp_path / "toy")
+    (leaf,) = [one for key, one in reader.observation_leaves.items() if key[-1] == "mission"]
+    content = bytearray((tmp_path / "toy" / leaf.file).read_bytes())
+    content[leaf.offset : leaf.offset + 4] = (99).to_bytes(4, "little")
+    (tmp_path / "toy" / leaf.file).write_bytes(content)
+    with pytest.raises(ManifestError, match="has codes outside its"):
+        dataset_stats(open_reader(tmp_path / "toy"))
+
+
+def test_first_transitions(folder: Path) -> None:
+    reader = open_reader(folder)
+    found = info.first_transitions(reader, 6)
+    assert [(t.index, t.episode, t.step) for t in found] == [
+        *((0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 0, 3), (4, 1, 0), (5, 2, 0))
+    ]  # fmt: skip
+    state, following = "observation/state", "next/observation/state"
+    assert [t.values[state][0] for t in found] == [1001, 1002, 1003, 1004, 2001, 3001]
+    assert [t.values[following][0] for t in found] == [1002, 1003, 1004, 1005, 2001, 3002]
+    assert [t.values["action"][0] for t in found[:2]] == [-1001, -1002]
+    assert str(found[1].values["observation/mission"]) == f"go to {1002 % 7}"
+    assert str(found[1].values["next/observation/mission"]) == f"go to {1003 % 7}"
+    assert [(t.index, t.step) for t in info.first_transitions(reader, 9, episode=1)] == [(4, 0)]
+    for episode in (4, -1):
+        with pytest.raises(NotFoundError, match=rf"no episode {episode}.*4 episodes"):
+            info.first_transitions(reader, 1, episode=episode)
+
+
+def test_a_dataset_here_is_described(folder: Path) -> None:
+    found = info.entry_info(entry_at(folder))
+    assert (found.id, found.path) == ("local:toy@1", str(folder))
+    assert (found.transitions, found.episodes, found.source) == (15, 4, "local")
+    files = [one for one in folder.rglob("*") if one.is_file() and one.name != "manifest.json"]
+    assert found.bytes == sum(file.stat().st_size for file in files)
+    assert list(found.schema) == sorted(_whole())
+    leaves = {key: found.schema[key] for key in ("next/reward", "observation/mission")}
+    assert leaves == {
+        "next/reward": info.LeafInfo("float64", (1,), "steps", False),
+        "observation/mission": info.LeafInfo("int32", (), "observations", True),
+    }
+
+
+def test_a_dataset_that_is_not_here_comes_from_the_catalogue(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = CatalogDataset("d4rl:x-v2", "d4rl", "x-v2", False, 10, None, 99, "x", ())
+    asked: list[DatasetId] = []
+
+    def find(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
+        asked.append(dataset)
+        return known if dataset.name == "x-v2" else None
+
+    monkeypatch.setattr(catalog, "find_in_catalog", find)
+    assert info.dataset_info("d4rl:x-v2", settings) == known
+    assert known.command == "offline-data download d4rl:x-v2"
+    with pytest.raises(NotFoundError, match="d4rl:y-v2 is not on this disk"):
+        info.dataset_info("d4rl:y-v2", settings)
+    assert [one.name for one in asked] == ["x-v2", "y-v2"]
+    with pytest.raises(NotFoundError, match="no manifest"):
+        info.dataset_info(str(tmp_path), settings)  # a path is in no catalogue
+    assert len(asked) == 2
