@@ -6,6 +6,7 @@ time it takes to read short episodes.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
-from offline_data.readers.hdf5 import ELSEWHERE, check_size, check_storage, guarded, h5, place_of
+from offline_data.readers.hdf5 import (
+    ELSEWHERE,
+    FEW,
+    check_size,
+    check_storage,
+    guarded,
+    h5,
+    place_of,
+)
 from offline_data.readers.images import is_jpeg
 from offline_data.readers.inflate import check_chunks, read_rows
 
@@ -297,22 +306,58 @@ def read_if_fits(group: Any, name: str, out: NDArray[Any]) -> bool:
         Whether it was read: False also where it is absent, stored in another way than plainly in this
         file, or damaged; `out` then may hold anything, and opening the dataset tells why.
     """
-    low, encoded = h5(), name.encode()
+    memory = _memory_type(out.dtype)
     try:
-        info = low.h5o.get_info(group, encoded, lapl=guarded())
-        if info.type != low.h5o.TYPE_DATASET or info.hdr.mesg.present & ELSEWHERE:
-            return False
-        dataset = low.h5d.open(group, encoded)
-        memory = _memory_type(out.dtype)
+        dataset = _open_plain(group, name.encode(), memory)
         # A virtual dataset has no storage of its own.
-        if dataset.get_storage_size() < max(out.nbytes, 1) or dataset.shape != out.shape:
+        if (
+            dataset is None
+            or dataset.get_storage_size() < max(out.nbytes, 1)
+            or dataset.shape != out.shape
+        ):
             return False
-        if not dataset.get_type().equal(memory):
-            return False
-        dataset.read(_memory_space(out.shape), low.h5s.ALL, out, mtype=memory)
-    except (KeyError, ValueError, TypeError, OSError, RuntimeError):
+        dataset.read(_memory_space(out.shape), h5().h5s.ALL, out, mtype=memory)
+    except _FAILURES:
         return False
     return True
+
+
+def read_few(group: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the dataset `name` of a low-level group if it has one axis, `dtype`, and at most `FEW` rows.
+
+    None for all else, as `read_if_fits` returns False.
+    """
+    memory = _memory_type(dtype)
+    try:
+        dataset = _open_plain(group, name.encode(), memory)
+        if dataset is None:
+            return None
+        shape = dataset.shape
+        nbytes = math.prod(shape) * dtype.itemsize
+        if len(shape) != 1 or shape[0] > FEW or dataset.get_storage_size() < max(nbytes, 1):
+            return None
+        values = np.empty(shape, dtype)
+        dataset.read(_memory_space(shape), h5().h5s.ALL, values, mtype=memory)
+    except _FAILURES:
+        return None
+    return values
+
+
+_FAILURES = (KeyError, ValueError, TypeError, OSError, RuntimeError)
+"""How h5py reports what is absent, damaged or of another kind."""
+
+
+def _open_plain(group: Any, name: bytes, memory: Any) -> Any:
+    """Open a dataset that is of this type, and has neither filters nor external files; else None."""
+    low = h5()
+    # Only what a hard link leads to is looked at: it is in this file.
+    if group.links.get_info(name).type != low.h5l.TYPE_HARD:
+        return None
+    info = low.h5o.get_info(group, name)
+    if info.type != low.h5o.TYPE_DATASET or info.hdr.mesg.present & ELSEWHERE:
+        return None
+    dataset = low.h5d.open(group, name)
+    return dataset if dataset.get_type().equal(memory) else None
 
 
 @lru_cache(maxsize=4096)

@@ -215,6 +215,13 @@ class _ArrowEpisode:
             return True
         return False
 
+    def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
+        column = self._leaves.get(leaf.place)
+        if leaf.shape or column is None or column.values is None or column.nulls is not None:
+            return None
+        plain = column.values.dtype == leaf.dtype and column.values.ndim == 1
+        return column.values if plain else None
+
     def facts(self) -> EpisodeFacts:
         noted = {name: value for name, value in self._values.items() if not _COUNTED.match(name)}
         options, stated = self._values.get("options"), self._values.get("seed")

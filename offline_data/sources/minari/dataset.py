@@ -187,14 +187,11 @@ class _BatchBuilder:
             FormatError: A leaf is missing, or has rows that do not add up, or another type.
         """
         plan = self._plan
-        rewards = _need(episode, plan.reward)
-        steps = rewards.shape[0] if rewards.shape else 0
-        if steps < 1:
-            raise FormatError(f"{episode.where} has no step")
-        for leaf in (plan.reward, *plan.steps):
+        steps = self._add_rewards(episode)
+        for leaf in plan.steps:
             out = self._columns[leaf.key].extend(steps)
             if not episode.read_if_fits(leaf, out):
-                reader = rewards if leaf is plan.reward else _need(episode, leaf)
+                reader = _need(episode, leaf)
                 _check_rows(episode, leaf, reader.shape, steps)
                 self._read(reader, leaf, out)
         self._final.append(self._add_observations(episode, steps))
@@ -209,6 +206,20 @@ class _BatchBuilder:
             self._notes[NOTE_SEED] = None
         if facts.metadata is not None and not plan.metadata:
             self._dropped.add(Dropped("metadata of episodes", _UNPLANNED))
+
+    def _add_rewards(self, episode: EpisodeReader) -> int:
+        """Append the rewards; return their number, which is the number of steps."""
+        leaf = self._plan.reward
+        column, rewards = self._columns[leaf.key], episode.read_few(leaf)
+        if rewards is not None and len(rewards):
+            column.extend(len(rewards))[...] = rewards
+            return len(rewards)
+        reader = _need(episode, leaf)
+        steps = reader.shape[0] if reader.shape else 0
+        if steps < 1:
+            raise FormatError(f"{episode.where} has no step")
+        self._read(reader, leaf, column.extend(steps))
+        return steps
 
     def _read(self, reader: LeafReader, leaf: PlannedLeaf, out: NDArray[Any]) -> None:
         reader.read(out)

@@ -151,6 +151,11 @@ class _Hdf5Episode:
         group = self._below(leaf.place[:-1])
         return group is not None and hdf5_tree.read_if_fits(group, leaf.place[-1], out)
 
+    def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
+        if leaf.shape or len(leaf.place) > 1:
+            return None
+        return hdf5_tree.read_few(self._group, leaf.place[0], leaf.dtype)
+
     def facts(self) -> EpisodeFacts:
         names = hdf5_tree.attribute_names(self._group)
         others = sorted(name.decode() for name in names if name not in _COUNTED)

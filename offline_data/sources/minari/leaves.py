@@ -133,6 +133,12 @@ class EpisodeReader(Protocol):
     def read_if_fits(self, leaf: PlannedLeaf, out: NDArray[Any]) -> bool:
         """Fill `out` if the leaf has numbers of its dtype and shape; return whether it was filled."""
 
+    def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
+        """Return `[rows]` numbers of a leaf that has just one a row, of its dtype, and not many rows.
+
+        None where it is not like that; `open` and `read` then say what it is.
+        """
+
     def members(self, group: Place) -> int:
         """Count what lies directly in a group of leaves, `()` for all sections; 0 if it is absent."""
 
