@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from offline_data.sources.minari import Minari
-from offline_data.testing.minari_toy import STORAGES, box, read_minari, toy_episode, write_minari
+from offline_data.testing.minari_toy import STORAGES, read_minari
 
 pytestmark = pytest.mark.skipif(
     Version(version("minari")) < Version("0.5.4"),
@@ -124,15 +124,6 @@ def test_version_0_4_3(realdata: Path, name: str) -> None:
     info = source.open(source.release_of(folder, name), folder).info
     assert (info.transitions, info.episodes) == (batch.transitions, len(batch.lengths))
     assert info.environment["id"] in {"CartPole-v1", "Pendulum-v1"}
-
-
-@pytest.mark.parametrize("storage", STORAGES)
-def test_toy_files_are_what_minari_reads(tmp_path: Path, storage: str) -> None:
-    observation = {"type": "Dict", "subspaces": {"a": box(2), "b": box(3, dtype="float64")}}
-    spaces: dict[str, Any] = {"observation": observation, "info": {"v": box(2), "s": box()}}
-    episodes = [toy_episode(n, length, **spaces) for n, length in enumerate([5, 1, 3])]
-    folder = write_minari(tmp_path / "toy-v0", episodes, storage, observation=observation)
-    assert_equals_minari(read_minari(folder), minari.MinariDataset(folder / "data"))
 
 
 class Camera(gym.Env):  # type: ignore[misc]

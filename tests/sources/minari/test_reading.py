@@ -30,7 +30,6 @@ from offline_data.testing.minari_toy import (
     read_minari,
     toy_episode,
     toy_rows,
-    write_hdf5,
     write_minari,
 )
 from offline_data.testing.sources import SourceCase, SourceContract
@@ -213,16 +212,6 @@ def test_an_arrow_episode_of_several_record_batches_is_whole(tmp_path: Path) -> 
         == toy_rows(box(3), 0, 70_001)[-1].tolist()
     )
     assert batch.steps["next", "reward"][70_000, 0] == 1001 / 4
-
-
-def test_total_timesteps_of_old_files_is_no_metadata_of_its_own(tmp_path: Path) -> None:
-    data = tmp_path / "t-v0" / "data"
-    data.mkdir(parents=True)
-    episodes = [toy_episode(n, 2, attributes={"total_timesteps": 2}) for n in range(2)]
-    write_hdf5(data / "main_data.hdf5", episodes, {"total_timesteps": 4, "total_episodes": 2})
-    batch = read_minari(data.parent)
-    assert batch.lengths.tolist() == [2, 2]
-    assert ("metadata",) not in batch.episodes
 
 
 def image(number: int, *shape: int) -> NDArray[np.uint8]:
