@@ -1,7 +1,7 @@
 """Archives as streams of checked members: zip, tar (also in gzip, xz or bzip2) and a lone gzip file.
 
-The standard library parses; this file decides what may come out. Names must stay inside the folder
-they are extracted to, nothing but plain files is handed out, and all bytes count against a budget.
+The standard library parses; this file decides what may come out. Names must stay inside a folder
+they are joined to, nothing but plain files is handed out, and all bytes count against a budget.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import errno
 import gzip
 import io
 import lzma
-import os
 import re
-import secrets
-import shutil
 import stat
 import struct
 import tarfile
@@ -22,22 +19,14 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from offline_data.errors import AccessError, FormatError, OfflineDataError, UsageError
-from offline_data.files import (
-    check_relative,
-    describe_head,
-    disk_errors,
-    human_bytes,
-    read_head,
-    require_bytes,
-    sync_folder,
-)
+from offline_data.errors import AccessError, FormatError, OfflineDataError
+from offline_data.files import check_relative, describe_head, human_bytes, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -94,10 +83,19 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
 
     Raises:
         NotFoundError, AccessError: There is no such file, or it may not be read.
-        IntegrityError: A member whose name would leave the folder it is extracted to.
+        IntegrityError: A member whose name would leave the folder it is joined to.
         FormatError: It is none of these, is damaged or cut short; or has a member that is a link, a
             device, sparse or encrypted, that is there twice, or goes beyond `budget`. Nothing
             of such a member was handed out.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "episodes.zip")
+        ...     with zipfile.ZipFile(path, "w") as new:
+        ...         new.writestr("0/reward", b"1001")
+        ...     [(member.name, member.stream.read()) for member in open_members(path, budget=1000)]
+        [('0/reward', b'1001')]
     """
     head = read_head(path)
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -109,74 +107,6 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
         f"{path} is not a zip, tar, gzip, xz or bzip2 file: {describe_head(head)}",
         hint="fetch it again",
     )
-
-
-def extract(
-    path: Path, folder: Path, *, budget: int, wanted: Callable[[str], bool] | None = None
-) -> tuple[Path, ...]:
-    """Write the files of an archive into a new folder, all of them or nothing.
-
-    They are written beside it, and get their place by one rename. Files are `rw-r--r--`.
-
-    Args:
-        path: The archive.
-        folder: Where to; must not exist. Folders above it are made, and stay.
-        budget: Bytes that its members together may have, also those that are not wanted.
-        wanted: Tells by a member's name whether to write it; None writes all.
-
-    Returns:
-        The files, in the order of the archive.
-
-    Raises:
-        UsageError: `folder` exists.
-        NoSpaceError, AccessError: The disk is too small, or a folder may not be written.
-        OfflineDataError: What `open_members` raises.
-
-    Example:
-        >>> import pathlib, tempfile, zipfile
-        >>> with tempfile.TemporaryDirectory() as root:
-        ...     path = pathlib.Path(root, "episodes.zip")
-        ...     with zipfile.ZipFile(path, "w") as new:
-        ...         new.writestr("0/reward", b"1001")
-        ...     files = extract(path, pathlib.Path(root, "raw"), budget=1 << 20)
-        ...     [file.relative_to(root).as_posix() for file in files]
-        ['raw/0/reward']
-    """
-    if os.path.lexists(folder):
-        raise UsageError(f"{folder} exists; expected a new folder for the files of {path}")
-    members = open_members(path, budget=budget)
-    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    names = []
-    with disk_errors(folder):
-        staging.mkdir(parents=True)
-        try:
-            for member in members:
-                if wanted is None or wanted(member.name):
-                    _write(path, member, staging)
-                    names.append(member.name)
-            for made, _, _ in os.walk(staging):
-                sync_folder(Path(made))
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        sync_folder(folder.parent)
-    return tuple(folder / name for name in names)
-
-
-def _write(path: Path, member: Member, staging: Path) -> None:
-    require_bytes(staging, max(member.size, 0), f"{member.name!r} of {path}")
-    target = staging / member.name
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("xb")
-    except (FileExistsError, NotADirectoryError) as error:
-        found = "has the name of another on this file system"
-        raise _bad_member(path, member.name, found) from error
-    with file:
-        shutil.copyfileobj(member.stream, file, BLOCK)
-        file.flush()
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
 
 
 class _SafeMembers:
