@@ -79,10 +79,7 @@ def iter_sources() -> Iterator[Source]:
 
 
 def source_accepting(path: Path) -> Source:
-    """Return the only source whose format `path` looks like.
-
-    Args:
-        path: A regular file or a folder; see `check_plain`.
+    """Return the only source whose format a regular file or folder looks like (see `check_plain`).
 
     Raises:
         FormatError: None, and what the path is instead; or it is damaged.
@@ -112,10 +109,7 @@ def _described(path: Path) -> str:
 def check_plain(path: Path) -> None:
     """Raise unless `path` is a regular file or a folder: opening anything else may never return.
 
-    Raises:
-        NotFoundError: Nothing is there.
-        FormatError: It is a named pipe, a device or a socket.
-        AccessError: What it is cannot be seen.
+    Raises `NotFoundError`, `FormatError` for a named pipe, a device or a socket, `AccessError`.
     """
     try:
         mode = path.stat().st_mode
