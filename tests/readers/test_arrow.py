@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from offline_data.errors import FormatError, NotFoundError
+from offline_data.errors import FormatError
 from offline_data.readers.arrow import ArrowLeaf, read_table, table_leaves
-from offline_data.readers.images import decode_jpeg, decode_jpegs, is_jpeg
+from offline_data.readers.images import decode_jpeg
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,29 +72,6 @@ def test_structs_become_leaves_with_the_nulls_of_the_struct() -> None:
     assert (a.values.tolist(), a.nulls.tolist()) == ([1, 0, 3], [False, True, False])
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([1.5, None, 2.5, 3.5, None], [np.nan, 2.5, 3.5]),
-        ([True, None, True, True, True], [0, 1, 1]),
-    ],
-)
-def test_nulls_are_filled_and_marked(rows: list[Any], expected: list[Any]) -> None:
-    leaf = leaves(x=pa.array(rows))["x",]
-    assert leaf.values is not None
-    np.testing.assert_array_equal(leaf.values, expected)
-    assert leaf.nulls is not None
-    assert leaf.nulls.tolist() == [True, False, False]
-
-
-def test_the_stated_shape() -> None:
-    field = pa.field("x", pa.list_(pa.int64(), 6), metadata={"shape": "2,3"})
-    table = pa.Table.from_arrays(
-        [pa.array([list(range(6))], type=field.type)], schema=pa.schema([field])
-    )
-    assert [leaf.row_shape for leaf in table_leaves(table)] == [(2, 3)]
-
-
 @pytest.mark.parametrize("names", ["xx", "xy"])
 def test_files_of_one_table_follow_each_other(tmp_path: Path, names: str) -> None:
     paths = [tmp_path / f"part-{n}.parquet" for n in range(2)]
@@ -129,30 +106,11 @@ def test_an_arrow_file_whose_offsets_lead_astray(tmp_path: Path) -> None:
         read_table([path])
 
 
-def test_no_file(tmp_path: Path) -> None:
-    for name in ("part-0.arrow", "part-0.parquet"):
-        with pytest.raises(NotFoundError):
-            read_table([tmp_path / name])
-
-
 def encoded(shape: tuple[int, ...], kind: str = "JPEG") -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format=kind)
     return file.getvalue()
-
-
-@pytest.mark.parametrize("shape", [(9, 5, 3), (9, 5), (1, 1), (64, 33, 3)])
-def test_decodes_as_pillow_does(shape: tuple[int, ...]) -> None:
-    data = encoded(shape)
-    expected = np.asarray(Image.open(io.BytesIO(data)))
-    found = decode_jpeg(data, "here")
-    assert found.shape == shape
-    np.testing.assert_array_equal(found, expected)
-    assert is_jpeg(data, whole=True)
-    rows = np.zeros((2, *shape), np.uint8)
-    decode_jpegs([data, data], rows, "here")
-    np.testing.assert_array_equal(rows, [expected, expected])
 
 
 @pytest.mark.parametrize(

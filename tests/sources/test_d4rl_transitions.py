@@ -119,18 +119,6 @@ CASES: dict[str, Callable[[], Columns]] = {
 }
 
 
-REAL = [
-    "Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse_fixed.hdf5",
-    "door-human-v1.hdf5",
-    "hopper_medium-v2.hdf5",
-    "hopper_medium_replay-v1.hdf5",
-    "hopper_mixed.hdf5",
-    "maze2d-umaze-sparse-v1.hdf5",
-    "mini_kitchen_microwave_kettle_light_slider-v0.hdf5",
-    "minigrid4rooms_random.hdf5",
-]
-
-
 def rows_of(result: Stored) -> Any:
     dataset = offline_data.open_dataset(result.path)
     return dataset[np.arange(len(dataset))]
@@ -243,21 +231,6 @@ def test_keeping_episodes_converts_again_what_was_cut(tmp_path: Path, settings: 
     assert convert(path, "mine", settings, Options()).existed
     other = convert(path, "mine", settings, Options(layout="ted", force=True))
     assert other.manifest.counts["episodes"] == 7
-
-
-@pytest.mark.parametrize("file", REAL)
-def test_real_files(realdata: Path, settings: Settings, file: str) -> None:
-    path = realdata / "fixtures_generated" / "d4rl" / file
-    rule = next(one.rule for one in listed().values() if one.file == file)
-    expected = d4rl_transitions(path, rule.marks, rule.horizon)
-    assert_transitions(convert(path, "mine", settings, Options()), expected)
-    batch = whole(path)
-    with h5py.File(path) as source:
-        group = source["infos"] if isinstance(source.get("infos"), h5py.Group) else {}
-        for name, values in group.items():
-            np.testing.assert_array_equal(batch.steps["info", name], values[()])
-        assert batch.steps["action",].dtype == source["actions"].dtype
-        assert batch.steps["next", "reward"].dtype == source["rewards"].dtype
 
 
 @pytest.mark.parametrize("family", sorted(TOYS))
