@@ -267,7 +267,8 @@ class _Tiles:
             first = max(offset[0], self._start)
             stop = min(offset[0] + self._shape[0], self._stop)
             rest = (slice(b, b + n) for b, n in zip(offset[1:], self._shape[1:], strict=True))
-            target = self._out[(slice(first - self._start, stop - self._start), *rest)]
+            place = (slice(first - self._start, stop - self._start), *rest)
+            target = self._out[place]
             if data is None:
                 target[...] = self._dataset.fillvalue
                 continue

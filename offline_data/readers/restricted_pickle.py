@@ -172,8 +172,8 @@ def _from_bytes(values: object, dtype: object, shape: object, order: object = "C
     expected = plain.itemsize * _count(shape)
     if len(data) != expected:
         raise ValueError(f"an array {shape} of {plain} has {len(data)} bytes, not {expected}")
-    axes: Any = "F" if order == "F" else "C"
-    array: Any = np.ndarray(shape, plain, bytearray(data), order=axes)  # type: ignore[call-overload]
+    lengths: Any = shape
+    array: Any = np.ndarray(lengths, plain, bytearray(data), order="F" if order == "F" else "C")
     check_text(array)
     return array
 

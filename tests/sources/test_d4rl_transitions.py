@@ -245,7 +245,8 @@ def test_every_family(tmp_path: Path, settings: Settings, family: str) -> None:
     codes = 1000.0 * batch.episode_of + np.arange(batch.transitions) + 1
     codes -= batch.starts[batch.episode_of]
     for name, _ in toy.infos:  # which stand beside their observation
-        values = batch.steps[("info", *name.split("/"))].reshape(batch.transitions, -1)
+        key = ("info", *name.split("/"))
+        values = batch.steps[key].reshape(batch.transitions, -1)
         assert (values == codes[:, None] + 0.5).all()
     assert ("demo" in {key[-1] for key in batch.steps}) == toy.demonstrations
 

@@ -147,7 +147,8 @@ class D4RL(Source):
             rule = known.rule if known else EndRule()
             ends, applied = episode_ends(rule, terminals, timeouts, str(path))
             demonstrations = _demonstrations(flat, file, ends)
-            after, warnings = None, ()
+            after = None
+            warnings: tuple[str, ...] = ()
             final = "The observation after the last action of an episode is not in the file."
             if flat.has_next:
                 after = compare_next(flat, file, ends, keep_episodes=release.keep_episodes)

@@ -200,7 +200,12 @@ def odd_files(path: Path, elsewhere: Path) -> Iterator[str]:
     """Put things that are no plain files where a file is, one after the other."""
     kept = path.read_bytes()
     elsewhere.write_bytes(kept)
-    links = {"device": "/dev/zero", "away": elsewhere, "ring": path, "nowhere": "/nowhere"}
+    links: dict[str, str | Path] = {
+        "device": "/dev/zero",
+        "away": elsewhere,
+        "ring": path,
+        "nowhere": "/nowhere",
+    }
     for kind in ("fifo", "folder", *links):
         path.unlink()
         if kind == "fifo":
