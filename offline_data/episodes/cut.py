@@ -90,7 +90,7 @@ def runs_within(sizes: NDArray[np.int64], budget: int) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     first = 0
     while first < len(sizes):
-        most = ends[first] - sizes[first] + budget
+        most = int(ends[first] - sizes[first]) + budget
         stop = max(int(np.searchsorted(ends, most, side="right")), first + 1)
         runs.append((first, stop))
         first = stop

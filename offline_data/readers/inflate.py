@@ -156,13 +156,13 @@ class Pipeline:
 
 
 def _undo_deflate(raw: bytes, nbytes: int) -> bytes | None:
-    """Return the `nbytes` that `raw` is a whole stream of, or None; never inflates more than a byte more."""
+    """Return what `raw` is a whole stream of, or None where that is damaged or goes beyond `nbytes`."""
     stream = _zlib().decompressobj()
     try:
-        data: bytes = stream.decompress(raw, nbytes + 1)
+        data: bytes = stream.decompress(raw, nbytes + 1)  # so that a bomb is noticed, not inflated
     except _zlib().error:
         return None
-    return data if stream.eof and len(data) == nbytes else None
+    return data if stream.eof else None
 
 
 def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
