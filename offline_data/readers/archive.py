@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-BLOCK = 1 << 18
-"""Bytes copied at once."""
-
+_BLOCK = 1 << 18  # bytes read at once
 _NAMES = 1 << 27  # bytes of memory for the names of one archive: some 700,000 members
 _EXTENDED_HEADER = 1 << 14
 """Bytes of one extended tar header: `tarfile` reads each as a whole, and before Python 3.11.10 takes
@@ -228,7 +226,7 @@ def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
 def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]:
     safe = _SafeMembers(path, budget)
     with tarfile.open(
-        fileobj=stream, mode="r|", tarinfo=_Header, bufsize=BLOCK, encoding="utf-8"
+        fileobj=stream, mode="r|", tarinfo=_Header, bufsize=_BLOCK, encoding="utf-8"
     ) as archive:
         while (header := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined] # of which it keeps every one
@@ -241,7 +239,7 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
                 raise _bad_member(path, name, "is a link, a device or sparse; expected a file")
             yield Member(name, header.size, _checked(content, path))
     trailer = 0
-    while block := stream.read(BLOCK):  # to the checksum of a compressed stream
+    while block := stream.read(_BLOCK):  # to the checksum of a compressed stream
         trailer += len(block)
         if trailer > _TRAILER:
             raise tarfile.ReadError(f"more than {_TRAILER} bytes follow its end mark")
@@ -254,7 +252,7 @@ def _checked(
 
     `first` was read of it before; `budget` is the bytes it may have, where none are announced.
     """
-    return io.BufferedReader(_Checked(stream, path, first, budget), BLOCK)
+    return io.BufferedReader(_Checked(stream, path, first, budget), _BLOCK)
 
 
 class _Checked(io.RawIOBase):
@@ -270,7 +268,7 @@ class _Checked(io.RawIOBase):
         self._first = self._first[len(data) :]
         if not data:
             with damage_named(self._path):
-                data = self._stream.read(min(len(view), BLOCK))
+                data = self._stream.read(min(len(view), _BLOCK))
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:

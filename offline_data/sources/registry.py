@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "offline_data.sources"
 """Other people's adapters: an entry point of this group, named like the source."""
 
-_SPECIAL = (
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 _BUILT_IN = {
     "d4rl": "offline_data.sources.d4rl:D4RL",
@@ -119,7 +119,7 @@ def check_plain(path: Path) -> None:
         reason = getattr(error, "strerror", None) or error
         raise AccessError(f"{path} cannot be read: {reason}") from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        kind = next((name for test, name in _SPECIAL if test(mode)), "a special file")
+        kind = _SPECIAL.get(stat.S_IFMT(mode), "a special file")
         raise FormatError(
             f"Cannot tell what {path} is: it is {kind}",
             hint="write the data to a regular file and convert that",

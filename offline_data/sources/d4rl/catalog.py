@@ -56,15 +56,9 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Listed:
-    """One published set.
+    """One published set; its name is also the id of its environment.
 
-    Attributes:
-        name: Its id, which is also the id of its environment.
-        url: URL of the file.
-        ref_min: Return of a random policy, for D4RL's normalised score.
-        ref_max: Return of an expert policy.
-        rule: Rule for the ends of its episodes.
-        notes: Known quirks, as sentences.
+    `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score.
     """
 
     name: str

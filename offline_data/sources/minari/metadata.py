@@ -49,14 +49,9 @@ Declared: TypeAlias = Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]]
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of one dataset, parsed.
+    """Metadata of one dataset, parsed: all fields, and the spaces of `observations` and `actions`.
 
-    Attributes:
-        where: The file they were read from.
-        data_format: One of `FORMATS`.
-        values: All fields as the source has them; JSON values.
-        spaces: Spaces of `observations` and `actions`; None where the source gives none.
-        from_file: Whether they are attributes of the HDF5 file rather than a file of their own.
+    `where` is the file they were read from; `from_file`: as attributes of the HDF5 file itself.
     """
 
     where: str
