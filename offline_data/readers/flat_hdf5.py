@@ -27,7 +27,7 @@ from offline_data.episodes.cut import runs_within, with_final_rows
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
-from offline_data.readers.hdf5 import h5, open_hdf5
+from offline_data.readers.hdf5 import LARGEST_RATIO, UNWRITTEN, h5, open_hdf5
 from offline_data.readers.hdf5_tree import (
     datasets_in,
     dtype_of,
@@ -52,12 +52,7 @@ KEPT = 16 << 20
 
 _FLAG_ROWS = 1 << 20  # that are read at once
 _NUMBER = re.compile("[0-9]{1,18}")
-_EXPANSION = 1100
-"""Times its own size that a file's columns may have: deflate, at its very best, saves 1,032."""
-_ALWAYS = 64 << 20
-"""Bytes that columns may have in any file: some are never written, as where no flag is set."""
-_TEXT = 64 << 10
-"""Bytes of the longest single value that is kept."""
+_TEXT = 64 << 10  # bytes of the longest single value that is kept
 
 
 @dataclass(frozen=True)
@@ -348,12 +343,16 @@ def _json_value(dataset: Any) -> str | float | bool | None:
 
 def _check_next(columns: Mapping[str, FlatColumn], path: Path, form: FlatFormat) -> None:
     before, after = columns[form.observation], columns.get(form.next_observation)
-    if after is not None and after.shape != before.shape:
+    if after is None:
+        return
+    if after.shape != before.shape:
         raise FormatError(
             f"{path}: {form.next_observation!r} has rows of shape {list(after.shape)}, expected "
             f"{list(before.shape)} as in {form.observation!r}"
         )
-    if after is not None and common_dtype(before.dtype, after.dtype) is None:
+    # numpy makes float64 of int64 and a float, which cannot hold whole numbers above 2^53
+    large = any(x.dtype.kind in "iu" and x.dtype.itemsize == 8 for x in (before, after))
+    if large and np.result_type(before.dtype, after.dtype).kind == "f":
         raise FormatError(
             f"{path}: {form.observation!r} has dtype {before.dtype} and {form.next_observation!r} "
             f"{after.dtype}: no dtype holds the values of both exactly",
@@ -365,28 +364,13 @@ def _check_size(columns: Mapping[str, FlatColumn], rows: int, path: Path) -> Non
     """Refuse rows that the file only declares, before memory is taken for them."""
     size = path.stat().st_size
     declared = rows * sum(column.nbytes for column in columns.values())
-    if declared > max(_ALWAYS, _EXPANSION * size):
+    if declared > max(UNWRITTEN, LARGEST_RATIO * size):
         largest = max(columns, key=lambda name: columns[name].nbytes)
         raise FormatError(
             f"{path} declares {rows:,} rows, {human_bytes(declared)} in all, most of them in "
             f"{largest!r}; a file of {human_bytes(size)} cannot hold that",
             hint="the columns were made with this shape and never written, or the file is cut short",
         )
-
-
-def common_dtype(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return a dtype that holds every value of both exactly, or None where numpy has none.
-
-    numpy's own promotion makes float64 of int64, which cannot hold whole numbers above 2^53.
-    """
-    joint = np.result_type(one, other)
-    for dtype in (one, other):
-        if joint.kind == "f" and dtype.kind in "iu":
-            if 8 * dtype.itemsize - (dtype.kind == "i") > np.finfo(joint).nmant + 1:
-                return None
-        elif not np.can_cast(dtype, joint):
-            return None
-    return joint
 
 
 # ---- the column of next observations ---------------------------------------------------------
