@@ -187,7 +187,7 @@ class TestHub:
             with pytest.raises(AuthError):
                 Minari().resolve(NAME, None, settings)
         with pytest.raises(NetworkError):
-            Minari().resolve(NAME, None, settings)
+            Minari().resolve(NAME, None, replace(online, hub_endpoint="http://127.0.0.1:1"))
 
 
 def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
