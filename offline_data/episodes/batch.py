@@ -81,14 +81,23 @@ class EpisodeBatch:
 
     def __post_init__(self) -> None:
         _check_lengths(self)
-        for keys, rows, what in (
-            (self.steps, self.transitions, "step"),
-            (self.observations, self.transitions + len(self.lengths), "observation"),
-            (self.episodes, len(self.lengths), "episode"),
+        for what, columns, rows in (
+            ("step", self.steps, self.transitions),
+            ("observation", self.observations, self.transitions + len(self.lengths)),
+            ("episode", self.episodes, len(self.lengths)),
         ):
-            for key, column in keys.items():
+            for key, column in columns.items():
                 _check_column(key, column, rows, what)
-        _check_required(self)
+        for key in (REWARD, TERMINATED, TRUNCATED):
+            if key not in self.steps:
+                raise FormatError(f"Step leaf {join_key(key)!r} is missing")
+            column = self.steps[key]
+            if column.shape[1:] != (1,):
+                raise FormatError(f"{join_key(key)!r} must be [N, 1], not {list(column.shape)}")
+            if key != REWARD and column.dtype != np.bool_:
+                raise FormatError(f"{join_key(key)!r} must be bool, not {column.dtype}")
+        if not any(key[0] == "action" for key in self.steps):
+            raise FormatError("No step leaf 'action'")
 
     @cached_property
     def transitions(self) -> int:
@@ -107,7 +116,7 @@ class EpisodeBatch:
 
     @cached_property
     def episode_of(self) -> NDArray[np.int64]:
-        """`[N]` number of the episode, counted in this batch, that each step row belongs to."""
+        """`[N]` number, in this batch, of the episode of each step row."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @cached_property
@@ -157,16 +166,3 @@ def _check_column(key: Key, column: NDArray[np.generic], rows: int, what: str) -
         raise FormatError(f"{what} leaf {join_key(key)!r} has {found} rows, expected {rows}")
     if column.dtype.kind not in "biufcO":
         raise FormatError(f"{what} leaf {join_key(key)!r} has dtype {column.dtype}: not storable")
-
-
-def _check_required(batch: EpisodeBatch) -> None:
-    for key in (REWARD, TERMINATED, TRUNCATED):
-        if key not in batch.steps:
-            raise FormatError(f"Step leaf {join_key(key)!r} is missing")
-        column = batch.steps[key]
-        if column.shape[1:] != (1,):
-            raise FormatError(f"{join_key(key)!r} must be [N, 1], not {list(column.shape)}")
-        if key != REWARD and column.dtype != np.bool_:
-            raise FormatError(f"{join_key(key)!r} must be bool, not {column.dtype}")
-    if not any(key[0] == "action" for key in batch.steps):
-        raise FormatError("No step leaf 'action'")

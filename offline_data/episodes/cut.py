@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the length of each episode, given which rows are an episode's last.
+    """Return the length of each episode, given which rows `[N]` are an episode's last.
 
-    Args:
-        ends: `[N]`. A last run of rows without an end is an episode too.
+    A last run of rows without an end is an episode too.
 
     Example:
         >>> lengths_of(np.array([False, False, True, False])).tolist()
@@ -36,13 +35,9 @@ def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def with_horizon(ends: NDArray[np.bool_], horizon: int) -> NDArray[np.bool_]:
-    """Return `ends` with an end after every `horizon` rows that have none.
+    """Return `ends` `[N]` with an end after every `horizon` (at least 1) rows that have none.
 
     Rows are counted from the row after the last end, be it of `ends` or an added one.
-
-    Args:
-        ends: `[N]` which rows are known to be an episode's last.
-        horizon: Most rows an episode can have, at least 1.
 
     Example:
         >>> with_horizon(np.array([False, True, False, False, False]), 2).nonzero()[0].tolist()
@@ -95,8 +90,8 @@ def runs_within(sizes: NDArray[np.int64], budget: int) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     first = 0
     while first < len(sizes):
-        before = int(ends[first] - sizes[first])
-        stop = int(np.searchsorted(ends, before + budget, side="right"))
-        runs.append((first, max(stop, first + 1)))
-        first = runs[-1][1]
+        most = int(ends[first] - sizes[first]) + budget
+        stop = max(int(np.searchsorted(ends, most, side="right")), first + 1)
+        runs.append((first, stop))
+        first = stop
     return runs

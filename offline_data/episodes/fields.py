@@ -31,22 +31,12 @@ class Dropped:
 
 
 def next_of(key: Key) -> Key:
-    """Return where the value after the action of a root leaf stands in TED.
-
-    Example:
-        >>> next_of(("observation", "goal"))
-        ('next', 'observation', 'goal')
-    """
+    """Return where the value after the action of a root leaf stands in TED: `("next", *key)`."""
     return ("next", *key)
 
 
 def join_key(key: Key) -> str:
-    """Write a nested key as people read it.
-
-    Example:
-        >>> join_key(("next", "reward"))
-        'next/reward'
-    """
+    """Write a nested key as people read it: `next/reward`."""
     return "/".join(key)
 
 

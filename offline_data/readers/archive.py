@@ -1,7 +1,7 @@
 """Archives as streams of checked members: zip, tar (also in gzip, xz or bzip2) and a lone gzip file.
 
-The standard library parses; this file decides what may come out. Names must stay inside the folder
-they are extracted to, nothing but plain files is handed out, and all bytes count against a budget.
+The standard library parses; this file decides what may come out. Names must stay inside a folder
+they are joined to, nothing but plain files is handed out, and all bytes count against a budget.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import errno
 import gzip
 import io
 import lzma
-import os
-import secrets
-import shutil
+import re
 import stat
 import struct
 import tarfile
@@ -21,32 +19,23 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from offline_data.errors import AccessError, FormatError, OfflineDataError, UsageError
-from offline_data.files import (
-    check_relative,
-    describe_head,
-    disk_errors,
-    human_bytes,
-    read_head,
-    require_bytes,
-    sync_folder,
-)
+from offline_data.errors import AccessError, FormatError, OfflineDataError
+from offline_data.files import check_relative, describe_head, human_bytes, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from typing_extensions import Buffer
 
-BLOCK = 1 << 18
-"""Bytes copied at once."""
-
+_BLOCK = 1 << 18  # bytes read at once
 _NAMES = 1 << 27  # bytes of memory for the names of one archive: some 700,000 members
 _EXTENDED_HEADER = 1 << 14
 """Bytes of one extended tar header: `tarfile` reads each as a whole, and before Python 3.11.10 takes
 time with the square of its length (CVE-2024-6232)."""
+_HINT = "download it again, or from another mirror"
 _TRAILER = 1 << 24  # bytes after the end mark of a tar: zeros that fill up a block of a tape
 
 _DAMAGE = (
@@ -82,9 +71,9 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
     """Yield the files in an archive, in its order; folders are skipped.
 
     The kind is found by first bytes: zip, tar (ustar, v7, GNU, pax), either of them or one file
-    compressed by gzip, xz or bzip2. The one member of a lone compressed file is named after it,
-    without its suffix. At the end, every checksum of compressed streams has been compared; a plain
-    tar has checksums of its headers only. Memory is some blocks, and the names.
+    compressed by gzip, xz or bzip2, which is named like the archive without its suffix. Checksums of
+    compressed streams are compared; a plain tar has none of its contents. Memory is some blocks, and
+    the names.
 
     Args:
         path: The archive.
@@ -92,90 +81,30 @@ def open_members(path: Path, *, budget: int) -> Iterator[Member]:
 
     Raises:
         NotFoundError, AccessError: There is no such file, or it may not be read.
-        IntegrityError: A member whose name would leave the folder it is extracted to.
+        IntegrityError: A member whose name would leave the folder it is joined to.
         FormatError: It is none of these, is damaged or cut short; or has a member that is a link, a
             device, sparse or encrypted, that is there twice, or goes beyond `budget`. Nothing
             of such a member was handed out.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "episodes.zip")
+        ...     with zipfile.ZipFile(path, "w") as new:
+        ...         new.writestr("0/reward", b"1001")
+        ...     [(member.name, member.stream.read()) for member in open_members(path, budget=1000)]
+        [('0/reward', b'1001')]
     """
     head = read_head(path)
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zip_members(path, budget)
-    if any(head.startswith(magic) for magic, _ in _STREAMS) or _is_tar(head):
-        return _stream_members(path, head, budget)
+    opener: Any = next((open_it for magic, open_it in _STREAMS if head.startswith(magic)), open)
+    if opener is not open or _is_tar(head):
+        return _stream_members(path, opener, budget)
     raise FormatError(
         f"{path} is not a zip, tar, gzip, xz or bzip2 file: {describe_head(head)}",
         hint="fetch it again",
     )
-
-
-def extract(
-    path: Path, folder: Path, *, budget: int, wanted: Callable[[str], bool] | None = None
-) -> tuple[Path, ...]:
-    """Write the files of an archive into a new folder, all of them or nothing.
-
-    They are written into a hidden folder beside it, `.<name>.<random>`, and get their place by one
-    rename. Files are `rw-r--r--`.
-
-    Args:
-        path: The archive.
-        folder: Where to; must not exist. Folders above it are made, and stay.
-        budget: Bytes that its members together may have, also those that are not wanted.
-        wanted: Tells by a member's name whether to write it; None writes all.
-
-    Returns:
-        The files, in the order of the archive.
-
-    Raises:
-        UsageError: `folder` exists.
-        NoSpaceError, AccessError: The disk is too small, or a folder may not be written.
-        OfflineDataError: What `open_members` raises.
-
-    Example:
-        >>> import pathlib, tempfile, zipfile
-        >>> with tempfile.TemporaryDirectory() as root:
-        ...     path = pathlib.Path(root, "episodes.zip")
-        ...     with zipfile.ZipFile(path, "w") as new:
-        ...         new.writestr("0/reward", b"1001")
-        ...     files = extract(path, pathlib.Path(root, "raw"), budget=1 << 20)
-        ...     [file.relative_to(root).as_posix() for file in files]
-        ['raw/0/reward']
-    """
-    if os.path.lexists(folder):
-        raise UsageError(f"{folder} exists; expected a new folder for the files of {path}")
-    members = open_members(path, budget=budget)
-    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    names = []
-    with disk_errors(folder):
-        staging.mkdir(parents=True)
-        try:
-            for member in members:
-                if wanted is None or wanted(member.name):
-                    _write(path, member, staging)
-                    names.append(member.name)
-            for made, _, _ in os.walk(staging):
-                sync_folder(Path(made))
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        sync_folder(folder.parent)
-    return tuple(folder / name for name in names)
-
-
-def _write(path: Path, member: Member, staging: Path) -> None:
-    require_bytes(staging, max(member.size, 0), f"{member.name!r} of {path}")
-    target = staging / member.name
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("xb")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise _bad_member(
-            path, member.name, "has the name of another on this file system"
-        ) from error
-    with file:
-        shutil.copyfileobj(member.stream, file, BLOCK)
-        file.flush()
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
 
 
 class _SafeMembers:
@@ -184,78 +113,67 @@ class _SafeMembers:
     def __init__(self, path: Path, budget: int) -> None:
         self._path, self._budget, self._left = path, budget, budget
         self._memory = 0
-        self._folders: dict[str, bool] = {}
+        self._is_folder: dict[str, bool] = {}
 
-    def add_folder(self, name: str) -> None:
-        """Check the name of a folder, which may be announced any number of times."""
-        name = _without_dot(name).rstrip("/") or name
-        if name not in {".", "./"}:
-            self._add(name, is_folder=True)
-
-    def add_file(self, name: str, size: int) -> str:
-        """Check a file's name and size, and return the name without leading `./`."""
-        name = _without_dot(name)
-        self._add(name, is_folder=False)
+    def add(self, name: str, size: int = 0, *, is_folder: bool = False) -> str:
+        """Check name and size, and return the name without the `./` of `tar -c .`."""
+        plain = re.sub(r"^(\./)+", "", name)
+        if is_folder:
+            plain = plain.rstrip("/") or name
+            if plain in {".", "./"}:
+                return plain
+        check_relative(plain, f"A member of {self._path}")
+        above = [plain[:end] for end, character in enumerate(plain) if character == "/"]
+        known = self._is_folder.get(plain)
+        if (known is not None and not (is_folder and known)) or any(
+            self._is_folder.get(folder) is False for folder in above
+        ):
+            raise _bad_member(self._path, plain, "is there twice, or is both a file and a folder")
+        new = {**dict.fromkeys(above, True), plain: is_folder}
+        self._memory += sum(len(key) + 128 for key in new.keys() - self._is_folder.keys())
+        self._is_folder.update(new)
+        if self._memory > _NAMES:
+            raise _damaged(self._path, f"it has names that take more than {human_bytes(_NAMES)}")
         self._left -= size
         if size < 0 or self._left < 0:
             found = (
                 f"has {size} bytes, which makes {self._budget - self._left} in all; expected at "
                 f"most {self._budget} ({human_bytes(self._budget)})"
             )
-            raise _bad_member(self._path, name, found)
-        return name
-
-    def _add(self, name: str, *, is_folder: bool) -> None:
-        check_relative(name, f"A member of {self._path}")
-        parts = name.split("/")
-        above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
-        known = self._folders.get(name)
-        clash = known is not None and not (is_folder and known)
-        if clash or any(self._folders.get(folder) is False for folder in above):
-            raise _bad_member(self._path, name, "is there twice, or is both a file and a folder")
-        new = [(folder, True) for folder in above] + [(name, is_folder)]
-        self._memory += sum(len(key) + 128 for key, _ in new if key not in self._folders)
-        self._folders.update(new)
-        if self._memory > _NAMES:
-            raise _damaged(self._path, f"it has names that take more than {human_bytes(_NAMES)}")
-
-
-def _without_dot(name: str) -> str:
-    """Return a name without the `./` that `tar -c .` writes before each."""
-    while name.startswith("./"):
-        name = name[2:]
-    return name
+            raise _bad_member(self._path, plain, found)
+        return plain
 
 
 # ---- zip -------------------------------------------------------------------------------------
 
 
 def _zip_members(path: Path, budget: int) -> Iterator[Member]:
-    with open_zip(path, budget=budget) as archive:
-        for info in archive.infolist():
-            if not info.filename.endswith("/"):
-                with damage_named(path), archive.open(info) as stream:
-                    name = _without_dot(info.filename)
-                    yield Member(name, info.file_size, _Checked.buffered(stream, path))
+    with open_zip(path, budget=budget) as (archive, files):
+        for name, info in files.items():
+            with damage_named(path), archive.open(info) as stream:
+                yield Member(name, info.file_size, _checked(stream, path))
 
 
 @contextmanager
-def open_zip(path: Path, *, budget: int) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive, every member of which was checked as for `open_members`."""
+def open_zip(
+    path: Path, *, budget: int
+) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """Open a zip archive, and give its files by name, checked as for `open_members`."""
     read_head(path)  # a missing file, or one that may not be read, in our words
     with damage_named(path):
         archive = zipfile.ZipFile(path)
     with archive:
-        safe = _SafeMembers(path, budget)
+        safe, files = _SafeMembers(path, budget), {}
         for info in archive.infolist():
             if info.filename.endswith("/"):
-                safe.add_folder(info.filename)
+                safe.add(info.filename, is_folder=True)
                 continue
-            name = safe.add_file(info.filename, info.file_size)
+            name = safe.add(info.filename, info.file_size)
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in {0, stat.S_IFREG} or info.flag_bits & 1:
                 raise _bad_member(path, name, "is encrypted, a link or a device; expected a file")
-        yield archive
+            files[name] = info
+        yield archive, files
 
 
 # ---- tar, and compressed streams -------------------------------------------------------------
@@ -293,56 +211,53 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _stream_members(path: Path, head: bytes, budget: int) -> Iterator[Member]:
+def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
     """Yield the members of a tar, compressed or not, or the one of a lone compressed file."""
-    opener: Any = next((open_it for magic, open_it in _STREAMS if head.startswith(magic)), open)
     with damage_named(path), opener(path, "rb") as stream:
         first = stream.read(tarfile.BLOCKSIZE)
         if opener is open or (len(first) == tarfile.BLOCKSIZE and _is_tar(first)):
-            yield from _tar_members(path, _Checked.buffered(stream, path, first), budget)
+            yield from _tar_members(path, _checked(stream, path, first), budget)
             return
         name = path.name.removesuffix(path.suffix) if path.suffix in {".gz", ".xz", ".bz2"} else ""
         name = check_relative(name or path.name, f"The content of {path}")
-        yield Member(name, -1, _Checked.buffered(stream, path, first, budget))
+        yield Member(name, -1, _checked(stream, path, first, budget))
 
 
 def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]:
     safe = _SafeMembers(path, budget)
     with tarfile.open(
-        fileobj=stream, mode="r|", tarinfo=_Header, bufsize=BLOCK, encoding="utf-8"
+        fileobj=stream, mode="r|", tarinfo=_Header, bufsize=_BLOCK, encoding="utf-8"
     ) as archive:
         while (header := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined] # of which it keeps every one
             if header.isdir():
-                safe.add_folder(header.name)
+                safe.add(header.name, is_folder=True)
                 continue
-            name = safe.add_file(header.name, header.size)
+            name = safe.add(header.name, header.size)
             content = archive.extractfile(header) if header.isreg() else None
             if content is None or header.issparse():
                 raise _bad_member(path, name, "is a link, a device or sparse; expected a file")
-            yield Member(name, header.size, _Checked.buffered(content, path))
+            yield Member(name, header.size, _checked(content, path))
     trailer = 0
-    while block := stream.read(BLOCK):  # to the checksum of a compressed stream
+    while block := stream.read(_BLOCK):  # to the checksum of a compressed stream
         trailer += len(block)
         if trailer > _TRAILER:
             raise tarfile.ReadError(f"more than {_TRAILER} bytes follow its end mark")
 
 
-class _Checked(io.RawIOBase):
-    """A stream whose damage is a `FormatError`; `first` was read of it before.
+def _checked(
+    stream: IO[bytes], path: Path, first: bytes = b"", budget: int | None = None
+) -> IO[bytes]:
+    """Return a stream that reads blocks, and names damage.
 
-    `budget` is the bytes it may have, where none are announced.
+    `first` was read of it before; `budget` is the bytes it may have, where none are announced.
     """
+    return io.BufferedReader(_Checked(stream, path, first, budget), _BLOCK)
 
+
+class _Checked(io.RawIOBase):
     def __init__(self, stream: IO[bytes], path: Path, first: bytes, budget: int | None) -> None:
         self._stream, self._path, self._first, self._left = stream, path, first, budget
-
-    @classmethod
-    def buffered(
-        cls, stream: IO[bytes], path: Path, first: bytes = b"", budget: int | None = None
-    ) -> io.BufferedReader:
-        """Return a stream that reads blocks."""
-        return io.BufferedReader(cls(stream, path, first, budget), BLOCK)
 
     def readable(self) -> bool:
         return True
@@ -353,7 +268,7 @@ class _Checked(io.RawIOBase):
         self._first = self._first[len(data) :]
         if not data:
             with damage_named(self._path):
-                data = self._stream.read(min(len(view), BLOCK))
+                data = self._stream.read(min(len(view), _BLOCK))
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -378,14 +293,8 @@ def damage_named(where: object) -> Iterator[None]:
 
 
 def _damaged(where: object, found: str) -> FormatError:
-    return FormatError(
-        f"{where} is damaged or not supported: {found:.400}",
-        hint="download it again, or from another mirror",
-    )
+    return FormatError(f"{where} is damaged or not supported: {found:.400}", hint=_HINT)
 
 
 def _bad_member(path: Path, name: str, found: str) -> FormatError:
-    return FormatError(
-        f"{path} has a member {name!r} that {found}",
-        hint="download it again, or from another mirror",
-    )
+    return FormatError(f"{path} has a member {name!r} that {found}", hint=_HINT)

@@ -27,7 +27,7 @@ from offline_data.episodes.cut import runs_within, with_final_rows
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.errors import FormatError
 from offline_data.files import human_bytes
-from offline_data.readers.hdf5 import h5, open_hdf5
+from offline_data.readers.hdf5 import LARGEST_RATIO, UNWRITTEN, h5, open_hdf5
 from offline_data.readers.hdf5_tree import (
     datasets_in,
     dtype_of,
@@ -52,17 +52,15 @@ KEPT = 16 << 20
 
 _FLAG_ROWS = 1 << 20  # that are read at once
 _NUMBER = re.compile("[0-9]{1,18}")
-_EXPANSION = 1100
-"""Times its own size that a file's columns may have: deflate, at its very best, saves 1,032."""
-_ALWAYS = 64 << 20
-"""Bytes that columns may have in any file: some are never written, as where no flag is set."""
-_TEXT = 64 << 10
-"""Bytes of the longest single value that is kept."""
+_TEXT = 64 << 10  # bytes of the longest single value that is kept
 
 
 @dataclass(frozen=True)
 class FlatFormat:
-    """The names that a flat format has for its columns, and what becomes of all others."""
+    """The names that a flat format has for its columns, and what becomes of all others.
+
+    `truncated` and `next_observation` may be missing in a file.
+    """
 
     title: str
     """Its name, for messages: `D4RL`."""
@@ -73,9 +71,7 @@ class FlatFormat:
     reward: str = "rewards"
     terminated: str = "terminals"
     truncated: str = "timeouts"
-    """May be missing in a file."""
     next_observation: str = "next_observations"
-    """May be missing in a file."""
     pieces: str = ""
     """Group of the numbered groups that columns may lie in instead, with a slash; empty: never."""
     metadata: str = ""
@@ -98,12 +94,10 @@ class FlatFormat:
 
 @dataclass(frozen=True)
 class FlatColumn:
-    """One column of a file."""
+    """One column of a file: item type, in this machine's byte order, and shape of one row."""
 
     dtype: np.dtype[Any]
-    """Item type, in this machine's byte order."""
     shape: tuple[int, ...]
-    """Shape of one row."""
 
     @property
     def nbytes(self) -> int:
@@ -145,11 +139,6 @@ class FlatFile:
         except FormatError as error:
             raise FormatError(f"{self.path}: {error.message}", hint=error.hint) from error
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row of all columns."""
-        return sum(column.nbytes for column in self.columns.values())
-
     def read(self, file: Any, name: str, start: int, stop: int) -> NDArray[Any]:
         """Read rows of one column of the open file, in this machine's byte order, `[n, …]`."""
         column = self.columns[name]
@@ -163,30 +152,24 @@ class FlatFile:
         return joined.astype(column.dtype, copy=False)
 
     def read_flags(
-        self, file: Any, start: int, stop: int
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
-        """Read rows of both flags as bool `[n]`, all but 0 being True; None: no truncated ones."""
-        terminated = self.read(file, self.format.terminated, start, stop).reshape(-1) != 0
-        if self.format.truncated not in self.columns:
-            return terminated, None
-        return terminated, self.read(file, self.format.truncated, start, stop).reshape(-1) != 0
+        self, file: Any
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None, list[str]]:
+        """Read both flags as bool `[N]`, all but 0 being True, and say where they are not flags.
 
-    def all_flags(self, file: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None, list[str]]:
-        """Read both flags of all rows, in blocks, and say where they are not flags."""
+        The second is None where the file has no truncated flags.
+        """
         flags: dict[str, NDArray[np.bool_]] = {}
         notes = []
         for name in (self.format.terminated, self.format.truncated):
-            if name in self.columns:
-                flags[name], odd = np.empty(self.rows, bool), 0
-                for start in range(0, self.rows, _FLAG_ROWS):
-                    stop = min(start + _FLAG_ROWS, self.rows)
-                    values = self.read(file, name, start, stop).reshape(-1)
-                    flags[name][start:stop] = values != 0
-                    odd += np.count_nonzero((values != 0) & (values != 1))
-                if odd:
-                    notes.append(
-                        f"{odd} values of {name} are neither 0 nor 1: all but 0 count as set."
-                    )
+            if name not in self.columns:
+                continue
+            flags[name], odd = np.empty(self.rows, bool), 0
+            for start in range(0, self.rows, _FLAG_ROWS):
+                values = self.read(file, name, start, min(start + _FLAG_ROWS, self.rows)).ravel()
+                flags[name][start : start + len(values)] = values != 0
+                odd += np.count_nonzero((values != 0) & (values != 1))
+            if odd:
+                notes.append(f"{odd} values of {name} are neither 0 nor 1: all but 0 count as set.")
         return flags[self.format.terminated], flags.get(self.format.truncated), notes
 
 
@@ -265,20 +248,18 @@ def _check_names(
     form: FlatFormat,
 ) -> None:
     """Refuse a file of another format, or where a column is missing or a link."""
-    for name, writer in form.foreign.items():
-        if name in names:
-            raise FormatError(
-                f"{path} is not a {form.title} file: it has {name!r}, which {writer} writes"
-            )
+    for name in form.foreign.keys() & names:
+        raise FormatError(
+            f"{path} is not a {form.title} file: it has {name!r}, which {form.foreign[name]} writes"
+        )
     for link in (prefix + name for prefix in prefixes for name in form.known):
         if link in links:
             raise FormatError(
                 f"{path}: {link!r} is a link to {links[link]!r}, which is not followed"
             )
-    missing = [prefixes[0] + name for name in form.required if prefixes[0] + name not in names]
-    others = (prefix + form.observation for prefix in prefixes[1:])
-    missing += [name for name in others if name not in names]
-    if missing:
+    needed = [prefixes[0] + name for name in form.required]
+    needed += [prefix + form.observation for prefix in prefixes[1:]]
+    if missing := [name for name in needed if name not in names]:
         raise FormatError(
             f"{path} is not a {form.title} file: expected datasets {', '.join(map(repr, missing))}; "
             f"found {', '.join(sorted(names)[:12]) or 'none'}"
@@ -288,23 +269,19 @@ def _check_names(
 def _check_pieces(file: Any, prefixes: Sequence[str], path: Path, form: FlatFormat) -> None:
     """Refuse a file of pieces of which one is a link or has no columns: its rows would be missing."""
     for piece, target in members(file[form.pieces].id):
-        if target is not None and _NUMBER.fullmatch(piece):
-            found = f"is a link to {target!r}, which is not followed"
-        elif _NUMBER.fullmatch(piece) and f"{form.pieces}{piece}/" not in prefixes:
-            found = "has no columns of its own"
-        else:
+        if not _NUMBER.fullmatch(piece):
             continue
-        raise FormatError(f"{path}: piece {form.pieces + piece!r} {found}")
+        if target is not None or f"{form.pieces}{piece}/" not in prefixes:
+            linked = f"is a link to {target!r}, which is not followed"
+            found = "has no columns of its own" if target is None else linked
+            raise FormatError(f"{path}: piece {form.pieces + piece!r} {found}")
 
 
 def _grouped(
     datasets: Mapping[str, Any], prefixes: Sequence[str], form: FlatFormat
 ) -> tuple[dict[str, list[Any]], list[Dropped]]:
-    """Return the pieces of each column by its name, and what stands outside the pieces.
-
-    The pieces of a column are in the order of `prefixes`: HDF5 lists names as text, 10 before 2.
-    """
-    order = {prefix: number for number, prefix in enumerate(prefixes)}
+    """Return the pieces of each column by its name, in order, and what stands outside the pieces."""
+    order = {prefix: number for number, prefix in enumerate(prefixes)}  # as text, 10 is before 2
     grouped: dict[str, dict[int, Any]] = {}
     outside: list[Dropped] = []
     for name, dataset in datasets.items():
@@ -366,12 +343,16 @@ def _json_value(dataset: Any) -> str | float | bool | None:
 
 def _check_next(columns: Mapping[str, FlatColumn], path: Path, form: FlatFormat) -> None:
     before, after = columns[form.observation], columns.get(form.next_observation)
-    if after is not None and after.shape != before.shape:
+    if after is None:
+        return
+    if after.shape != before.shape:
         raise FormatError(
             f"{path}: {form.next_observation!r} has rows of shape {list(after.shape)}, expected "
             f"{list(before.shape)} as in {form.observation!r}"
         )
-    if after is not None and common_dtype(before.dtype, after.dtype) is None:
+    # numpy makes float64 of int64 and a float, which cannot hold whole numbers above 2^53
+    large = any(x.dtype.kind in "iu" and x.dtype.itemsize == 8 for x in (before, after))
+    if large and np.result_type(before.dtype, after.dtype).kind == "f":
         raise FormatError(
             f"{path}: {form.observation!r} has dtype {before.dtype} and {form.next_observation!r} "
             f"{after.dtype}: no dtype holds the values of both exactly",
@@ -383,28 +364,13 @@ def _check_size(columns: Mapping[str, FlatColumn], rows: int, path: Path) -> Non
     """Refuse rows that the file only declares, before memory is taken for them."""
     size = path.stat().st_size
     declared = rows * sum(column.nbytes for column in columns.values())
-    if declared > max(_ALWAYS, _EXPANSION * size):
+    if declared > max(UNWRITTEN, LARGEST_RATIO * size):
         largest = max(columns, key=lambda name: columns[name].nbytes)
         raise FormatError(
             f"{path} declares {rows:,} rows, {human_bytes(declared)} in all, most of them in "
             f"{largest!r}; a file of {human_bytes(size)} cannot hold that",
             hint="the columns were made with this shape and never written, or the file is cut short",
         )
-
-
-def common_dtype(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return a dtype that holds every value of both exactly, or None where numpy has none.
-
-    numpy's own promotion makes float64 of int64, which cannot hold whole numbers above 2^53.
-    """
-    joint = np.result_type(one, other)
-    for dtype in (one, other):
-        if joint.kind == "f" and dtype.kind in "iu":
-            if 8 * dtype.itemsize - (dtype.kind == "i") > np.finfo(joint).nmant + 1:
-                return None
-        elif not np.can_cast(dtype, joint):
-            return None
-    return joint
 
 
 # ---- the column of next observations ---------------------------------------------------------
@@ -421,6 +387,18 @@ class NextColumn:
     explicit: bool
     """Whether episodes go on where the column jumps, so that it has to be stored beside the
     observations. Else they are cut there, and only its rows at the ends are."""
+
+    def describe(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return what becomes of the column of this name: a note, and warnings."""
+        note = f"The final observation of every episode is that of {name}."
+        done = "episodes end there, as truncated (--keep-episodes keeps them whole)."
+        if self.explicit:
+            note = f"Every next observation is that of {name}."
+            done = "the episodes are kept, and both are stored."
+        count = int(np.count_nonzero(self.jumps))
+        rows = "1 row" if count == 1 else f"{count} rows"
+        said = f"In {rows} inside episodes, {name} is not the next row's observation: {done}"
+        return note, (said,) if count else ()
 
 
 def compare_next(
@@ -499,12 +477,17 @@ class FlatEpisodes:
     flat: FlatFile
     lengths: NDArray[np.int64]
     """`[E]` rows of each episode."""
+    terminated: NDArray[np.bool_]
+    """`[N]`."""
+    truncated: NDArray[np.bool_] | None
+    """`[N]` as the file has it; None where it does not."""
     after: NextColumn | None
     """Content of the column of next observations; None if the file has none."""
 
     def runs(self, budget: int) -> list[tuple[int, int, int]]:
         """Divide all episodes into runs of about `budget` bytes: first, one past the last, rows."""
-        runs = runs_within(self.lengths, max(1, budget // self.flat.row_bytes))
+        row_bytes = sum(column.nbytes for column in self.flat.columns.values())
+        runs = runs_within(self.lengths, max(1, budget // row_bytes))
         return [(first, stop, int(self.lengths[first:stop].sum())) for first, stop in runs]
 
     def read_run(self, first: int, stop: int) -> EpisodeBatch:
@@ -514,13 +497,17 @@ class FlatEpisodes:
         end, last = begin + int(lengths.sum()), np.cumsum(lengths) - 1
         names = [form.observation, *([form.next_observation] if flat.has_next else [])]
         dtype = np.result_type(*(flat.columns[name].dtype for name in names))
+        terminated = self.terminated[begin:end]
+        truncated = np.zeros_like(terminated)
+        if self.truncated is not None:
+            truncated |= self.truncated[begin:end]
+        truncated[last] |= ~terminated[last]
         with open_hdf5(flat.path) as file:
-            terminated, truncated = flat.read_flags(file, begin, end)
             steps = {
                 ("action",): flat.read(file, form.action, begin, end),
                 REWARD: flat.read(file, form.reward, begin, end).reshape(-1, 1),
                 TERMINATED: terminated.reshape(-1, 1),
-                TRUNCATED: truncated_rows(terminated, truncated, last).reshape(-1, 1),
+                TRUNCATED: truncated.reshape(-1, 1),
             }
             for name, key in flat.others.items():
                 steps[key] = flat.read(file, name, begin, end)
@@ -538,12 +525,3 @@ class FlatEpisodes:
             return EpisodeBatch(lengths, steps, {}, known)
         whole = with_final_rows(observation, lengths, final)
         return EpisodeBatch(lengths, steps, {OBSERVATION: whole}, known)
-
-
-def truncated_rows(
-    terminated: NDArray[np.bool_], truncated: NDArray[np.bool_] | None, last: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return the file's own truncated flags `[N]`, and True on last rows without any flag; a copy."""
-    flags = np.zeros_like(terminated) if truncated is None else truncated.copy()
-    flags[last] |= ~terminated[last]
-    return flags

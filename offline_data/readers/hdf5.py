@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file without a user block."""
 
-
 LARGEST_CHUNK = 256 << 20
 """Bytes of a chunk: each thread that reads holds one."""
 
@@ -73,8 +72,9 @@ def open_hdf5(path: Path) -> Iterator[Any]:
                 f"{path} cannot be opened: this process has too many open files",
                 hint="allow it more: ulimit -n",
             ) from error
+        said = str(error).splitlines() or [type(error).__name__]
         raise FormatError(
-            f"{path} is damaged or cut short: {_first_line(error)}",
+            f"{path} is damaged or cut short: {said[0]}",
             hint="download or copy the file again; `h5dump -H FILE` shows what is left of it",
         ) from error
 
@@ -89,10 +89,6 @@ def _forget_metadata(file: Any) -> None:
     config.set_initial_size = True
     config.initial_size, config.min_size, config.max_size = 1 << 20, 1 << 20, 2 << 20
     file.id.set_mdc_config(config)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 @cache
@@ -121,10 +117,25 @@ def guarded() -> Any:
     return links
 
 
-def check_storage(dataset: Any) -> None:
+def check_storage(dataset: Any, depth: int = _DEPTH) -> None:
     """Raise `FormatError` unless the values of an open low-level dataset lie by this module's rules."""
-    if dataset.get_offset() is None:
-        _check(dataset, dataset.get_create_plist(), _DEPTH)
+    if dataset.get_offset() is not None:
+        return
+    plan, h5d = dataset.get_create_plist(), h5().h5d
+    layout = plan.get_layout()
+    if layout == h5d.CHUNKED:
+        values = math.prod(plan.get_chunk())
+        if values > FEW and (nbytes := values * dataset.get_type().get_size()) > LARGEST_CHUNK:
+            raise _refused(
+                dataset,
+                f"has chunks of {nbytes:,} bytes; at most {LARGEST_CHUNK:,} are read",
+                hint="`h5repack -l CHUNK=…` writes it in smaller ones",
+            )
+    elif layout == h5d.VIRTUAL:
+        _check_virtual(dataset, plan, depth)
+    elif plan.get_external_count():
+        name = os.fsdecode(plan.get_external(0)[0])
+        raise _refused(dataset, f"has its values in another file, {name!r}")
 
 
 def check_size(dataset: Any) -> tuple[int, ...]:
@@ -147,28 +158,7 @@ def check_size(dataset: Any) -> tuple[int, ...]:
     return shape
 
 
-def _check(dataset: Any, plan: Any, depth: int) -> None:
-    layout = plan.get_layout()
-    if layout == h5().h5d.CHUNKED:
-        _check_chunks(dataset, plan)
-    elif layout == h5().h5d.VIRTUAL:
-        _check_sources(dataset, plan, depth)
-    elif plan.get_external_count():
-        name = os.fsdecode(plan.get_external(0)[0])
-        raise _refused(dataset, f"has its values in another file, {name!r}")
-
-
-def _check_chunks(dataset: Any, plan: Any) -> None:
-    values = math.prod(plan.get_chunk())
-    if values > FEW and (nbytes := values * dataset.get_type().get_size()) > LARGEST_CHUNK:
-        raise _refused(
-            dataset,
-            f"has chunks of {nbytes:,} bytes; at most {LARGEST_CHUNK:,} are read",
-            hint="`h5repack -l CHUNK=…` writes it in smaller ones",
-        )
-
-
-def _check_sources(dataset: Any, plan: Any, depth: int) -> None:
+def _check_virtual(dataset: Any, plan: Any, depth: int) -> None:
     """Check that a virtual dataset is made of sound datasets of its own file.
 
     HDF5 ends the process where a virtual dataset is a single value or of variable length.
@@ -180,8 +170,7 @@ def _check_sources(dataset: Any, plan: Any, depth: int) -> None:
     for source in sources:
         if source.get_type().get_class() != kind.get_class():
             raise _refused(dataset, "is a virtual dataset over values of another type")
-        if source.get_offset() is None:
-            _check(source, source.get_create_plist(), depth - 1)
+        check_storage(source, depth - 1)
 
 
 def _sources(dataset: Any, plan: Any, depth: int) -> Sequence[Any]:

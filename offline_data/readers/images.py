@@ -21,16 +21,12 @@ if TYPE_CHECKING:
 _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"
 _MOST_PIXELS = 1 << 26  # 200 MB of one frame
-
+_MOST_SEGMENTS = 512  # before the header of a JPEG image: more than profiles and comments take
 _UNREADABLE = (
     OSError, ValueError, SyntaxError, ArithmeticError, LookupError, TypeError, EOFError,
     struct.error, zlib.error,
 )  # fmt: skip
 """What Pillow raises for damaged images."""
-
-_MOST_SEGMENTS = 512
-"""Segments before the frame header of a JPEG image: more than profiles and comments take."""
-
 _PNG_BEGIN = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", np.uint8)
 
 
@@ -160,8 +156,7 @@ def decode_into(data: bytes, encoding: str, out: NDArray[Any], where: str) -> No
 def encode_image(image: NDArray[Any], encoding: str, quality: int = 95, **options: Any) -> bytes:
     """Return an image, of a shape and dtype as `decode_into` takes, as a `png` or `jpeg` file.
 
-    `quality` (1 to 100) is of JPEG; other options are those of Pillow's writer. Raises
-    `MissingDependencyError`.
+    `quality` (1 to 100) is of JPEG; `options` are those of Pillow's writer.
     """
     _pillow(encoding)
     from PIL import Image

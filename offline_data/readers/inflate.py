@@ -12,7 +12,7 @@ import itertools
 import math
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import check_size, check_storage, h5, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -51,18 +51,19 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
     """
     check_size(dataset.id)
     check_storage(dataset.id)
-    if stop <= start or not _has_filters(dataset) or not _lies_as_in_memory(dataset):
-        check_chunks(dataset, start, stop)
-        _check_index(dataset)
-        if dataset.dtype.kind not in "biufc":
-            return np.asarray(dataset[start:stop])
-        rows = np.zeros((max(0, stop - start), *dataset.shape[1:]), dataset.dtype)
-        if rows.size:  # what has no fill value and was never written is whatever was in memory
-            dataset.read_direct(rows, np.s_[start:stop])
-        return rows
-    out = np.empty((stop - start, *dataset.shape[1:]), dataset.dtype)
-    _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline_of(dataset.id), out))
-    return out
+    shape = (max(0, stop - start), *dataset.shape[1:])
+    if start < stop and _has_filters(dataset) and _lies_as_in_memory(dataset):
+        out = np.empty(shape, dataset.dtype)
+        _Tiles(dataset, start, stop, out).read_all()
+        return out
+    check_chunks(dataset, start, stop)
+    _check_index(dataset)
+    if dataset.dtype.kind not in "biufc":
+        return np.asarray(dataset[start:stop])
+    rows = np.zeros(shape, dataset.dtype)
+    if rows.size:  # what has no fill value and was never written is whatever was in memory
+        dataset.read_direct(rows, np.s_[start:stop])
+    return rows
 
 
 def check_chunks(dataset: Any, start: int, stop: int) -> None:
@@ -73,8 +74,7 @@ def check_chunks(dataset: Any, start: int, stop: int) -> None:
             if source.shape:
                 check_chunks(source, 0, len(source))
     elif _has_filters(dataset) and start < stop:
-        pipeline = pipeline_of(dataset.id)
-        _each_chunk(_Tiles(dataset, dataset.chunks, start, stop, pipeline, None))
+        _Tiles(dataset, start, stop, None).read_all()
 
 
 def _check_index(dataset: Any) -> None:
@@ -97,112 +97,72 @@ def _has_filters(dataset: Any) -> bool:
     return dataset.chunks is not None and dataset.id.get_create_plist().get_nfilters() > 0
 
 
-def _each_chunk(tiles: _Tiles) -> None:
-    """Read every chunk of some rows: in threads, unless it is little."""
-    low = tiles.dataset.id
-    if low.get_storage_size() == 0 and low.get_num_chunks() == 0:  # chunks of no bytes are damaged
-        tiles.fill_unwritten()
-        return
-    offsets = list(tiles.offsets())
-    if len(offsets) * tiles.pipeline.nbytes < _SMALL:
-        tiles.read_all(offsets)
-        return
-    size = max(1, min(_TASK, len(offsets) // (4 * THREADS)))
-    with ThreadPoolExecutor(THREADS) as pool:
-        tasks = [offsets[first : first + size] for first in range(0, len(offsets), size)]
-        try:
-            deque(pool.map(tiles.read_all, tasks), maxlen=0)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 def _lies_as_in_memory(dataset: Any) -> bool:
     """Return True if chunks, once inflated, hold the numbers as numpy has them."""
-    if dataset.chunks is None or dataset.dtype.kind not in "biufc":
-        return False
-    same: bool = h5().h5t.py_create(dataset.dtype) == dataset.id.get_type()
-    return same
+    numbers = dataset.dtype.kind in "biufc"
+    return numbers and bool(h5().h5t.py_create(dataset.dtype) == dataset.id.get_type())
 
 
-@dataclass(frozen=True)
-class _Zlib:
-    """A zlib-compatible library."""
-
-    decompressor: Callable[..., Any]
-    error: type[Exception]
-
-    def inflate(self, raw: bytes, nbytes: int) -> bytes | None:
-        """Return the `nbytes` that `raw` is a whole stream of, or None; never inflates more than a byte more."""
-        stream = self.decompressor()
-        try:
-            data: bytes = stream.decompress(raw, nbytes + 1)
-        except self.error:
-            return None
-        return data if stream.eof and len(data) == nbytes else None
-
-
-def _zlib() -> _Zlib:
-    """Return isal, which is twice as fast, where it is installed, else Python's own."""
+@cache
+def _zlib() -> Any:
+    """Return isal's zlib, which is twice as fast, where it is installed, else Python's own."""
     try:
         from isal import isal_zlib
     except ImportError:
         import zlib
 
-        return _Zlib(zlib.decompressobj, zlib.error)
-    return _Zlib(isal_zlib.decompressobj, cast("type[Exception]", isal_zlib.error))
+        return zlib
+    return isal_zlib
 
 
-@dataclass(frozen=True)
 class Pipeline:
-    """The filters that the chunks of a dataset went through, in the order of writing."""
+    """The filters that the chunks of an open low-level dataset went through; all can be undone here."""
 
-    filters: tuple[tuple[int, tuple[int, ...]], ...]
-    """Number and parameters of each."""
-    nbytes: int
-    """Bytes of a chunk before the first."""
-    zlib: _Zlib
+    def __init__(self, dataset: Any) -> None:
+        plan = dataset.get_create_plist()
+        found = [plan.get_filter(number) for number in range(plan.get_nfilters())]
+        for code, _, _, name in found:
+            if code not in {_DEFLATE, _SHUFFLE, _FLETCHER32, _LZF}:
+                label = _NAMES.get(code) or name.decode("ascii", "replace") or "unknown"
+                raise FormatError(
+                    f"{place_of(dataset)} is compressed by filter {code} ({label}); gzip, lzf, "
+                    "shuffle and fletcher32 are read",
+                    hint="`h5repack -f GZIP=4` writes it with gzip",
+                )
+        if sum(code in {_DEFLATE, _LZF} for code, *_ in found) > 1:
+            raise FormatError(f"{place_of(dataset)} is compressed twice")
+        self.nbytes = math.prod(plan.get_chunk()) * dataset.get_type().get_size()
+        self._filters = [(code, values) for code, _, values, _ in found]
 
     def undo(self, raw: bytes, skipped: int) -> bytes | None:
         """Return the `nbytes` of a chunk as it lies in the file, or None where it is damaged.
 
         Bit `i` of `skipped` is set where this chunk did not go through filter `i`.
         """
-        used = [one for number, one in enumerate(self.filters) if not skipped >> number & 1]
-        codes = [code for code, _ in used]
-        data = raw
-        for number in range(len(used) - 1, -1, -1):
-            code, parameters = used[number]
-            expected = self.nbytes + 4 * codes[:number].count(_FLETCHER32)
+        used = [one for number, one in enumerate(self._filters) if not skipped >> number & 1]
+        data: bytes | None = raw
+        while used and data is not None:
+            code, parameters = used.pop()
+            expected = self.nbytes + 4 * sum(code == _FLETCHER32 for code, _ in used)
             if code == _DEFLATE:
-                undone = self.zlib.inflate(data, expected)
+                data = _undo_deflate(data, expected)
             elif code == _LZF:
-                undone = _undo_lzf(data, expected)
+                data = _undo_lzf(data, expected)
             elif code == _SHUFFLE:
-                undone = _undo_shuffle(data, parameters)
+                data = _undo_shuffle(data, parameters)
             else:
-                undone = _undo_fletcher32(data)
-            if undone is None:
-                return None
-            data = undone
-        return data if len(data) == self.nbytes else None
+                data = _undo_fletcher32(data)
+        return data if data is not None and len(data) == self.nbytes else None
 
 
-def pipeline_of(dataset: Any) -> Pipeline:
-    """Return the filters of an open low-level dataset with chunks; all must be undone here."""
-    plan = dataset.get_create_plist()
-    found = [plan.get_filter(number) for number in range(plan.get_nfilters())]
-    for code, _, _, name in found:
-        if code not in {_DEFLATE, _SHUFFLE, _FLETCHER32, _LZF}:
-            label = _NAMES.get(code) or name.decode("ascii", "replace") or "unknown"
-            raise FormatError(
-                f"{place_of(dataset)} is compressed by filter {code} ({label}); gzip, lzf, shuffle "
-                "and fletcher32 are read",
-                hint="`h5repack -f GZIP=4` writes it with gzip",
-            )
-    if sum(code in {_DEFLATE, _LZF} for code, *_ in found) > 1:
-        raise FormatError(f"{place_of(dataset)} is compressed twice")
-    nbytes = math.prod(plan.get_chunk()) * dataset.get_type().get_size()
-    return Pipeline(tuple((code, values) for code, _, values, _ in found), nbytes, _zlib())
+def _undo_deflate(raw: bytes, nbytes: int) -> bytes | None:
+    """Return what `raw` is a whole stream of, or None where that is damaged or goes beyond `nbytes`."""
+    stream = _zlib().decompressobj()
+    try:
+        data: bytes = stream.decompress(raw, nbytes + 1)  # so that a bomb is noticed, not inflated
+    except _zlib().error:
+        return None
+    return data if stream.eof else None
 
 
 def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
@@ -266,90 +226,79 @@ def _undo_lzf(data: bytes, nbytes: int) -> bytes | None:
     return bytes(out) if len(out) == nbytes else None
 
 
-@dataclass(frozen=True)
 class _Tiles:
-    """The chunks under some rows of a dataset, and the array they are inflated into."""
+    """The chunks under rows `start` to `stop` of a dataset, put into `out`, or only checked."""
 
-    dataset: Any
-    shape: tuple[int, ...]
-    """Shape of every chunk; those at the edges of the dataset are padded to it."""
-    start: int
-    """Row of the dataset that is row 0 of `out`."""
-    stop: int
-    """One past the last row."""
-    pipeline: Pipeline
-    out: NDArray[Any] | None
-    """Target array; None if they are only checked."""
+    def __init__(self, dataset: Any, start: int, stop: int, out: NDArray[Any] | None) -> None:
+        self._dataset, self._start, self._stop, self._out = dataset, start, stop, out
+        self._shape: tuple[int, ...] = dataset.chunks  # also at the edges, where they are padded
+        self._pipeline = Pipeline(dataset.id)
 
-    def offsets(self) -> Iterator[tuple[int, ...]]:
-        """Yield the first element of every chunk that holds some of the rows."""
-        height, *widths = self.shape
-        rows = range(self.start // height * height, self.stop, height)
-        rest = map(range, itertools.repeat(0), self.dataset.shape[1:], widths)
-        return itertools.product(rows, *rest)
+    def read_all(self) -> None:
+        """Read every chunk that holds some of the rows: in threads, unless it is little."""
+        low = self._dataset.id
+        if (
+            low.get_storage_size() == 0 and low.get_num_chunks() == 0
+        ):  # those of no bytes are damaged
+            if self._out is not None:  # HDF5 cannot be asked for chunks where there is none
+                self._out[...] = self._dataset.fillvalue
+            return
+        height, *widths = self._shape
+        rows = range(self._start // height * height, self._stop, height)
+        rest = map(range, itertools.repeat(0), self._dataset.shape[1:], widths)
+        offsets = list(itertools.product(rows, *rest))
+        if len(offsets) * self._pipeline.nbytes < _SMALL:
+            self._read(offsets)
+            return
+        size = max(1, min(_TASK, len(offsets) // (4 * THREADS)))
+        with ThreadPoolExecutor(THREADS) as pool:
+            tasks = [offsets[first : first + size] for first in range(0, len(offsets), size)]
+            try:
+                deque(pool.map(self._read, tasks), maxlen=0)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
-    def read_all(self, offsets: Iterable[tuple[int, ...]]) -> None:
-        """Put each of these chunks into its place of `out`."""
+    def _read(self, offsets: Iterable[tuple[int, ...]]) -> None:
+        """Put the chunks that begin at these elements into their places."""
         for offset in offsets:
-            self.read(offset)
-
-    def read(self, offset: tuple[int, ...]) -> None:
-        """Put the chunk that begins at `offset` into its place of `out`."""
-        data = self._undone(offset)
-        if self.out is None:
-            return
-        first = max(offset[0], self.start)
-        stop = min(offset[0] + self.shape[0], self.stop)
-        rest = tuple(map(_along, offset[1:], self.shape[1:]))
-        place = (slice(first - self.start, stop - self.start), *rest)
-        target = self.out[place]
-        if data is None:
-            target[...] = self._fill_value()
-            return
-        chunk = np.frombuffer(data, self.out.dtype).reshape(self.shape)
-        inner = (slice(first - offset[0], stop - offset[0]), *map(slice, target.shape[1:]))
-        # numpy copies a strided column [n] four times as fast as the same column as [n, 1]
-        np.squeeze(target)[...] = np.squeeze(chunk[inner])
-
-    def fill_unwritten(self) -> None:
-        """Put the fill value everywhere: HDF5 cannot be asked for chunks where there is none."""
-        if self.out is not None:
-            self.out[...] = self._fill_value()
+            data = self._undone(offset)
+            if self._out is None:
+                continue
+            first = max(offset[0], self._start)
+            stop = min(offset[0] + self._shape[0], self._stop)
+            rest = (slice(b, b + n) for b, n in zip(offset[1:], self._shape[1:], strict=True))
+            place = (slice(first - self._start, stop - self._start), *rest)
+            target = self._out[place]
+            if data is None:
+                target[...] = self._dataset.fillvalue
+                continue
+            chunk = np.frombuffer(data, self._out.dtype).reshape(self._shape)
+            inner = (slice(first - offset[0], stop - offset[0]), *map(slice, target.shape[1:]))
+            # numpy copies a strided column [n] four times as fast as the same column as [n, 1]
+            np.squeeze(target)[...] = np.squeeze(chunk[inner])
 
     def _undone(self, offset: tuple[int, ...]) -> bytes | None:
         """Return a whole chunk, or None where it was never written."""
+        low, nbytes = self._dataset.id, self._pipeline.nbytes
         try:
-            skipped, raw = self.dataset.id.read_direct_chunk(offset)
+            skipped, raw = low.read_direct_chunk(offset)
         except (OSError, RuntimeError, MemoryError) as error:
-            if self.dataset.id.get_chunk_info_by_coord(offset).byte_offset is None:
+            if low.get_chunk_info_by_coord(offset).byte_offset is None:
                 return None
             raise self._damaged(offset, str(error)) from error
-        data = self.pipeline.undo(raw, skipped)
-        if data is None and self._is_unfiltered_edge(offset, raw):
-            return cast("bytes", raw)
-        if data is None:
-            raise self._damaged(
-                offset, f"a chunk does not decompress to its {self.pipeline.nbytes:,} bytes"
-            )
+        data = self._pipeline.undo(raw, skipped)
+        if data is None:  # unless it was left uncompressed at an edge (`H5Pset_chunk_opts`)
+            ends = map(sum, zip(offset, self._shape, strict=True))
+            at_edge = any(e > size for e, size in zip(ends, self._dataset.shape, strict=True))
+            if at_edge and len(raw) == nbytes:
+                return cast("bytes", raw)
+            raise self._damaged(offset, f"a chunk does not decompress to its {nbytes:,} bytes")
         return data
 
-    def _is_unfiltered_edge(self, offset: tuple[int, ...], raw: bytes) -> bool:
-        """Return True for a chunk at an edge that was left uncompressed (`H5Pset_chunk_opts`)."""
-        ends = map(sum, zip(offset, self.shape, strict=True))
-        at_edge = any(end > size for end, size in zip(ends, self.dataset.shape, strict=True))
-        return at_edge and len(raw) == self.pipeline.nbytes
-
-    def _fill_value(self) -> Any:
-        return self.dataset.fillvalue
-
     def _damaged(self, offset: tuple[int, ...], why: str) -> FormatError:
-        last = min(offset[0] + self.shape[0], self.dataset.shape[0]) - 1
+        last = min(offset[0] + self._shape[0], self._dataset.shape[0]) - 1
         return FormatError(
-            f"{self.dataset.file.filename} is damaged: {self.dataset.name!r} cannot be read at "
+            f"{self._dataset.file.filename} is damaged: {self._dataset.name!r} cannot be read at "
             f"rows {offset[0]} to {last}: {why}",
             hint="download or copy the file again",
         )
-
-
-def _along(begin: int, size: int) -> slice:
-    return slice(begin, begin + size)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.files import check_magic
 from offline_data.readers.archive import damage_named, open_zip
 from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 
@@ -33,20 +32,13 @@ _SUFFIX = ".npy"
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """Header of a `.npy` file."""
+    """Header of a `.npy` file; `size` is the bytes before the values, `order` that of the axes."""
 
     shape: tuple[int, ...]
     order: Literal["C", "F"]
-    """`F` where the first axis changes fastest."""
     dtype: np.dtype[Any]
     """Of one item; object where the values are a pickle."""
     size: int
-    """Bytes before the values."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values, however many they are."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False) -> NDArray[Any]:
@@ -72,40 +64,35 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
         [[1001, 1002], [1003, 1004]]
     """
     header = read_header(stream, where=where)
-    if header.dtype.hasobject and objects:
-        value = load(stream, size=size - header.size, where=where)
+    left = size - header.size
+    if header.dtype.hasobject:
+        if not objects:
+            raise FormatError(
+                f"{where} has an array of Python objects, which is a pickle; expected plain items",
+                hint="read_npy(…, objects=True) reads those of arrays, numbers and plain containers",
+            )
+        value = load(stream, size=left, where=where)
         if type(value) is not np.ndarray or value.dtype != object or value.shape != header.shape:
             raise FormatError(f"{where}: its pickle does not hold the array of its header")
         return value
-    _check_size(header, size, where)
-    raw = np.empty(header.nbytes, np.uint8)
-    _fill(stream, raw.data, where)
-    array: NDArray[Any] = np.ndarray(header.shape, header.dtype, raw, order=header.order)
+    nbytes = math.prod(header.shape) * header.dtype.itemsize
+    if nbytes > left:
+        raise FormatError(
+            f"{where} is damaged: its array {list(header.shape)} of {header.dtype} takes "
+            f"{nbytes} bytes; at most {left} follow its header"
+        )
+    raw, done = np.empty(nbytes, np.uint8), 0
     with damage_named(where):
+        while block := stream.read(min(_BLOCK, nbytes - done + 1)):
+            if done + len(block) > nbytes:
+                raise ValueError("bytes follow its array")
+            raw.data[done : done + len(block)] = block
+            done += len(block)
+        if done < nbytes:
+            raise ValueError(f"its array ends after {done} of {nbytes} bytes")
+        array: NDArray[Any] = np.ndarray(header.shape, header.dtype, raw, order=header.order)
         check_text(array)
     return array
-
-
-def open_npy(path: Path) -> np.memmap[Any, Any]:
-    """Map the array of a `.npy` file, read-only; no value is read before it is used.
-
-    Raises:
-        NotFoundError, AccessError: There is no such file, or it may not be read.
-        FormatError: It is no `.npy` file, has objects, or fewer or more bytes than its array.
-    """
-    check_magic(path, npy_format.MAGIC_PREFIX, "a .npy file")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header = read_header(file, where=str(path))
-    _check_size(header, size, str(path))
-    if size != header.size + header.nbytes:
-        more = size - header.size - header.nbytes
-        raise FormatError(f"{path} is damaged: {more} bytes follow its array")
-    with damage_named(path):
-        mapped: np.memmap[Any, Any] = np.memmap(
-            path, header.dtype, "r", header.size, header.shape, header.order
-        )
-        return mapped
 
 
 def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
@@ -132,17 +119,15 @@ def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
         lengths = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
         if not lengths or len(shape) > 32 or math.prod(shape) >= 1 << 62:
             raise ValueError(f"its shape is {shape!r:.80}")
-        dtype = plain_dtype(fields["descr"])
         order: Literal["C", "F"] = "F" if fields["fortran_order"] else "C"
-        return NpyHeader(shape, order, dtype, 8 + width + length)
+        return NpyHeader(shape, order, plain_dtype(fields["descr"]), 8 + width + length)
 
 
 @contextmanager
 def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
     """Open a `.npz` file, whatever its name, whose arrays together have at most `budget` bytes.
 
-    Raises:
-        OfflineDataError: What `archive.open_zip` raises.
+    Raises what `archive.open_zip` raises.
 
     Example:
         >>> import pathlib, tempfile
@@ -153,8 +138,8 @@ def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
         ...         print(list(arrays), arrays.header("reward").shape, arrays["reward"])
         ['reward'] (2,) [1001. 1002.]
     """
-    with open_zip(path, budget=budget) as archive:
-        yield NpzArrays(archive, path)
+    with open_zip(path, budget=budget) as (archive, files):
+        yield NpzArrays(path, archive, files)
 
 
 class NpzArrays(Mapping[str, "NDArray[Any]"]):
@@ -163,12 +148,14 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
     Every access reads the array anew; one thread at a time. `others` names members that are no arrays.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
-        self._archive, self._path = archive, path
-        files = [info for info in archive.infolist() if not info.is_dir()]
-        arrays = [info for info in files if info.filename.endswith(_SUFFIX)]
-        self._members = {info.filename.removesuffix(_SUFFIX): info for info in arrays}
-        self.others = tuple(x.filename for x in files if not x.filename.endswith(_SUFFIX))
+    def __init__(
+        self, path: Path, archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo]
+    ) -> None:
+        self._path, self._archive = path, archive
+        self._members = {
+            n.removesuffix(_SUFFIX): f for n, f in files.items() if n.endswith(_SUFFIX)
+        }
+        self.others = tuple(name for name in files if not name.endswith(_SUFFIX))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Read one array; raises `NotFoundError` or `FormatError`, which names file and array."""
@@ -201,29 +188,3 @@ class NpzArrays(Mapping[str, "NDArray[Any]"]):
         where = f"{self._path}, array {name!r}"
         with damage_named(where), self._archive.open(self._members[name]) as stream:
             yield stream, where
-
-
-def _check_size(header: NpyHeader, size: int, where: str) -> None:
-    if header.dtype.hasobject:
-        raise FormatError(
-            f"{where} has an array of Python objects, which is a pickle; expected plain items",
-            hint="read_npy(…, objects=True) reads those of arrays, numbers and plain containers",
-        )
-    if header.size + header.nbytes > size:
-        raise FormatError(
-            f"{where} is damaged: its array {list(header.shape)} of {header.dtype} takes "
-            f"{header.nbytes} bytes; at most {size - header.size} follow its header"
-        )
-
-
-def _fill(stream: IO[bytes], view: memoryview, where: str) -> None:
-    """Read into `view` what is left of the stream, which must be as long."""
-    done = 0
-    with damage_named(where):
-        while block := stream.read(min(_BLOCK, len(view) - done + 1)):
-            if done + len(block) > len(view):
-                raise ValueError("bytes follow its array")
-            view[done : done + len(block)] = block
-            done += len(block)
-        if done < len(view):
-            raise ValueError(f"its array ends after {done} of {len(view)} bytes")

@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_BLOCK = 1 << 20
 _CODE = re.compile(r"[<>=|]?(?:[biufcSUV][0-9]{1,10}|[mM]8(?:\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?)")
 _OBJECT = re.compile(r"[<>=|]?O[0-9]?")
 _LAST_CHARACTER = 0x10FFFF
 _HINT = "nothing in it was executed; if the file is damaged, download it again"
-_LONGEST = 400
-"""Characters of a reason, which may quote what stands in the file."""
 
 
 def loads(data: bytes, *, where: str) -> Any:
@@ -55,30 +52,24 @@ def loads(data: bytes, *, where: str) -> Any:
     """
     stream = io.BytesIO(data)
     try:
-        value = _plain_values(_Unpickler(stream).load())
+        value = _plain_values(_Unpickler(stream, encoding="latin-1").load())
     except (
         pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError,
         MemoryError, RecursionError, TypeError, ValueError,
     ) as error:  # fmt: skip
-        reason = str(error)[:_LONGEST] or type(error).__name__
-        raise FormatError(
-            f"{where} cannot be read: {reason}",
-            hint=_HINT,
-        ) from error
-    if stream.tell() != len(data):
-        raise FormatError(
-            f"{where} cannot be read: {len(data) - stream.tell()} bytes follow it", hint=_HINT
-        )
+        reason = str(error)[:400] or type(error).__name__  # which may quote what stands in the file
+        raise FormatError(f"{where} cannot be read: {reason}", hint=_HINT) from error
+    if more := len(data) - stream.tell():
+        raise FormatError(f"{where} cannot be read: {more} bytes follow it", hint=_HINT)
     return value
 
 
 def load(stream: IO[bytes], *, size: int, where: str) -> Any:
     """Read one pickle from a stream to its end, or to `size` bytes, whichever is first; see `loads`."""
-    blocks: list[bytes] = []
-    while size > 0 and (block := stream.read(min(size, _BLOCK))):
-        blocks.append(block)
-        size -= len(block)
-    return loads(b"".join(blocks), where=where)
+    data = bytearray()
+    while block := stream.read(max(0, min(size - len(data), 1 << 20))):
+        data += block
+    return loads(bytes(data), where=where)
 
 
 def plain_dtype(code: object) -> np.dtype[Any]:
@@ -137,11 +128,10 @@ class _Array:
 
     def __setstate__(self, state: object) -> None:
         _version, shape, dtype, fortran, values = _tuple(state, 5)
-        plain = _dtype_of(dtype)
         order = "F" if fortran else "C"
         self.values: list[Any] = []
-        if not plain.hasobject:
-            self.array = _from_bytes(values, plain, shape, order)
+        if not _dtype_of(dtype).hasobject:
+            self.array = _from_bytes(values, dtype, shape, order)
             return
         if type(values) is not list or len(values) != _count(shape):
             raise ValueError("an array of objects has not as many as its shape says")
@@ -172,14 +162,18 @@ class _Callable:
         raise TypeError("it changes a function")
 
 
-def _from_bytes(values: object, dtype: np.dtype[Any], shape: Any, order: Any) -> Any:
+def _from_bytes(values: object, dtype: object, shape: object, order: object = "C") -> Any:
+    plain = _dtype_of(dtype)
+    if plain.hasobject:
+        raise ValueError("objects are not made of bytes")
     data = values.encode("latin-1") if isinstance(values, str) else values  # of Python 2
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError("the values of an array are not bytes")
-    expected = dtype.itemsize * _count(shape)
+    expected = plain.itemsize * _count(shape)
     if len(data) != expected:
-        raise ValueError(f"an array {shape} of {dtype} has {len(data)} bytes, not {expected}")
-    array: Any = np.ndarray(shape, dtype, bytearray(data), order=order)
+        raise ValueError(f"an array {shape} of {plain} has {len(data)} bytes, not {expected}")
+    lengths: Any = shape
+    array: Any = np.ndarray(lengths, plain, bytearray(data), order="F" if order == "F" else "C")
     check_text(array)
     return array
 
@@ -203,20 +197,6 @@ def _tuple(value: object, length: int | None = None) -> tuple[Any, ...]:
     return value
 
 
-def _scalar(dtype: object, data: object = b"") -> Any:
-    plain = _dtype_of(dtype)
-    if plain.hasobject:
-        raise ValueError("a number has the type of objects")
-    return _from_bytes(data, plain, (), "C")[()]
-
-
-def _frombuffer(data: object, dtype: object, shape: object, order: object) -> Any:
-    plain = _dtype_of(dtype)
-    if plain.hasobject:
-        raise ValueError("an array of objects has bytes for values")
-    return _from_bytes(data, plain, shape, "F" if order == "F" else "C")
-
-
 def _encode(text: object, encoding: object = "latin1") -> bytes:
     if not isinstance(text, str) or encoding not in {"latin1", "latin-1"}:
         raise ValueError(f"it asks for text in {encoding!r:.40}")
@@ -234,8 +214,8 @@ def _bytes(data: object = b"", *encoding: object) -> bytes:
 
 _OF_NUMPY = {
     ("multiarray", "_reconstruct"): _Callable(lambda *_: _Array()),
-    ("multiarray", "scalar"): _Callable(_scalar),
-    ("numeric", "_frombuffer"): _Callable(_frombuffer),
+    ("multiarray", "scalar"): _Callable(lambda dtype, data=b"": _from_bytes(data, dtype, ())[()]),
+    ("numeric", "_frombuffer"): _Callable(_from_bytes),
 }
 _OF_PYTHON = {
     "set": set, "frozenset": frozenset, "complex": complex, "list": list, "dict": dict,
@@ -256,18 +236,11 @@ _LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), np.gene
 
 
 class _Unpickler(pickle.Unpickler):
-    """Decodes a pickle; finds nothing but `_NAMES`."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(stream, encoding="latin-1")
-
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name."""
-        try:
+        if (module, name) in _NAMES:
             return _NAMES[module, name]
-        except KeyError:
-            found = f"it asks for {module}.{name}; only plain values are read"
-            raise pickle.UnpicklingError(found) from None
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}; only plain values are read")
 
     def persistent_load(self, _pid: object) -> Any:
         """Refuse what is kept outside the pickle."""
@@ -285,9 +258,9 @@ def _plain_values(value: Any) -> Any:
     waiting = [(value, False)]
     while waiting:
         item, visited = waiting.pop()
-        parts = _parts(item)
-        if parts is None or (id(item) in made and not visited):
+        if _is_leaf(item) or (id(item) in made and not visited):
             continue
+        parts = _parts(item)
         if not visited:
             old.append(item)
             if type(item) is not tuple:
@@ -307,39 +280,29 @@ def _plain_values(value: Any) -> Any:
     return _made(value, made)
 
 
+def _is_leaf(item: Any) -> bool:
+    return isinstance(item, _LEAVES) or type(item) is np.ndarray
+
+
 def _made(item: Any, made: dict[int, Any]) -> Any:
-    if isinstance(item, _LEAVES) or type(item) is np.ndarray:
-        return item
-    try:
-        return made[id(item)]
-    except KeyError:
-        raise ValueError("it has a tuple that contains itself") from None
+    if not _is_leaf(item) and id(item) not in made:
+        raise ValueError("it has a tuple that contains itself")
+    return item if _is_leaf(item) else made[id(item)]
 
 
-def _parts(item: Any) -> list[Any] | None:
-    """Return the values in a container, or None for a leaf; raises for what is neither."""
-    if isinstance(item, _LEAVES) or type(item) is np.ndarray:
-        return None
+def _parts(item: Any) -> list[Any]:
+    """Return the values in a container; raises for all that is not plain."""
     if type(item) in {list, tuple}:
         return list(item)
-    if type(item) is dict:
-        for key in item:
-            _check_key(key)
-        return list(item.values())
-    if type(item) in {set, frozenset}:
-        for key in item:
-            _check_key(key)
-        return []
     if type(item) is _Array and hasattr(item, "array"):
         return item.values
-    raise TypeError("it holds something else than plain values")
-
-
-def _check_key(key: Any) -> None:
-    waiting = [key]
-    while waiting:
-        part = waiting.pop()
-        if type(part) in {tuple, frozenset}:
-            waiting += part
-        elif not isinstance(part, _LEAVES):
+    if type(item) not in {dict, set, frozenset}:
+        raise TypeError("it holds something else than plain values")
+    keys = list(item)
+    while keys:
+        key = keys.pop()
+        if type(key) in {tuple, frozenset}:
+            keys += key
+        elif not isinstance(key, _LEAVES):
             raise TypeError("it has a key that is not plain")
+    return list(item.values()) if type(item) is dict else []

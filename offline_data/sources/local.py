@@ -54,11 +54,7 @@ class Local(Source):
         return (path / MANIFEST).is_file()
 
     def release_of(self, path: Path, name: str) -> Release:
-        """Describe a dataset directory; the revision is that of the files that its manifest lists.
-
-        Its own does not tell how it was made: the same files, converted with other options, have
-        the same.
-        """
+        """Describe a dataset directory; its revision is that of the files, as made, in its manifest."""
         manifest = read_manifest(path)
         told = json.dumps([manifest.id, manifest.digests], sort_keys=True)
         return Release(name, f"local-{sha256(told.encode()).hexdigest()[:12]}", local=path)

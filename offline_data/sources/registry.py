@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "offline_data.sources"
 """Other people's adapters: an entry point of this group, named like the source."""
 
-_SPECIAL = (
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 _BUILT_IN = {
     "d4rl": "offline_data.sources.d4rl:D4RL",
@@ -79,10 +79,7 @@ def iter_sources() -> Iterator[Source]:
 
 
 def source_accepting(path: Path) -> Source:
-    """Return the only source whose format `path` looks like.
-
-    Args:
-        path: A regular file or a folder; see `check_plain`.
+    """Return the only source whose format a regular file or folder looks like (see `check_plain`).
 
     Raises:
         FormatError: None, and what the path is instead; or it is damaged.
@@ -112,10 +109,7 @@ def _described(path: Path) -> str:
 def check_plain(path: Path) -> None:
     """Raise unless `path` is a regular file or a folder: opening anything else may never return.
 
-    Raises:
-        NotFoundError: Nothing is there.
-        FormatError: It is a named pipe, a device or a socket.
-        AccessError: What it is cannot be seen.
+    Raises `NotFoundError`, `FormatError` for a named pipe, a device or a socket, `AccessError`.
     """
     try:
         mode = path.stat().st_mode
@@ -125,7 +119,7 @@ def check_plain(path: Path) -> None:
         reason = getattr(error, "strerror", None) or error
         raise AccessError(f"{path} cannot be read: {reason}") from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        kind = next((name for test, name in _SPECIAL if test(mode)), "a special file")
+        kind = _SPECIAL.get(stat.S_IFMT(mode), "a special file")
         raise FormatError(
             f"Cannot tell what {path} is: it is {kind}",
             hint="write the data to a regular file and convert that",

@@ -15,17 +15,13 @@ def ends_of(lengths: list[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.array([step == n - 1 for n in lengths for step in range(n)])
 
 
-@given(some_lengths)
-def test_lengths_come_back_from_ends(lengths: list[int]) -> None:
-    assert lengths_of(ends_of(lengths)).tolist() == lengths
-    assert lengths_of(ends_of(lengths)).dtype == np.int64
-
-
-@given(some_lengths)
-def test_a_tail_without_an_end_is_an_episode(lengths: list[int]) -> None:
+@given(some_lengths, st.booleans())
+def test_lengths_come_back_from_ends(lengths: list[int], ended: bool) -> None:
+    """Also where the last episode has no end."""
     ends = ends_of(lengths)
-    ends[-1] = False
+    ends[-1] = ended
     assert lengths_of(ends).tolist() == lengths
+    assert lengths_of(ends).dtype == np.int64
 
 
 def test_no_rows_are_no_episodes() -> None:

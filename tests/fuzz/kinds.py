@@ -584,9 +584,9 @@ _HOSTILE: dict[str, Callable[[Random], bytes]] = {
 
 
 def run_archive(folder: Path, _number: int, line: tuple[str, ...]) -> int:
-    """Read or extract the file as a source would; exit codes as those of a command."""
+    """Read the file as a source would; exit codes as those of a command."""
     from offline_data.errors import IntegrityError
-    from offline_data.readers.archive import extract
+    from offline_data.readers.archive import open_members
     from offline_data.readers.npy import open_npz, read_npy
     from offline_data.readers.restricted_pickle import loads
 
@@ -601,9 +601,7 @@ def run_archive(folder: Path, _number: int, line: tuple[str, ...]) -> int:
         elif kind == "pickle":
             value = str(type(loads(data, where="in")))
         else:
-            files = extract(path, folder / "case" / "root" / "out", budget=1 << 20)
-            names = [file.relative_to(folder / "case/root/out").as_posix() for file in files]
-            value = {n: f.read_bytes().hex() for n, f in zip(names, files, strict=True)}
+            value = {m.name: m.stream.read().hex() for m in open_members(path, budget=1 << 20)}
     except IntegrityError as error:
         sys.stderr.write(f"error: {error}")
         return 5

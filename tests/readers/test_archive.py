@@ -6,8 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import os
-import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -18,18 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offline_data.errors import (
-    AccessError,
-    FormatError,
-    IntegrityError,
-    NoSpaceError,
-    NotFoundError,
-    OfflineDataError,
-    UsageError,
-)
-from offline_data.readers.archive import extract, open_members
+from offline_data.errors import AccessError, FormatError, IntegrityError, NotFoundError
+from offline_data.readers.archive import open_members
 
 BUDGET = 1 << 20
+GNU, PAX = tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
 
 TREE = {
     "b/second": b"2001;2002",
@@ -38,15 +29,14 @@ TREE = {
     "long/" + "é" * 120: b"7" * 3000,
 }
 
-Snapshot = Callable[[Path], dict[str, "bytes | None"]]
-Write = Callable[[bytes], Path]
+Write = Callable[..., Path]
 
 
 def tar(
     tree: dict[str, bytes],
     more: tuple[tarfile.TarInfo, ...] = (),
     mode: str = "w",
-    form: int = tarfile.PAX_FORMAT,
+    form: int = PAX,
 ) -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode=mode, format=form) as new:  # type: ignore[call-overload]
@@ -84,14 +74,11 @@ KINDS = {
     "zip": packed(TREE),
     "zip stored": packed(TREE, method=0),
     "tar": tar(TREE),
-    "tar gnu": tar(TREE, form=tarfile.GNU_FORMAT),
+    "tar gnu": tar(TREE, form=GNU),
     "tar.gz": tar(TREE, mode="w:gz"),
     "tar.xz": tar(TREE, mode="w:xz"),
     "tar.bz2": tar(TREE, mode="w:bz2"),
 }
-
-_PAX_BOMB = tar({}, (entry("x", tarfile.XHDTYPE, 1 << 40),))
-_HEADER = 1024  # the first member's, after the folder's and its extended one
 
 HOSTILE = {
     "zip above": packed({**TREE, "a/../../x": b"1"}),
@@ -111,7 +98,7 @@ HOSTILE = {
     "xz too large": lzma.compress(bytes(BUDGET + 1)),
     "bz2 damaged": bz2.compress(b"1001" * 99)[:-5] + bytes(5),
     **{
-        f"{mode} {kind}": tar(tree, more, mode=mode)
+        f"{mode} {kind}": tar(tree, more, mode, GNU if "TiB" in kind else PAX)
         for mode in ("w", "w:gz", "w:xz")
         for kind, tree, more in [
             ("above", {**TREE, "a/../../x": b"1"}, ()),
@@ -147,31 +134,33 @@ HOSTILE = {
 def write(tmp_path: Path) -> Write:
     """Write an archive whose name says nothing."""
 
-    def written(archive: bytes) -> Path:
+    def written(archive: bytes, name: str = "x") -> Path:
         (tmp_path / "raw").mkdir(exist_ok=True)
-        path = tmp_path / "raw" / "x"
+        path = tmp_path / "raw" / name
         path.write_bytes(archive)
         return path
 
     return written
 
 
+def read(path: Path, budget: int = BUDGET) -> dict[str, bytes]:
+    return {member.name: member.stream.read() for member in open_members(path, budget=budget)}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_kind_is_found_by_first_bytes(write: Write, kind: str) -> None:
+def test_what_went_in_comes_out(write: Write, kind: str) -> None:
     path = write(KINDS[kind])
-    assert {m.name: m.stream.read() for m in open_members(path, budget=3013)} == TREE
+    assert list(read(path, 3013).items()) == list(TREE.items())
     found = [(m.name, m.size, m.stream.read(2)) for m in open_members(path, budget=BUDGET)]
     assert found == [(name, len(content), content[:2]) for name, content in TREE.items()]
-    wanted = extract(path, path.parent / "out", budget=3013, wanted=lambda name: name == "b/second")
-    assert wanted == (path.parent / "out/b/second",)
-    assert sorted(file.name for file in (path.parent / "out").rglob("*")) == ["b", "second"]
+    with pytest.raises(FormatError, match="which makes 3013 in all; expected at most 3012"):
+        read(path, 3012)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
-def test_a_lone_compressed_file_is_one_member(tmp_path: Path, suffix: str) -> None:
+def test_a_lone_compressed_file_is_one_member(write: Write, suffix: str) -> None:
     compress: Any = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[suffix]
-    path = tmp_path / f"reward_ckpt.0.{suffix}"
-    path.write_bytes(compress(b"1001;" * 2000))
+    path = write(compress(b"1001;" * 2000), f"reward_ckpt.0.{suffix}")
     found = [(m.name, m.size, m.stream.read()) for m in open_members(path, budget=10_000)]
     assert found == [("reward_ckpt.0", -1, b"1001;" * 2000)]
     with pytest.raises(FormatError, match="more bytes than it may have"):
@@ -180,22 +169,13 @@ def test_a_lone_compressed_file_is_one_member(tmp_path: Path, suffix: str) -> No
 
 @pytest.mark.parametrize(
     ("head", "found"),
-    [
-        (b"7z\xbc\xaf\x27\x1c\0\4", "begins with b.7z"),
-        (b"<html>404", "a web page"),
-        (b"\x89HDF\r\n\x1a\n", r"begins with b'\\x89HDF"),
-        (b"", "is empty"),
-        (bytes(10240), "begins with"),
-    ],
+    [(b"7z\xbc\xaf\x27\x1c\0\4", "begins with b.7z"), (b"", "is empty"), (bytes(10240), "begins")],
 )
 def test_other_files_are_described(write: Write, head: bytes, found: str) -> None:
     with pytest.raises(FormatError, match=f"/x is not a zip, tar, .*{found}"):
         open_members(write(head), budget=BUDGET)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"x\.zip"):
-        open_members(tmp_path / "x.zip", budget=BUDGET)
+        open_members(Path("x.zip"), budget=BUDGET)
 
 
 def test_archives_of_the_field(realdata: Path) -> None:
@@ -203,102 +183,31 @@ def test_archives_of_the_field(realdata: Path) -> None:
     for path in [*folder.glob("gendgrl/*.tar*"), *folder.glob("oxe_jxu124/*/*.tar")]:
         with tarfile.open(path) as archive:
             expected = {m.name: archive.extractfile(m).read() for m in archive if m.isreg()}  # type: ignore[union-attr]
-        found = {m.name: m.stream.read() for m in open_members(path, budget=1 << 30)}
-        assert found == expected
-        assert found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_files_are_written_as_they_are(write: Write, tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "new" / "folder"
-    before = os.umask(0o077)
-    try:
-        files = extract(write(KINDS[kind]), folder, budget=3013)
-    finally:
-        os.umask(before)
-    assert [path.relative_to(folder).as_posix() for path in files] == list(TREE)
-    assert [path.read_bytes() for path in files] == list(TREE.values())
-    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o644}
-    assert {path.stat().st_uid for path in files} == {os.getuid()}
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["folder"]
+        assert read(path, 1 << 30) == expected != {}
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_refusal_leaves_nothing(
-    write: Write, tmp_path: Path, snapshot: Snapshot, kind: str
-) -> None:
-    path = write(HOSTILE[kind])
-    before = snapshot(tmp_path)
+def test_what_is_hostile_or_damaged_is_refused(write: Write, kind: str) -> None:
     with pytest.raises(IntegrityError, match="/raw/x"):
-        extract(path, tmp_path / "out", budget=BUDGET)
-    assert snapshot(tmp_path) == before
-    with pytest.raises(IntegrityError, match="/raw/x"):
-        [member.stream.read() for member in open_members(path, budget=BUDGET)]
+        read(write(HOSTILE[kind]))
 
 
-def test_a_hostile_header_takes_no_memory(
-    write: Write, memory_below: Callable[[int], object]
-) -> None:
+def test_a_hostile_header_takes_no_memory(write: Write, memory_below: Callable[[int], Any]) -> None:
+    """Its size is written as GNU does: in a pax header, it would not be that of the header."""
     path = write(gzip.compress(HOSTILE["w extended header of a TiB"] + bytes(1 << 26)))
-    with memory_below(8 << 20), pytest.raises(FormatError):  # type: ignore[attr-defined]
+    with memory_below(8 << 20), pytest.raises(FormatError, match=f"header of {1 << 40} bytes"):
         list(open_members(path, budget=BUDGET))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_interrupt_leaves_nothing(
-    write: Write, tmp_path: Path, snapshot: Snapshot, kind: str
-) -> None:
-    path = write(KINDS[kind])
-    before = snapshot(tmp_path)
-
-    def interrupt(name: str) -> bool:
-        if name == "empty":
-            raise KeyboardInterrupt
-        return True
-
-    with pytest.raises(KeyboardInterrupt):
-        extract(path, tmp_path / "out", budget=BUDGET, wanted=interrupt)
-    assert snapshot(tmp_path) == before
-
-
-def test_nothing_that_exists_is_touched(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "out").symlink_to("nowhere")
-    with pytest.raises(UsageError, match="out exists"):
-        extract(write(KINDS["zip"]), tmp_path / "out", budget=BUDGET)
-
-
-def test_space_is_asked_for_before_a_member(
-    write: Write, tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import shutil
-
+def test_an_archive_that_may_not_be_read(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(KINDS["tar"])
-    before = snapshot(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 1, 8))
-    with pytest.raises(NoSpaceError, match=r"'b/second' of .*/raw/x needs 9 B"):
-        extract(path, tmp_path / "out", budget=BUDGET)
-    assert snapshot(tmp_path) == before
-
-
-@pytest.mark.parametrize(("number", "error"), [(28, NoSpaceError), (13, AccessError)])
-def test_a_disk_that_fails(
-    write: Write,
-    tmp_path: Path,
-    snapshot: Snapshot,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    error: type[OfflineDataError],
-) -> None:
-    path = write(KINDS["tar"])
-    before = snapshot(tmp_path)
 
     def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(error):
-        extract(path, tmp_path / "out", budget=BUDGET)
-    assert snapshot(tmp_path) == before
+    monkeypatch.setattr(tarfile.TarFile, "next", fail)
+    with pytest.raises(AccessError, match="/raw/x cannot be read: Input/output error"):
+        read(path)
 
 
 @settings(max_examples=300, deadline=None)
@@ -312,7 +221,7 @@ def test_any_other_byte_is_an_error_or_harmless(
     path = tmp_path_factory.mktemp("x") / "x"
     path.write_bytes(damaged)
     try:
-        found = {m.name: m.stream.read() for m in open_members(path, budget=BUDGET)}
+        found = read(path)
     except IntegrityError:
         return
     if kind.startswith("tar") and "." not in kind:

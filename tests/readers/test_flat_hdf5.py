@@ -60,10 +60,10 @@ def test_a_format_with_names_of_its_own(tmp_path: Path) -> None:
             file[name] = values
         assert has_columns(file, AGENT)
         flat = inspect(file, path, AGENT)
-        terminated, truncated, notes = flat.all_flags(file)
+        terminated, truncated, notes = flat.read_flags(file)
         assert truncated is not None
         after = compare_next(flat, file, terminated | truncated)
-    episodes = FlatEpisodes(flat, lengths_of(terminated | truncated), after)
+    episodes = FlatEpisodes(flat, lengths_of(terminated | truncated), terminated, truncated, after)
     assert (notes, flat.scalars, flat.dropped) == ([], {}, ())
     assert episodes.runs(1) == [(0, 1, 3), (1, 2, 2), (2, 3, 2)]
     batch = episodes.read_run(1, 3)

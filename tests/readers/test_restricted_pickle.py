@@ -78,7 +78,9 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", VALUES)
 def test_values_are_those_of_python(name: str, protocol: int) -> None:
-    assert_same(read(pickle.dumps(VALUES[name], protocol)), VALUES[name])
+    found = read(pickle.dumps(VALUES[name], protocol))
+    assert_same(found, VALUES[name])
+    assert not isinstance(found, np.ndarray) or found.flags.writeable
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -97,12 +99,6 @@ def test_containers_deeper_than_python_recurses() -> None:
     for _ in range(9_999):
         (found,) = found
     assert found == []
-
-
-def test_arrays_may_be_written_to() -> None:
-    found = read(pickle.dumps(np.arange(3.0)))
-    found[0] = 7
-    assert found.tolist() == [7, 1, 2]
 
 
 def test_streams_are_read_to_their_size() -> None:
@@ -167,6 +163,8 @@ def test_what_asks_for_more_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if name not in {"cut short", "nothing", "no pickle"}:  # none is refused as mere damage
+        assert list(pickletools.genops(HOSTILE[name]))[-1][0].name == "STOP"
     before = {key: repr(value) for key, value in restricted_pickle._NAMES.items()}
     with pytest.raises(FormatError, match=r"^steps\.pickle cannot be read: "):
         read(HOSTILE[name])
@@ -224,40 +222,18 @@ def test_python_2(name: str) -> None:
     assert_same(read(data), pickle.loads(data, encoding="latin1"))  # noqa: S301 - from above
 
 
-def pickles_in(folder: Path) -> list[tuple[str, bytes]]:
-    found = []
+@pytest.mark.parametrize("flavour", ["toy_array", "toy_bytes_dict", "toy_malicious", "toy_pil"])
+def test_real_files(realdata: Path, flavour: str) -> None:
+    folder = realdata / "fixtures_generated" / "oxe_jxu124" / flavour
     for path in sorted(folder.glob("*.tar")):
         with tarfile.open(path) as archive:
-            for member in archive:
-                stream = archive.extractfile(member)
-                assert stream is not None
-                found.append((member.name, stream.read()))
-    return found
-
-
-@pytest.mark.parametrize(("flavour", "count"), [("toy_array", 3), ("toy_bytes_dict", 3)])
-def test_real_steps(realdata: Path, flavour: str, count: int) -> None:
-    found = pickles_in(realdata / "fixtures_generated" / "oxe_jxu124" / flavour)
-    assert len(found) == count
-    for _, data in found:
-        value = pickle.loads(data)  # noqa: S301 - generated files of ours
-        assert len(value["steps"]) > 1
-        assert_same(read(data), value)
-
-
-@pytest.mark.parametrize(
-    ("flavour", "asked"), [("toy_malicious", r"builtins\.|posix\.|os\."), ("toy_pil", r"PIL\.")]
-)
-def test_real_pickles_that_ask_for_more(realdata: Path, flavour: str, asked: str) -> None:
-    found = pickles_in(realdata / "fixtures_generated" / "oxe_jxu124" / flavour)
-    assert found
-    for name, data in found:
-        with pytest.raises(FormatError, match=rf"data\.pickle .* it asks for {asked}"):
-            loads(data, where=name)
-
-
-def test_the_hostile_pickles_are_what_they_seem() -> None:
-    """Each of those written by hand decodes to its last opcode: none is refused as mere damage."""
-    for name, data in HOSTILE.items():
-        if name not in {"cut short", "nothing", "no pickle"}:
-            assert list(pickletools.genops(data))[-1][0].name == "STOP", name
+            found = [archive.extractfile(member).read() for member in archive]  # type: ignore[union-attr]
+        assert found
+        for data in found:
+            if flavour in {"toy_malicious", "toy_pil"}:
+                with pytest.raises(FormatError, match=r"it asks for (builtins|posix|os|PIL)\."):
+                    read(data)
+            else:
+                value = pickle.loads(data)  # noqa: S301 - generated files of ours
+                assert len(value["steps"]) > 1
+                assert_same(read(data), value)

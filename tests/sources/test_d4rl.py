@@ -35,41 +35,25 @@ class TestContract(SourceContract):
         return SourceCase(D4RL(), release, write_published(tmp_path / "raw", toy))
 
 
-def test_every_published_id_is_listed_once() -> None:
-    assert len(listed()) == 179
-    assert len({one.url for one in listed().values()}) == 174
-
-
-def test_the_catalogue_uses_every_note_rule_and_family_and_no_other() -> None:
-    said = {note for one in listed().values() for note in one.notes}
-    assert said == set(NOTES.values())
-    assert {one.rule.marks for one in listed().values()} == set(RULES)
-    assert {one.summary for one in listed().values()} == set(FAMILIES.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("halfcheetah-medium-v2", EndRule("terminals|timeouts", 1000)),
-        ("antmaze-large-play-v2", EndRule("timeouts", 1000)),
-        ("kitchen-mixed-v0", EndRule("terminals", 280)),
-        ("pen-human-v1", EndRule("terminals|timeouts", 100)),
-    ],
-)
-def test_families_have_their_rule(name: str, rule: EndRule) -> None:
-    assert listed()[name].rule == rule
-
-
-def test_file_names_come_from_the_table(settings: Settings) -> None:
-    (file,) = D4RL().resolve("walker2d-medium-replay-v0", None, settings).files
-    assert file.path == "walker_mixed.hdf5"
-    assert [url.partition("://")[0] for url in file.urls] == ["http", "https"]
-    assert file.magic == MAGIC
-    assert file.digest is None
+def test_the_catalogue() -> None:
+    sets = listed()
+    assert len(sets) == 179
+    assert len({one.url for one in sets.values()}) == 174
+    assert {note for one in sets.values() for note in one.notes} == set(NOTES.values())
+    assert {one.rule.marks for one in sets.values()} == set(RULES)
+    assert {one.summary for one in sets.values()} == set(FAMILIES.values())
+    assert sets["halfcheetah-medium-v2"].rule == EndRule("terminals|timeouts", 1000)
+    assert sets["antmaze-large-play-v2"].rule == EndRule("timeouts", 1000)
+    assert sets["kitchen-mixed-v0"].rule == EndRule("terminals", 280)
+    assert sets["pen-human-v1"].rule == EndRule("terminals|timeouts", 100)
 
 
 def test_resolving_needs_no_network_and_knows_no_revision(settings: Settings) -> None:
     assert settings.offline
+    (file,) = D4RL().resolve("walker2d-medium-replay-v0", None, settings).files
+    assert file.path == "walker_mixed.hdf5"
+    assert [url.partition("://")[0] for url in file.urls] == ["http", "https"]
+    assert (file.magic, file.digest) == (MAGIC, None)
     assert D4RL().resolve("pen-human-v1", "unversioned", settings).revision == "unversioned"
     with pytest.raises(NotFoundError, match="no revisions"):
         D4RL().resolve("pen-human-v1", "3f2a", settings)
@@ -87,9 +71,13 @@ def test_a_published_set_says_what_it_is(tmp_path: Path) -> None:
     for raw in (path, tmp_path):
         info = D4RL().open(release, raw).info
         assert info.environment == {"id": "hopper-medium-v2", "max_episode_steps": 1000}
-        assert info.about["ref_min_score"] == -20.272305
-        assert info.about["ref_max_score"] == 3234.3
-        assert info.about["metadata"] == {"algorithm": "SAC", "iteration": 600}
+        assert info.about == {
+            "url": listed()["hopper-medium-v2"].url,
+            "horizon": 1000,
+            "ref_min_score": -20.272305,
+            "ref_max_score": 3234.3,
+            "metadata": {"algorithm": "SAC", "iteration": 600},
+        }
         assert info.licence == "CC-BY-4.0"
         assert [item.key for item in info.dropped] == ["metadata/policy/fc0/weight"]
         assert "--keep-raw" in info.dropped[0].reason
@@ -120,11 +108,6 @@ def test_d3rlpy_files_are_not_taken_for_d4rl(realdata: Path) -> None:
         D4RL().release_of(path, "mine")
     with pytest.raises(FormatError, match="'episode_terminals', which d3rlpy writes"):
         D4RL().open(Release("mine", "local-0", local=path), path)
-
-
-@pytest.mark.parametrize("family", sorted(TOYS))
-def test_accepts_every_family(tmp_path: Path, family: str) -> None:
-    assert D4RL().accepts(write_published(tmp_path, TOYS[family]))
 
 
 FLAGS = [False, True, False, False, False, True, False]
@@ -169,12 +152,8 @@ class Flags:
 def flags_of(path: Path, published: Listed) -> Flags:
     with h5py.File(path) as file:
         timeouts: Any = file["timeouts"][()].tolist() if "timeouts" in file else None
-        return Flags(
-            [bool(value) for value in file["terminals"][()].ravel()],
-            timeouts,
-            "next_observations" in file,
-            published.rule.horizon or 0,
-        )
+        terminals = [bool(value) for value in file["terminals"][()].ravel()]
+        return Flags(terminals, timeouts, "next_observations" in file, published.rule.horizon or 0)
 
 
 def qlearning_rows(flags: Flags) -> set[int]:
@@ -207,52 +186,40 @@ def by_horizon(flags: Flags, after_terminal: int) -> set[int]:
     return rows
 
 
+LIMIT = "the limit is reached"
+
+
 def reasons(flags: Flags) -> dict[str, set[int]]:
-    """Rows by the reason for which they are valid here and left out there, and the reverse."""
+    """Rows by the reason for which they are valid here and left out there; `LIMIT` is the reverse."""
     last = len(flags.terminals) - 1
     terminal = {i for i, flag in enumerate(flags.terminals) if flag}
     timeout = {i for i, flag in enumerate(flags.timeouts or []) if flag}
-    out: dict[str, set[int]] = {
-        "next observation is in the file": (timeout | {last}) - terminal
-        if flags.has_next
-        else set(),
+    after = (timeout | {last}) - terminal if flags.has_next else set()
+    theirs = by_horizon(flags, 1) if flags.timeouts is None else set()
+    ours = by_horizon(flags, 0) - terminal if flags.timeouts is None else set()
+    return {
+        "next observation is in the file": after,
         "terminal and timeout": timeout & terminal - {last},
         "last row of the file is terminal": {last} & terminal,
-        "D4RL's limit is one step early": set(),
-        "the limit is reached": set(),
+        "D4RL's limit is one step early": theirs - ours - {last},
+        LIMIT: ours - theirs,
     }
-    if flags.timeouts is None:
-        theirs, ours = by_horizon(flags, 1), by_horizon(flags, 0) - terminal
-        out["D4RL's limit is one step early"] = theirs - ours - {last}
-        out["the limit is reached"] = ours - theirs
-    return out
 
 
-def valid_rows(path: Path, published: Listed, tmp_path: Path) -> set[int]:
-    folder = tmp_path / "raw"
-    folder.mkdir()
+def assert_explained(path: Path, published: Listed, folder: Path) -> dict[str, int]:
+    folder.mkdir(parents=True)
     (folder / published.file).symlink_to(path)
-    dataset = D4RL().open(D4RL().resolve(published.name, None, Settings(tmp_path)), folder)
+    dataset = D4RL().open(D4RL().resolve(published.name, None, Settings(folder)), folder)
     batch = dataset.read(dataset.parts(1 << 50)[0])
     valid = np.ones(batch.transitions, dtype=bool)
     valid[batch.last_rows] = batch.final_observation
-    return set(np.flatnonzero(valid | batch.steps[TERMINATED][:, 0]).tolist())
-
-
-def assert_explained(path: Path, published: Listed, tmp_path: Path) -> dict[str, int]:
+    ours = set(np.flatnonzero(valid | batch.steps[TERMINATED][:, 0]).tolist())
     flags = flags_of(path, published)
-    why = reasons(flags)
-    added = (
-        why["next observation is in the file"]
-        | why["terminal and timeout"]
-        | why["last row of the file is terminal"]
-        | why["D4RL's limit is one step early"]
-    )
-    theirs, ours = qlearning_rows(flags), valid_rows(path, published, tmp_path)
+    theirs, why = qlearning_rows(flags), reasons(flags)
+    added = set[int]().union(*(rows for reason, rows in why.items() if reason != LIMIT))
     assert not added & theirs, "a reason that names a row D4RL has is no reason"
-    assert why["the limit is reached"] <= theirs
-    assert ours == (theirs | added) - why["the limit is reached"]
-    assert len(ours) == len(theirs) + len(added) - len(why["the limit is reached"])
+    assert why[LIMIT] <= theirs
+    assert ours == (theirs | added) - why[LIMIT]
     return {"rows": len(flags.terminals), "d4rl": len(theirs), "ours": len(ours)} | {
         reason: len(rows) for reason, rows in why.items() if rows
     }
@@ -263,7 +230,6 @@ def test_real_files(realdata: Path, tmp_path: Path) -> None:
     assert len(files) == 8
     for path in files:
         published = next(one for one in listed().values() if one.file == path.name)
-        (tmp_path / path.name).mkdir()
         assert_explained(path, published, tmp_path / path.name)
 
 
@@ -297,4 +263,5 @@ EXPECTED = {
 def test_toys_of_every_family(tmp_path: Path, family: str) -> None:
     path = write_published(tmp_path / "toy", TOYS[family])
     published = listed()[TOYS[family].dataset]
-    assert assert_explained(path, published, tmp_path) == EXPECTED[family]
+    assert D4RL().accepts(path)
+    assert assert_explained(path, published, tmp_path / "raw") == EXPECTED[family]

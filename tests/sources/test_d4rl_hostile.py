@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
-from offline_data.ingest import Options, convert
 from offline_data.sources.base import Release
 from offline_data.sources.d4rl import D4RL, D4RLEpisodes
-from offline_data.store.reader import open_reader
 from offline_data.testing.d4rl_toy import TOYS, write_published
 from tests.oracles import d4rl_transitions
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offline_data.config import Settings
+    from offline_data.episodes import EpisodeBatch
 
     Edit = Callable[[Any], None]
 
@@ -37,7 +35,13 @@ def opened(path: Path) -> D4RLEpisodes:
     return D4RL().open(Release("mine", "local-0", local=path), path)
 
 
-def write(path: Path, *edits: Edit) -> Path:
+def read(path: Path) -> EpisodeBatch:
+    dataset = opened(path)
+    return dataset.read(dataset.parts(1 << 50)[0])
+
+
+def write(folder: Path, *edits: Edit) -> Path:
+    path = folder / "mine.hdf5"
     with h5py.File(path, "w") as file:
         file["observations"] = np.arange(3.0 * ROWS).reshape(ROWS, 3) + 1
         file["actions"] = np.arange(2.0 * ROWS).reshape(ROWS, 2)
@@ -60,6 +64,15 @@ def replaced(name: str, **options: Any) -> Edit:
     return edit
 
 
+def linked(name: str, link: Any) -> Edit:
+    def edit(file: Any) -> None:
+        if name in file:
+            del file[name]
+        file[name] = link
+
+    return edit
+
+
 def all_declared(rows: int, **options: Any) -> Edit:
     def edit(file: Any) -> None:
         for name in list(file):
@@ -67,19 +80,6 @@ def all_declared(rows: int, **options: Any) -> Edit:
             replaced(name, shape=shape, dtype=file[name].dtype, **options)(file)
 
     return edit
-
-
-def limited(path: Path, root: Path) -> subprocess.CompletedProcess[str]:
-    """Convert in a process that may have 1.5 GiB, libraries included, and a minute."""
-    return subprocess.run(
-        [*COMMAND, "convert", str(path), "mine", "--root", str(root)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-    )
 
 
 DECLARED: dict[str, tuple[Edit, str]] = {
@@ -99,26 +99,36 @@ DECLARED: dict[str, tuple[Edit, str]] = {
 
 @pytest.mark.parametrize("case", DECLARED)
 def test_rows_that_are_only_declared_are_refused(tmp_path: Path, case: str) -> None:
+    """In a process that may have 1.5 GiB, libraries included, and a minute."""
     edit, largest = DECLARED[case]
     path = tmp_path / "mine.hdf5"
     with h5py.File(path, "w") as file:
-        for name, tail, dtype in (
-            ("observations", (3,), "f8"),
-            ("actions", (2,), "f8"),
-            ("rewards", (), "f8"),
-            ("terminals", (), "?"),
-        ):
-            file.create_dataset(name, (ROWS, *tail), dtype)
+        for name, tail in (("observations", (3,)), ("actions", (2,)), ("rewards", ())):
+            file.create_dataset(name, (ROWS, *tail), "f8")
+        file.create_dataset("terminals", (ROWS,), "?")
         edit(file)
     assert path.stat().st_size < 1 << 16
-    ran = limited(path, tmp_path / "root")
+    ran = subprocess.run(
+        [*COMMAND, "convert", str(path), "mine", "--root", str(tmp_path / "root")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+    )
     assert ran.returncode == 5, ran.stderr
     assert f"{path} declares" in ran.stderr
     assert repr(largest) in ran.stderr
 
 
+def half_written(file: Any) -> None:
+    options = {"shape": (ROWS,), "dtype": "f8", "chunks": (8,), "compression": "gzip"}
+    replaced("rewards", fillvalue=-1.0, **options)(file)
+    file["rewards"][20:] = np.arange(20.0)
+
+
 NEVER_WRITTEN: dict[str, Edit] = {
-    "gzip": replaced("terminals", shape=(ROWS,), dtype=bool, compression="gzip"),
     "gzip in chunks": replaced(
         "terminals", shape=(ROWS,), dtype=bool, chunks=(7,), compression="gzip"
     ),
@@ -128,32 +138,18 @@ NEVER_WRITTEN: dict[str, Edit] = {
     "rewards with a fill value": replaced(
         "rewards", shape=(ROWS,), dtype="f4", compression="gzip", fillvalue=2.5
     ),
+    "half of the rewards": half_written,
 }
 
 
 @pytest.mark.parametrize("case", NEVER_WRITTEN)
-def test_a_column_that_was_never_written_has_its_fill_value(
-    tmp_path: Path, settings: Settings, case: str
-) -> None:
-    path = write(tmp_path / "mine.hdf5", NEVER_WRITTEN[case])
-    reader = open_reader(convert(path, "mine", settings, Options(audit="all")).path)
-    expected = d4rl_transitions(path)
-    for leaf, name in (("terminated", "terminated"), ("reward", "reward")):
-        found = reader.step(("next", leaf))[:, 0].tolist()
+def test_what_was_never_written_has_its_fill_value(tmp_path: Path, case: str) -> None:
+    path = write(tmp_path, NEVER_WRITTEN[case])
+    batch, expected = read(path), d4rl_transitions(path)
+    for name in ("terminated", "reward"):
+        found = batch.steps["next", name][:, 0].tolist()
         assert found == [getattr(row, name) for row in expected]
-    assert reader.lengths.tolist() == [10] * 4
-
-
-def test_a_column_half_of_which_was_written(tmp_path: Path, settings: Settings) -> None:
-    def half(file: Any) -> None:
-        options = {"shape": (ROWS,), "dtype": "f8", "chunks": (8,), "compression": "gzip"}
-        replaced("rewards", fillvalue=-1.0, **options)(file)
-        file["rewards"][20:] = np.arange(20.0)
-
-    path = write(tmp_path / "mine.hdf5", half)
-    reader = open_reader(convert(path, "mine", settings, Options(audit="all")).path)
-    with h5py.File(path) as file:
-        np.testing.assert_array_equal(reader.step(("next", "reward"))[:, 0], file["rewards"])
+    assert batch.lengths.tolist() == [10] * 4
 
 
 UNFIT: dict[str, tuple[Edit, str]] = {
@@ -197,52 +193,48 @@ UNFIT: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("case", UNFIT)
 def test_an_unfit_column_is_refused_by_name(tmp_path: Path, case: str) -> None:
     edit, message = UNFIT[case]
-    path = write(tmp_path / "mine.hdf5", edit)
+    path = write(tmp_path, edit)
     with pytest.raises(FormatError, match=message) as caught:
         opened(path)
     assert str(path) in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "rewards", "terminals"])
-def test_a_missing_column_is_named(tmp_path: Path, settings: Settings, name: str) -> None:
-    path = write(tmp_path / "mine.hdf5", lambda file: file.pop(name))
+def test_a_missing_column_is_named(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, lambda file: file.pop(name))
     with pytest.raises(FormatError, match=rf"mine\.hdf5 .* expected datasets '{name}'; found"):
-        convert(path, "mine", settings, Options(), source="d4rl")
-    assert not list(settings.root.glob("local/*"))
+        opened(path)
     assert not D4RL().accepts(path)
 
 
 @pytest.mark.parametrize("name", ["timeouts", "next_observations", "rewards"])
 @pytest.mark.parametrize("link", [h5py.SoftLink("/actions"), h5py.ExternalLink("o.h5", "/x")])
 def test_a_column_that_is_a_link_is_refused(tmp_path: Path, name: str, link: Any) -> None:
-    def edit(file: Any) -> None:
-        if name in file:
-            del file[name]
-        file[name] = link
-
-    path = write(tmp_path / "mine.hdf5", edit)
     with pytest.raises(FormatError, match=f"'{name}' is a link to"):
-        opened(path)
+        opened(write(tmp_path, linked(name, link)))
 
 
-def test_flags_with_other_values_are_set_and_counted(tmp_path: Path, settings: Settings) -> None:
+def test_flags_with_other_values_are_set_and_counted(tmp_path: Path) -> None:
+    flags = np.zeros(ROWS, "f4")
+    flags[[3, 13, 23, 33]] = [np.nan, -1, np.inf, 1e-30]
+    timeouts = np.where(np.arange(ROWS) % 10 == 9, 255, 0).astype("u1")
+    edits = replaced("terminals", data=flags), replaced("timeouts", data=timeouts)
+    path = write(tmp_path, *edits)
+    batch = read(path)
+    assert np.flatnonzero(batch.steps["next", "terminated"]).tolist() == [3, 13, 23, 33]
+    assert np.flatnonzero(batch.steps["next", "truncated"]).tolist() == [9, 19, 29, 39]
+    for name in ("terminals", "timeouts"):
+        note = f"4 values of {name} are neither 0 nor 1: all but 0 count as set."
+        assert note in opened(path).info.notes
+
+
+def virtual(name: str, shape: tuple[int, ...], target: str) -> Edit:
     def edit(file: Any) -> None:
-        flags = np.zeros(ROWS, "f4")
-        flags[[3, 13, 23, 33]] = [np.nan, -1, np.inf, 1e-30]
-        replaced("terminals", data=flags)(file)
-        replaced("timeouts", data=np.where(np.arange(ROWS) % 10 == 9, 255, 0).astype("u1"))(file)
+        layout = h5py.VirtualLayout(shape, "f8")
+        layout[...] = h5py.VirtualSource(target, "value", shape)
+        file.create_virtual_dataset(name, layout)
 
-    path = write(tmp_path / "mine.hdf5", edit)
-    result = convert(path, "mine", settings, Options(audit="all"))
-    reader = open_reader(result.path)
-    assert np.flatnonzero(reader.step(("next", "terminated"))).tolist() == [3, 13, 23, 33]
-    assert np.flatnonzero(reader.step(("next", "truncated"))).tolist() == [9, 19, 29, 39]
-    assert "4 values of terminals are neither 0 nor 1: all but 0 count as set." in (
-        result.manifest.notes
-    )
-    assert "4 values of timeouts are neither 0 nor 1: all but 0 count as set." in (
-        result.manifest.notes
-    )
+    return edit
 
 
 SCALARS: dict[str, Edit] = {
@@ -253,56 +245,30 @@ SCALARS: dict[str, Edit] = {
     "variable length": replaced("note", shape=(), dtype=h5py.vlen_dtype(np.float32)),
     "array": replaced("note", shape=(), dtype=np.dtype((np.float32, (2,)))),
     "long double": replaced("note", data=np.longdouble(1)),
+    "in another file": virtual("note", (), "secret.hdf5"),
+    "rows in another file": virtual("note", (ROWS,), "secret.hdf5"),
 }
 
 
 @pytest.mark.parametrize("case", SCALARS)
-def test_single_values_that_cannot_be_kept_are_dropped(
-    tmp_path: Path, settings: Settings, case: str
-) -> None:
-    path = write(tmp_path / "mine.hdf5", SCALARS[case])
-    manifest = convert(path, "mine", settings, Options()).manifest
-    assert [leaf["key"] for leaf in manifest.dropped] == ["note"]
-    assert "metadata" not in manifest.about
-
-
-@pytest.mark.parametrize("shape", [(), (ROWS,)])
-def test_virtual_values_of_another_file_stay_there(
-    tmp_path: Path, settings: Settings, shape: tuple[int, ...]
-) -> None:
-    with h5py.File(tmp_path / "secret.hdf5", "w") as file:
-        file["value"] = np.full(shape, 42.0)
-
-    def edit(file: Any) -> None:
-        layout = h5py.VirtualLayout(shape, "f8")
-        layout[...] = h5py.VirtualSource(str(tmp_path / "secret.hdf5"), "value", shape)
-        file.create_virtual_dataset("note", layout)
-
-    path = write(tmp_path / "mine.hdf5", edit)
-    manifest = convert(path, "mine", settings, Options()).manifest
-    assert [leaf["key"] for leaf in manifest.dropped] == ["note"]
-    assert "42" not in str(manifest.about)
+def test_single_values_that_cannot_be_kept_are_dropped(tmp_path: Path, case: str) -> None:
+    for shape in ((), (ROWS,)):
+        with h5py.File(tmp_path / "secret.hdf5", "w") as file:
+            file["value"] = np.full(shape, 42.0)
+        info = opened(write(tmp_path, SCALARS[case])).info
+        assert [leaf.key for leaf in info.dropped] == ["note"]
+        assert "metadata" not in info.about
 
 
 def in_pieces(tmp_path: Path, edit: Edit) -> Path:
-    path = tmp_path / "mine.hdf5"
-    write(tmp_path / "whole.hdf5")
-    with h5py.File(tmp_path / "whole.hdf5") as whole, h5py.File(path, "w") as file:
-        for name in whole:
-            for piece in range(3):
-                file[f"virtual/{piece}/{name}"] = whole[name][()]
+    whole = write(tmp_path).rename(tmp_path / "whole.hdf5")
+    with h5py.File(whole) as source, h5py.File(tmp_path / "mine.hdf5", "w") as file:
         for piece in range(3):
-            file[f"virtual/{piece}/infos/qpos"] = whole["rewards"][()]
+            for name in source:
+                file[f"virtual/{piece}/{name}"] = source[name][()]
+            file[f"virtual/{piece}/infos/qpos"] = source["rewards"][()]
         edit(file)
-    return path
-
-
-def linked(piece: str) -> Edit:
-    def edit(file: Any) -> None:
-        del file[piece]
-        file[piece] = h5py.ExternalLink("whole.hdf5", "/")
-
-    return edit
+    return tmp_path / "mine.hdf5"
 
 
 def emptied(piece: str) -> Edit:
@@ -316,10 +282,10 @@ def emptied(piece: str) -> Edit:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
+        *((emptied(f"virtual/{n}"), f"piece 'virtual/{n}'") for n in range(3)),
         *(
-            (make(f"virtual/{n}"), f"piece 'virtual/{n}'")
+            (linked(f"virtual/{n}", h5py.ExternalLink("whole.hdf5", "/")), f"piece 'virtual/{n}'")
             for n in range(3)
-            for make in (linked, emptied)
         ),
         (lambda f: f.pop("virtual/1/observations"), "expected datasets 'virtual/1/observations'"),
         (lambda f: f.pop("virtual/1/rewards"), "'rewards' is in 2 of the 3 pieces"),
@@ -336,9 +302,8 @@ def test_a_piece_that_is_not_read_is_not_left_out(tmp_path: Path, edit: Edit, me
 
 def test_a_piece_without_an_info(tmp_path: Path) -> None:
     found = opened(in_pieces(tmp_path, lambda file: file.pop("virtual/1/infos/qpos")))
-    assert {d.key: d.reason for d in found.info.dropped} == {
-        "infos/qpos": "It is in 2 of the 3 pieces."
-    }
+    dropped = {d.key: d.reason for d in found.info.dropped}
+    assert dropped == {"infos/qpos": "It is in 2 of the 3 pieces."}
 
 
 DROPPED = {
@@ -356,12 +321,7 @@ DROPPED = {
 @pytest.mark.parametrize("name", DROPPED)
 def test_other_columns_are_dropped_with_the_reason(tmp_path: Path, name: str) -> None:
     values, reason = DROPPED[name]
-
-    def edit(file: Any) -> None:
-        file[name] = values
-        file["version"] = "1.0"
-
-    dataset = opened(write(tmp_path / "mine.hdf5", edit))
+    dataset = opened(write(tmp_path, linked(name, values), linked("version", "1.0")))
     (found,) = dataset.info.dropped
     assert (found.key, found.reason.startswith(f"It {reason}")) == (name, True)
     assert not dataset.flat.others
@@ -370,34 +330,23 @@ def test_other_columns_are_dropped_with_the_reason(tmp_path: Path, name: str) ->
 
 def test_values_in_other_files_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(ROWS * 8))
-    elsewhere = [(str(tmp_path / "secret"), 0, ROWS * 8)]
-
-    def add(file: Any) -> None:
-        file.create_dataset("infos/out", (ROWS,), "f8", external=elsewhere)
-        layout = h5py.VirtualLayout((ROWS,), "f8")
-        layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "rewards", (ROWS,))
-        file.create_virtual_dataset("infos/virtual", layout)
-
-    dropped = {d.key: d.reason for d in opened(write(tmp_path / "mine.hdf5", add)).info.dropped}
+    elsewhere = {"shape": (ROWS,), "dtype": "f8", "external": [(str(tmp_path / "secret"), 0, 320)]}
+    outside = virtual("infos/virtual", (ROWS,), str(tmp_path / "other.hdf5"))
+    path = write(tmp_path, replaced("infos/out", **elsewhere), outside)
+    dropped = {d.key: d.reason for d in opened(path).info.dropped}
     assert "another file" in dropped["infos/out"]
     assert "another file" in dropped["infos/virtual"]
-    required = replaced("rewards", shape=(ROWS,), dtype="f8", external=elsewhere)
     with pytest.raises(FormatError, match="'rewards' has its values in another file"):
-        opened(write(tmp_path / "mine.hdf5", required))
+        opened(write(tmp_path, replaced("rewards", **elsewhere)))
 
 
-def test_no_end_of_an_episode_is_an_error_that_says_what_to_add(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.hdf5", lambda file: file.pop("timeouts"))
-    with pytest.raises(FormatError, match="marks no end of an episode") as caught:
-        opened(path)
-    assert "'timeouts'" in (caught.value.hint or "")
-
-
-def test_empty_timeouts_make_one_episode(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.hdf5", replaced("timeouts", data=np.zeros(ROWS, bool)))
-    dataset = opened(path)
+def test_without_ends_of_episodes(tmp_path: Path) -> None:
+    dataset = opened(write(tmp_path, replaced("timeouts", data=np.zeros(ROWS, bool))))
     assert dataset.lengths.tolist() == [ROWS]
     assert "The file stops inside its last episode, of 40 rows" in " ".join(dataset.info.notes)
+    with pytest.raises(FormatError, match="marks no end of an episode") as caught:
+        opened(write(tmp_path, lambda file: file.pop("timeouts")))
+    assert "'timeouts'" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -433,9 +382,8 @@ def test_a_damaged_chunk_names_column_and_rows(tmp_path: Path) -> None:
     with path.open("r+b") as raw:
         raw.seek(chunk.byte_offset + chunk.size // 2)
         raw.write(b"\xff" * 8)
-    dataset = opened(path)
     with pytest.raises(FormatError, match=r"mine\.hdf5 is damaged: '/actions' .* rows 0 to 16"):
-        dataset.read(dataset.parts(1 << 50)[0])
+        read(path)
 
 
 def test_absent_and_unreadable_files(tmp_path: Path) -> None:

@@ -95,12 +95,6 @@ def with_nan() -> Columns:
     return columns
 
 
-def without_next() -> Columns:
-    columns = continuous()
-    del columns["next_observations"]
-    return columns
-
-
 def in_pieces() -> Columns:
     return {
         f"virtual/{number}/{name}": values[5 * number : 5 * number + 5]
@@ -117,30 +111,22 @@ CASES: dict[str, Callable[[], Columns]] = {
     "terminated": terminated_inside,
     "nan": with_nan,
     "nothing differs": continuous,
-    "images": lambda: jumping(24, 25, shape=(6, 5, 3), dtype="u1"),
-    "large images": lambda: jumping(24, shape=(40, 40, 3), dtype="u1"),
+    "large images": lambda: jumping(24, 25, shape=(40, 40, 3), dtype="u1"),
     "numbers": lambda: jumping(24, shape=()),
     "int64": lambda: jumping(24, dtype="i8"),
-    "without next": without_next,
+    "without next": lambda: {k: v for k, v in continuous().items() if k[0] != "n"},
     "pieces": in_pieces,
 }
-
-
-REAL = [
-    "Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse_fixed.hdf5",
-    "door-human-v1.hdf5",
-    "hopper_medium-v2.hdf5",
-    "hopper_medium_replay-v1.hdf5",
-    "hopper_mixed.hdf5",
-    "maze2d-umaze-sparse-v1.hdf5",
-    "mini_kitchen_microwave_kettle_light_slider-v0.hdf5",
-    "minigrid4rooms_random.hdf5",
-]
 
 
 def rows_of(result: Stored) -> Any:
     dataset = offline_data.open_dataset(result.path)
     return dataset[np.arange(len(dataset))]
+
+
+def whole(path: Path) -> EpisodeBatch:
+    dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
+    return dataset.read(dataset.parts(1 << 50)[0])
 
 
 def same(found: Any, expected: list[Any]) -> None:
@@ -187,8 +173,7 @@ def test_every_transition_is_that_of_the_file(
     assert_transitions(first, expected)
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("case", ["one row", "large images", "nan"])
+@pytest.mark.parametrize(("case", "keep"), [("one row", False), ("large images", True)])
 def test_layouts_keep_every_transition(
     tmp_path: Path, settings: Settings, case: str, keep: bool
 ) -> None:
@@ -203,49 +188,36 @@ def test_layouts_keep_every_transition(
     assert first.manifest.tables == third.manifest.tables
 
 
-@pytest.mark.parametrize("layout", ["compact", "ted"])
-def test_a_kept_episode_is_whole_and_holds_both(
-    tmp_path: Path, settings: Settings, layout: Any
-) -> None:
+JUMPS = "In 2 rows inside episodes, next_observations is not the next row's observation: "
+
+
+def test_a_kept_episode_is_whole_and_holds_both(tmp_path: Path, settings: Settings) -> None:
     path = write(tmp_path / "mine.hdf5", jumping(24, 55))
     told = Said()
-    options = Options(layout=layout, keep_episodes=True)
-    result = convert(path, "mine", settings, options, told)
+    result = convert(path, "mine", settings, Options(keep_episodes=True), told)
     assert open_reader(result.path).lengths.tolist() == [10] * 6
     assert result.manifest.two_copies == (("observation",),)
     assert result.manifest.converter["options"]["keep_episodes"] is True
-    note = "In 2 rows inside episodes, next_observations is not the next row's observation: "
-    assert told.notes == [note + "the episodes are kept, and both are stored."]
+    assert told.notes == [JUMPS + "the episodes are kept, and both are stored."]
     assert told.notes[0] in result.manifest.notes
+    assert "Every next observation is that of next_observations." in result.manifest.notes
     assert result.manifest.counts["valid_transitions"] == ROWS
 
 
 def test_a_cut_is_counted_said_and_marked_truncated(tmp_path: Path, settings: Settings) -> None:
-    path = write(tmp_path / "mine.hdf5", jumping(24, 55))
     told = Said()
+    convert(write(tmp_path / "other.hdf5", continuous()), "other", settings, Options(), told)
+    assert told.notes == []
+    path = write(tmp_path / "mine.hdf5", jumping(24, 55))
     result = convert(path, "mine", settings, Options(), told)
     reader = open_reader(result.path)
     assert reader.lengths.tolist() == [10, 10, 5, 5, 10, 10, 6, 4]
-    assert np.flatnonzero(reader.step(("next", "truncated"))).tolist() == [
-        9,
-        19,
-        24,
-        39,
-        49,
-        55,
-        59,
-    ]
+    truncated = np.flatnonzero(reader.step(("next", "truncated")))
+    assert truncated.tolist() == [9, 19, 24, 39, 49, 55, 59]
     assert result.manifest.two_copies == ()
-    note = "In 2 rows inside episodes, next_observations is not the next row's observation: "
     cut = "episodes end there, as truncated (--keep-episodes keeps them whole)."
-    assert told.notes == [note + cut]
+    assert told.notes == [JUMPS + cut]
     assert told.notes[0] in result.manifest.notes
-
-
-def test_nothing_is_said_where_nothing_differs(tmp_path: Path, settings: Settings) -> None:
-    told = Said()
-    convert(write(tmp_path / "mine.hdf5", continuous()), "mine", settings, Options(), told)
-    assert told.notes == []
 
 
 def test_keeping_episodes_converts_again_what_was_cut(tmp_path: Path, settings: Settings) -> None:
@@ -261,38 +233,34 @@ def test_keeping_episodes_converts_again_what_was_cut(tmp_path: Path, settings: 
     assert other.manifest.counts["episodes"] == 7
 
 
-@pytest.mark.parametrize("file", REAL)
-def test_real_files(realdata: Path, settings: Settings, file: str) -> None:
-    path = realdata / "fixtures_generated" / "d4rl" / file
-    assert path.is_file()
-    rule = next(one.rule for one in listed().values() if one.file == file)
-    expected = d4rl_transitions(path, rule.marks, rule.horizon)
-    assert_transitions(convert(path, "mine", settings, Options()), expected)
-
-
 @pytest.mark.parametrize("family", sorted(TOYS))
 def test_every_family(tmp_path: Path, settings: Settings, family: str) -> None:
-    path = write_published(tmp_path, TOYS[family])
-    rule = listed()[TOYS[family].dataset].rule
+    toy = TOYS[family]
+    path = write_published(tmp_path, toy)
+    rule = listed()[toy.dataset].rule
     expected = d4rl_transitions(path, rule.marks, rule.horizon)
     assert_transitions(convert(path, "mine", settings, Options()), expected)
+    batch = whole(path)
+    assert batch.final_observation.tolist() == [toy.next_observations] * len(toy.lengths)
+    codes = 1000.0 * batch.episode_of + np.arange(batch.transitions) + 1
+    codes -= batch.starts[batch.episode_of]
+    for name, _ in toy.infos:  # which stand beside their observation
+        key = ("info", *name.split("/"))
+        values = batch.steps[key].reshape(batch.transitions, -1)
+        assert (values == codes[:, None] + 0.5).all()
+    assert ("demo" in {key[-1] for key in batch.steps}) == toy.demonstrations
 
 
-@pytest.mark.parametrize("count", [11, 101])
-def test_pieces_are_in_the_order_of_their_numbers(
-    tmp_path: Path, settings: Settings, count: int
-) -> None:
-    lengths = np.arange(count) % 7 + 1
-    stops = np.cumsum(lengths)
-    code = np.arange(stops[-1]) + 1.0
+def test_pieces_are_in_the_order_of_their_numbers(tmp_path: Path, settings: Settings) -> None:
+    lengths = np.arange(101) % 7 + 1
+    code = np.arange(lengths.sum()) + 1.0
     columns: Columns = {}
-    for number, (length, stop) in enumerate(zip(lengths, stops, strict=True)):
-        rows = slice(stop - length, stop)
-        columns[f"virtual/{number}/observations"] = code[rows, None]
-        columns[f"virtual/{number}/actions"] = -code[rows, None]
-        columns[f"virtual/{number}/rewards"] = code[rows]
-        columns[f"virtual/{number}/terminals"] = np.zeros(length, bool)
-        columns[f"virtual/{number}/timeouts"] = code[rows] % 10 == 0
+    for number, rows in enumerate(np.split(code, np.cumsum(lengths)[:-1])):
+        columns[f"virtual/{number}/observations"] = rows[:, None]
+        columns[f"virtual/{number}/actions"] = -rows[:, None]
+        columns[f"virtual/{number}/rewards"] = rows
+        columns[f"virtual/{number}/terminals"] = np.zeros(len(rows), bool)
+        columns[f"virtual/{number}/timeouts"] = rows % 10 == 0
     path = write(tmp_path / "mine.hdf5", columns)
     result = convert(path, "mine", settings, Options(audit="all"))
     np.testing.assert_array_equal(np.ravel(rows_of(result)["observation"]), code)
@@ -335,38 +303,6 @@ def test_the_audit_compares_whole_numbers_as_such(tmp_path: Path, settings: Sett
     batch = open_reader(exact.path).episode_batch(0, 6)
     with pytest.raises(offline_data.errors.AuditError, match="'observation' differs"):
         Audit("all").check(batch, open_reader(wrong.path), 0, 0)
-
-
-def whole(path: Path) -> EpisodeBatch:
-    dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
-    return dataset.read(dataset.parts(1 << 50)[0])
-
-
-@pytest.mark.parametrize("file", REAL)
-def test_all_else_in_real_files_equals_h5py(realdata: Path, file: str) -> None:
-    path = realdata / "fixtures_generated" / "d4rl" / file
-    batch = whole(path)
-    with h5py.File(path) as source:
-        group = source["infos"] if isinstance(source.get("infos"), h5py.Group) else {}
-        for name, values in group.items():
-            np.testing.assert_array_equal(batch.steps["info", name], values[()])
-        for key, name in (("action", "actions"), ("next", "rewards")):
-            leaf = (key,) if key == "action" else ("next", "reward")
-            assert batch.steps[leaf].dtype == source[name].dtype
-
-
-@pytest.mark.parametrize("family", sorted(TOYS))
-def test_infos_stand_beside_their_observation(tmp_path: Path, family: str) -> None:
-    toy = TOYS[family]
-    batch = whole(write_published(tmp_path, toy))
-    assert batch.final_observation.tolist() == [toy.next_observations] * len(toy.lengths)
-    codes = 1000.0 * batch.episode_of + np.arange(batch.transitions) + 1
-    codes -= batch.starts[batch.episode_of]
-    for name, _ in toy.infos:
-        key = ("info", *name.split("/"))
-        values = batch.steps[key].reshape(batch.transitions, -1)
-        assert (values == codes[:, None] + 0.5).all()
-    assert ("demo" in {key[-1] for key in batch.steps}) == toy.demonstrations
 
 
 def test_demonstration_numbers_that_disagree_are_noted(tmp_path: Path) -> None:

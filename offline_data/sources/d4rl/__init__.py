@@ -14,14 +14,13 @@ from offline_data.ids import nearest
 from offline_data.readers.flat_hdf5 import (
     FlatEpisodes,
     FlatFormat,
-    NextColumn,
     compare_next,
     has_columns,
     inspect,
 )
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
 from offline_data.sources.base import CatalogEntry, Part, Release, RemoteFile, Source, SourceInfo
-from offline_data.sources.d4rl.catalog import Listed, listed
+from offline_data.sources.d4rl.catalog import listed
 from offline_data.sources.d4rl.episode_ends import EndRule, end_notes, episode_ends
 from offline_data.sources.fingerprint import fingerprint
 
@@ -47,11 +46,8 @@ CITATION = (
 def leaf_of(name: str) -> Key:
     """Return the step leaf of a column that is kept as it is: `infos/…`, and others with N rows.
 
-    It holds what is known in the same row as the observation, before the action, and has no
-    version after it: the row after the last action is not in the file.
-
-    Raises:
-        FormatError: A part of the name cannot be a file name.
+    It holds what is known in the same row as the observation, before the action. Raises
+    `FormatError` where a part of the name cannot be a file name.
 
     Example:
         >>> leaf_of("infos/qpos"), leaf_of("infos"), leaf_of("costs")
@@ -59,10 +55,8 @@ def leaf_of(name: str) -> Key:
     """
     if name == "infos":  # kitchen: the number of the demonstration
         return "info", "demo"
-    group, _, rest = name.partition("/")
-    return check_key(
-        ("info", *rest.split("/")) if group == "infos" else ("extra", *name.split("/"))
-    )
+    root, *rest = name.split("/")
+    return check_key(("info", *rest) if root == "infos" else ("extra", root, *rest))
 
 
 FORMAT = FlatFormat(
@@ -149,29 +143,33 @@ class D4RL(Source):
             notes = (said, *notes)
         with open_hdf5(path) as file:
             flat = inspect(file, path, FORMAT)
-            terminals, timeouts, odd = flat.all_flags(file)
+            terminals, timeouts, odd = flat.read_flags(file)
             rule = known.rule if known else EndRule()
             ends, applied = episode_ends(rule, terminals, timeouts, str(path))
             demonstrations = _demonstrations(flat, file, ends)
             after = None
+            warnings: tuple[str, ...] = ()
+            final = "The observation after the last action of an episode is not in the file."
             if flat.has_next:
                 after = compare_next(flat, file, ends, keep_episodes=release.keep_episodes)
+                final, warnings = after.describe(FORMAT.next_observation)
                 ends = ends if after.explicit else ends | after.jumps
         lengths = lengths_of(ends)
         info = SourceInfo(
             transitions=flat.rows,
             episodes=len(lengths),
-            environment={"id": published.name, "max_episode_steps": published.rule.horizon}
-            if published
-            else {},
-            about=_about(published, flat),
+            environment=published.environment if published else {},
+            about={
+                **({"metadata": dict(flat.scalars)} if flat.scalars else {}),
+                **(published.about if published else {}),
+            },
             licence="CC-BY-4.0" if published else None,
             citation=CITATION if published else None,
-            notes=(*notes, *end_notes(ends, applied), *odd, *demonstrations, _final_note(after)),
-            warnings=_jump_warnings(after),
+            notes=(*notes, *end_notes(ends, applied), *odd, *demonstrations, final),
+            warnings=warnings,
             dropped=flat.dropped,
         )
-        return D4RLEpisodes(flat, lengths, after, info)
+        return D4RLEpisodes(flat, lengths, terminals, timeouts, after, info)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,35 +188,6 @@ class D4RLEpisodes(FlatEpisodes):
     def read(self, part: Part) -> EpisodeBatch:
         """Read one part; raises `FormatError` naming the file and the place."""
         return self.read_run(part.first, part.stop)
-
-
-def _about(published: Listed | None, flat: FlatFile) -> dict[str, Any]:
-    about: dict[str, Any] = {"metadata": dict(flat.scalars)} if flat.scalars else {}
-    if published is not None:
-        about["url"] = published.url
-        about["horizon"] = published.rule.horizon
-        scores = {"ref_min_score": published.ref_min, "ref_max_score": published.ref_max}
-        about |= {name: score for name, score in scores.items() if score is not None}
-    return about
-
-
-def _final_note(after: NextColumn | None) -> str:
-    if after is None:
-        return "The observation after the last action of an episode is not in the file."
-    if after.explicit:
-        return "Every next observation is that of next_observations."
-    return "The final observation of every episode is that of next_observations."
-
-
-def _jump_warnings(after: NextColumn | None) -> tuple[str, ...]:
-    count = 0 if after is None else int(np.count_nonzero(after.jumps))
-    if after is None or not count:
-        return ()
-    rows = "1 row" if count == 1 else f"{count} rows"
-    found = f"In {rows} inside episodes, next_observations is not the next row's observation"
-    if after.explicit:
-        return (f"{found}: the episodes are kept, and both are stored.",)
-    return (f"{found}: episodes end there, as truncated (--keep-episodes keeps them whole).",)
 
 
 def _demonstrations(flat: FlatFile, file: Any, ends: NDArray[np.bool_]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import Any
 
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.d4rl.episode_ends import EndRule
@@ -55,20 +56,17 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Listed:
-    """One published set."""
+    """One published set; its name is also the id of its environment.
+
+    `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score.
+    """
 
     name: str
-    """Its id, which is also the id of its environment."""
     url: str
-    """URL of the file."""
     ref_min: float | None
-    """Return of a random policy, for D4RL's normalised score."""
     ref_max: float | None
-    """Return of an expert policy."""
     rule: EndRule
-    """Rule for the ends of its episodes."""
     notes: tuple[str, ...]
-    """Known quirks, as sentences."""
 
     @property
     def file(self) -> str:
@@ -79,6 +77,18 @@ class Listed:
     def summary(self) -> str:
         """Its subject."""
         return FAMILIES[PurePosixPath(self.url).parent.name]
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Environment spec for the manifest."""
+        return {"id": self.name, "max_episode_steps": self.rule.horizon}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Other facts for the manifest: where it lies, its limit of steps, its reference scores."""
+        scores = {"ref_min_score": self.ref_min, "ref_max_score": self.ref_max}
+        known = {name: score for name, score in scores.items() if score is not None}
+        return {"url": self.url, "horizon": self.rule.horizon, **known}
 
 
 @lru_cache(maxsize=1)

@@ -127,8 +127,7 @@ class Minari(Source):
 def _find_main_file(path: Path) -> Path | None:
     """Find the HDF5 file of a dataset, given its folder, the `data` folder in it, or that file.
 
-    It need not exist: the other storages have folders of episodes beside it. Returns None where
-    nothing there looks like Minari. Reads no file.
+    It need not exist: the other storages have folders of episodes beside it. None: not Minari.
     """
     if is_file(path):
         return path if path.name == MAIN_FILE else None

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +50,7 @@ _COUNTED = re.compile(r"id|seed|options|total_steps|total_timesteps|rewards_\w+"
 
 
 class ArrowStorage:
-    """A folder with a numbered folder per episode.
-
-    Args:
-        folder: The folder.
-        declared: What the spaces declare: arrays are stored flat.
-    """
+    """A folder with a numbered folder per episode; arrays are stored flat, spaces declare shapes."""
 
     def __init__(self, folder: Path, declared: Declared) -> None:
         self.folder = folder
@@ -97,7 +92,8 @@ class ArrowStorage:
                 f"{folder} has {rows} rows, but its metadata say total_steps is {steps}; "
                 f"expected {rows - 1}"
             )
-        shaped = {leaf.path: self._shaped(_cut(leaf, steps), folder) for leaf in leaves}
+        kept = (leaf for leaf in leaves if leaf.path[0] != "episode_id")
+        shaped = {leaf.path: self._shaped(_cut(leaf, steps), folder) for leaf in kept}
         return _ArrowEpisode(number, str(folder), shaped, values)
 
     def _parts(self, folder: Path) -> list[Path]:
@@ -142,11 +138,10 @@ class ArrowStorage:
 
 
 def _cut(leaf: ArrowLeaf, steps: int) -> ArrowLeaf:
+    """Drop the row of padding."""
     if leaf.path[0] not in _PADDED or leaf.values is None:
         return leaf
-    nulls = None if leaf.nulls is None else leaf.nulls[:steps]
-    if nulls is not None and not nulls.any():
-        nulls = None
+    nulls = None if leaf.nulls is None or not leaf.nulls[:steps].any() else leaf.nulls[:steps]
     return replace(leaf, values=leaf.values[:steps], nulls=nulls)
 
 
@@ -164,7 +159,7 @@ class _ArrowEpisode:
         self._number, self._leaves, self._values = number, leaves, values
 
     def describe(self) -> list[FoundLeaf]:
-        return [self._found(leaf) for path, leaf in self._leaves.items() if path[0] != "episode_id"]
+        return [self._found(leaf) for leaf in self._leaves.values()]
 
     def _found(self, leaf: ArrowLeaf) -> FoundLeaf:
         path, names, values = leaf.path, _names(leaf.path[1:]), leaf.values
@@ -191,7 +186,7 @@ class _ArrowEpisode:
 
     @cached_property
     def _groups(self) -> Groups:
-        return groups_of(path for path in self._leaves if path[0] != "episode_id")
+        return groups_of(self._leaves)
 
     def stated(self) -> tuple[Any, Any]:
         return self._values.get("id"), self._values.get("total_steps")
@@ -209,11 +204,11 @@ class _ArrowEpisode:
         column = self._leaves.get(leaf.place)
         if leaf.form != "array" or column is None or column.values is None:
             return False
-        like = column.values.dtype == out.dtype and column.values.shape == out.shape
-        if like and column.nulls is None:
-            out[...] = column.values
-            return True
-        return False
+        values = column.values
+        fits = column.nulls is None and (values.dtype, values.shape) == (out.dtype, out.shape)
+        if fits:
+            out[...] = values
+        return fits
 
     def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
         column = self._leaves.get(leaf.place)
@@ -239,20 +234,27 @@ class _ArrowEpisode:
         )
 
 
+@dataclass(frozen=True)
 class _ArrowColumn:
     """One column of one episode, a `LeafReader`."""
 
-    def __init__(
-        self, values: NDArray[Any], nulls: NDArray[np.bool_] | None, leaf: PlannedLeaf, where: str
-    ) -> None:
-        self.shape = values.shape
-        self.has_nulls = nulls is not None
-        self._values, self._nulls, self._leaf, self._where = values, nulls, leaf, where
+    values: NDArray[Any]
+    nulls: NDArray[np.bool_] | None
+    leaf: PlannedLeaf
+    where: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def has_nulls(self) -> bool:
+        return self.nulls is not None
 
     def read(self, out: NDArray[Any]) -> None:
-        if self._leaf.form == "jpeg" and self._values.dtype == object:
-            decode_jpegs(self._values.tolist(), out, self._where)
+        if self.leaf.form == "jpeg" and self.values.dtype == object:
+            decode_jpegs(self.values.tolist(), out, self.where)
         else:
-            fill(out, self._values, self._where)
-        if self._nulls is not None:
-            out[self._nulls] = nothing(out.dtype)
+            fill(out, self.values, self.where)
+        if self.nulls is not None:
+            out[self.nulls] = nothing(out.dtype)

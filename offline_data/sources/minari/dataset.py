@@ -54,13 +54,7 @@ _SPARE = 1.25  # room in a part for episodes longer than the average, before it 
 
 
 class MinariDataset:
-    """A dataset in any storage; picklable, opens files only inside its methods.
-
-    Args:
-        info: What the source says of it.
-        storage: Its data files.
-        declared: What its spaces declare.
-    """
+    """A dataset in any storage, of which spaces declare leaves; opens files only in its methods."""
 
     threaded = False
 
@@ -72,10 +66,8 @@ class MinariDataset:
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into consecutive parts of about `budget` bytes.
 
-        The size of an episode is taken to be the average; where lengths differ much, so do parts.
-
-        Raises:
-            FormatError: There is no episode, or there are fewer than the metadata say.
+        An episode is taken to be of average size. Raises `FormatError` where there is no episode, or
+        there are fewer than the metadata say.
         """
         count = len(self._numbers)
         episode_bytes = self._average_length * self._plan.bytes_per_step
@@ -164,7 +156,6 @@ class _GrowingColumn:
 
     @property
     def values(self) -> NDArray[Any]:
-        """All rows so far."""
         return self._buffer[: self._filled]
 
 
@@ -181,11 +172,7 @@ class _BatchBuilder:
         self._dropped: set[Dropped] = set(plan.dropped)
 
     def add(self, episode: EpisodeReader) -> None:
-        """Append one episode.
-
-        Raises:
-            FormatError: A leaf is missing, or has rows that do not add up, or another type.
-        """
+        """Append one episode; raises `FormatError` where a leaf does not fit the plan."""
         plan = self._plan
         steps = self._add_rewards(episode)
         for leaf in plan.steps:
@@ -292,7 +279,6 @@ class _BatchBuilder:
         self._dropped.update(Dropped(name, _UNPLANNED) for name in names if name not in listed)
 
     def finish(self) -> EpisodeBatch:
-        """Return the batch of all episodes that were added."""
         lengths = np.array(self._lengths, np.int64)
         values = {key: column.values for key, column in self._columns.items()}
         for key in (REWARD, TERMINATED, TRUNCATED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -47,7 +48,6 @@ class FoundLeaf:
     names: tuple[str, ...]
     """Parts of its key below the section; `()` for a section that is one array."""
     rows: int
-    """Number of rows."""
     form: Form
     dtype: np.dtype[Any]
     """Of the decoded values: uint8 for images, object for text."""
@@ -69,14 +69,12 @@ class PlannedLeaf:
     place: Place
     """Path in the file."""
     key: Key
-    """Its key in the batch."""
     per_action: bool
     """Whether it has a row per action (`T`) or one more (`T + 1`)."""
     form: Form
     dtype: np.dtype[Any]
     """Of the batch."""
     shape: tuple[int, ...]
-    """Of one row."""
 
     @property
     def name(self) -> str:
@@ -86,17 +84,16 @@ class PlannedLeaf:
 
 @dataclass(frozen=True)
 class EpisodeFacts:
-    """Metadata of one episode."""
+    """Metadata of one episode: `seed` is -1 where there is none; `options`, `metadata` are JSON.
+
+    `metadata` is what its recorder noted beyond what can be counted; `notes` are losses, as sentences.
+    """
 
     id: int
     seed: int = -1
-    """-1: the source gives none."""
     options: str | None = None
-    """JSON of the options of its reset."""
     metadata: str | None = None
-    """JSON of what else its recorder noted, beyond what can be counted from the rows."""
     notes: tuple[str, ...] = ()
-    """Losses, as sentences for the manifest."""
 
 
 class LeafReader(Protocol):
@@ -117,9 +114,8 @@ class LeafReader(Protocol):
 class EpisodeReader(Protocol):
     """One episode of an open storage."""
 
-    @property
-    def where(self) -> str:
-        """File and episode, for messages."""
+    where: str
+    """File and episode, for messages."""
 
     def describe(self) -> list[FoundLeaf]:
         """List its leaves, decoding the first image of each leaf of images."""
@@ -212,7 +208,7 @@ def fill(out: NDArray[Any], values: NDArray[Any], where: str) -> None:
             f"{where} has rows of shape {list(values.shape[1:])}; expected {list(out.shape[1:])} "
             "as in the first episode"
         )
-    if values.dtype != out.dtype and not _same_after(values, out.dtype):
+    if values.dtype != out.dtype and not _fits(values, out.dtype):
         raise FormatError(
             f"{where} is {values.dtype}, and its values do not fit {out.dtype}, "
             "which the first episode has"
@@ -220,12 +216,12 @@ def fill(out: NDArray[Any], values: NDArray[Any], where: str) -> None:
     out[...] = values
 
 
-def _same_after(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+def _fits(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     if values.dtype.kind not in "biufc" or (values.dtype.kind == "c" and dtype.kind != "c"):
         return False
     with np.errstate(invalid="ignore", over="ignore"):
-        there = values.astype(dtype)
-        return bool(np.array_equal(there.astype(values.dtype), values, equal_nan=True))
+        back = values.astype(dtype).astype(values.dtype)
+    return bool(np.array_equal(back, values, equal_nan=True))
 
 
 @dataclass(frozen=True)
@@ -248,32 +244,31 @@ class DescribedEpisode:
 
 @dataclass(frozen=True)
 class LeafPlan:
-    """The leaves that every batch of one dataset has."""
+    """The leaves that every batch of one dataset has; `steps` are actions and flags.
+
+    `members` is the number of names directly in each group of an episode that has all leaves;
+    `metadata` tells whether recorders noted something of their own on episodes.
+    """
 
     reward: PlannedLeaf
     steps: tuple[PlannedLeaf, ...]
-    """Actions and flags."""
     observations: tuple[PlannedLeaf, ...]
     infos: tuple[PlannedLeaf, ...]
-    """Of both kinds: a row per action, or one more."""
     members: Mapping[Place, int]
-    """Number of names directly in each group of an episode that has all leaves."""
     metadata: bool
-    """Whether recorders noted something of their own on episodes."""
     dropped: tuple[Dropped, ...]
     notes: tuple[str, ...]
 
     @property
     def leaves(self) -> tuple[PlannedLeaf, ...]:
-        """All leaves."""
+        """All of them."""
         return (self.reward, *self.steps, *self.observations, *self.infos)
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes of one row of everything, with a guess for text."""
         return sum(
-            (_TEXT_BYTES if leaf.form == "text" else leaf.dtype.itemsize)
-            * int(np.prod(leaf.shape, dtype=np.int64))
+            (_TEXT_BYTES if leaf.form == "text" else leaf.dtype.itemsize) * math.prod(leaf.shape)
             for leaf in self.leaves
         )
 
@@ -282,8 +277,6 @@ def make_plan(
     episodes: Sequence[DescribedEpisode], declared: Declared, *, metadata: bool
 ) -> LeafPlan:
     """Decide from the first episode; the others only add infos it does not have.
-
-    Other leaves that the first does not have are dropped.
 
     Args:
         episodes: At least one episode.
@@ -300,18 +293,20 @@ def make_plan(
     kept: dict[Place, FoundLeaf] = {}
     sections: dict[str, list[PlannedLeaf]] = {name: [] for name in SECTIONS}
     dropped = []
-    for leaf, steps, in_first in _first_seen(episodes):
-        planned = _planned(leaf, steps)
-        reason = _reason(leaf, planned, steps, in_first=in_first) or _claim(planned, taken)
-        if reason:
-            dropped.append(Dropped(planned.name, reason))
-        else:
-            kept[leaf.place] = leaf
-            sections[leaf.section].append(planned)
-    groups: dict[Place, frozenset[str]] = {}
+    groups: dict[Place, set[str]] = {}
+    seen: set[Place] = set()
     for episode in episodes:
         for group, found in episode.groups.items():
-            groups[group] = groups.get(group, frozenset()) | found
+            groups.setdefault(group, set()).update(found)
+        for leaf in (leaf for leaf in episode.leaves if leaf.place not in seen):
+            seen.add(leaf.place)
+            planned = _planned(leaf, episode.steps)
+            unfit = _reason(leaf, planned, episode.steps, in_first=episode is first)
+            if reason := unfit or _claim(planned, taken):
+                dropped.append(Dropped(planned.name, reason))
+            else:
+                kept[leaf.place] = leaf
+                sections[leaf.section].append(planned)
     return LeafPlan(
         reward=_only_leaf(sections, "rewards", first),
         steps=(*sections["actions"], *(_only_leaf(sections, name, first) for name in _FLAGS)),
@@ -336,25 +331,14 @@ def _check_declared(first: DescribedEpisode, section: str, names: Iterable[Place
         )
 
 
-def _first_seen(episodes: Sequence[DescribedEpisode]) -> Iterator[tuple[FoundLeaf, int, bool]]:
-    """Yield each leaf with the steps of the first episode that has it, and whether that is the first."""
-    seen: set[Place] = set()
-    for number, episode in enumerate(episodes):
-        for leaf in episode.leaves:
-            if leaf.place not in seen:
-                seen.add(leaf.place)
-                yield leaf, episode.steps, number == 0
-
-
 def _planned(leaf: FoundLeaf, steps: int) -> PlannedLeaf:
-    section, names, dtype = leaf.section, leaf.names, leaf.dtype
-    per_action = section not in {"observations", "infos"} or (
-        section == "infos" and leaf.rows != steps + 1
-    )
-    key: Key = (*_FIXED.get(section, (section.removesuffix("s"),)), *names)
-    if section == "infos" and per_action:
-        key = ("next", "info", *names)
-    if section in _FLAGS:
+    section, dtype = leaf.section, leaf.dtype
+    per_action = section != "observations"
+    key: Key = (*_FIXED.get(section, (section.removesuffix("s"),)), *leaf.names)
+    if section == "infos":
+        per_action = leaf.rows != steps + 1
+        key = ("next", *key) if per_action else key
+    elif section in _FLAGS:
         dtype = np.dtype(bool)
     elif section == "rewards" and dtype.kind in "biu":
         dtype = np.dtype(np.float64)
@@ -382,8 +366,7 @@ def _claim(planned: PlannedLeaf, taken: dict[Key, str]) -> str:
     """Take the leaf's key, or return why not: another leaf has it, or has it as a group of leaves."""
     key = planned.key
     above = (taken.get(key[:end]) for end in range(1, len(key) + 1))
-    twin = next(filter(None, above), taken.get((*key, "/")))
-    if twin:
+    if twin := next(filter(None, above), taken.get((*key, "/"))):
         return f"Its name is taken by {twin}."
     taken[key] = planned.name
     taken.update({(*key[:end], "/"): planned.name for end in range(1, len(key))})

@@ -40,7 +40,6 @@ class DeclaredLeaf:
     shape: tuple[int, ...] | None
     """Of one row; None for a kind of space this package does not know."""
     dtype: str | None = None
-    """As the source writes it; None where it does not."""
     text: bool = False
 
 
@@ -50,18 +49,16 @@ Declared: TypeAlias = Mapping[str, Mapping[tuple[str, ...], DeclaredLeaf]]
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of one dataset, parsed."""
+    """Metadata of one dataset, parsed: all fields, and the spaces of `observations` and `actions`.
+
+    `where` is the file they were read from; `from_file`: as attributes of the HDF5 file itself.
+    """
 
     where: str
-    """The file they were read from."""
     data_format: str
-    """One of `FORMATS`."""
     values: Mapping[str, Any]
-    """All fields as the source has them; JSON values."""
     spaces: Mapping[str, Mapping[str, Any] | None]
-    """Spaces of `observations` and `actions` as the source gives them; None where it gives none."""
-    from_file: bool = False
-    """Whether they are attributes of the HDF5 file rather than a file of their own."""
+    from_file: bool
 
     def declared(self) -> Declared:
         """Return what the spaces declare; nothing where the recorder flattened it."""
@@ -111,7 +108,7 @@ class Metadata:
     def _is_set(self, field: str) -> bool:
         """Return True if a field is set, as a boolean or, in attributes, as a number or text."""
         value = self.values.get(field)
-        return value in {True, "true", "True", "1"} if isinstance(value, (str, int)) else False
+        return isinstance(value, (str, int)) and value in {True, "true", "True", "1"}
 
     def _count(self, *names: str) -> int | None:
         name = next((name for name in names if self.values.get(name) is not None), None)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from offline_data.sources.base import RemoteFile
 
 _HUB = "https://huggingface.co"
-_NAMESPACE = "namespace_metadata.json"
 _METADATA = "/data/metadata.json"
 _MOST_REPOS = 1000  # of an account; the hub sends no more at once
 _LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a listing
@@ -36,12 +35,10 @@ _LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a l
 
 @dataclass(frozen=True)
 class Remote:
-    """One place with Minari datasets."""
+    """One place with Minari datasets: a user or organisation of the hub (`hf`), or a bucket (`gcp`)."""
 
     scheme: str
-    """`hf` or `gcp`."""
     account: str
-    """User or organisation of the hub, or a bucket."""
 
     def __str__(self) -> str:
         """Give back the text that parses to this remote."""
@@ -63,8 +60,8 @@ class Remote:
             The commit's sha, or `gcs-<12 hex>`, which changes with the objects; and the files.
 
         Raises:
-            NotFoundError: No such dataset, or it is not at `revision`.
-            AuthError, NetworkError: The host refuses, or does not answer as it should.
+            NotFoundError, AuthError, NetworkError: No such dataset, or not at `revision`; the host
+                refuses, or does not answer as it should.
             IntegrityError: A bucket's answer is no listing, or an object's name is no path.
         """
         if self.scheme == "hf":
@@ -119,7 +116,7 @@ def _content(item: BucketObject) -> str:
 
 def _datasets_of(repo: str, endpoint: str, settings: Settings) -> Iterator[str]:
     files = f"{endpoint}/datasets/{quote(repo)}/resolve/main"
-    url = f"{files}/{_NAMESPACE}"
+    url = f"{files}/namespace_metadata.json"
     try:
         namespace = get_json(url, settings, limits=_LIMITS)
     except NotFoundError:
@@ -162,9 +159,7 @@ def parse_remote(text: str) -> Remote:
 def list_remote(settings: Settings) -> list[str]:
     """List the ids of all datasets of the default remote, sorted, in the form `resolve` takes them.
 
-    Raises:
-        OfflineError: `settings.offline` is set; no socket is opened.
-        NetworkError: The host does not answer as it should.
+    Raises `OfflineError`, before a socket is opened, or `NetworkError`.
     """
     remote = parse_remote(settings.minari_remote)
     _check_online(f"The list of {remote}", "offline-data list minari --remote", settings)
@@ -182,17 +177,14 @@ def find_release(
         settings: Default remote, endpoint, token.
         known: Names to offer where there is none of that name.
 
-    Raises:
-        OfflineError: `settings.offline` is set; no socket is opened.
-        NotFoundError, AuthError, NetworkError: See `Remote.files`.
+    Raises `OfflineError`, before a socket is opened, and as `Remote.files`.
     """
     remote, dataset = settings.minari_remote, name
     if "://" in name:
-        scheme, _, rest = name.partition("://")
-        account, _, dataset = rest.partition("/")
+        dataset = name.partition("://")[2].partition("/")[2]
         if not dataset:
             raise UsageError(f"{name!r} names a remote but no dataset; expected {name}/DATASET")
-        remote = f"{scheme}://{account}"
+        remote = name.removesuffix(f"/{dataset}")
     parsed = parse_remote(remote)
     names = set(known)
     near = [] if name in names else nearest(name, names)

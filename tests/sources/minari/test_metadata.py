@@ -75,44 +75,38 @@ def test_almost_nothing_is_stated(tmp_path: Path) -> None:
     assert read_minari(tmp_path / "pen-v0").lengths.tolist() == [4]
 
 
-def test_attributes_of_the_file(tmp_path: Path) -> None:
+def old(tmp_path: Path, episodes: int, **attributes: Any) -> Path:
+    """Write a dataset whose metadata are in the HDF5 file."""
     data = tmp_path / "old-v0" / "data"
     data.mkdir(parents=True)
-    attributes = {
-        "total_episodes": "2",
-        "total_steps": "5",
-        "observation_space": json.dumps(box(3)),
-        "action_space": json.dumps(box(2)),
-        "env_spec": json.dumps(SPEC),
-        "minari_version": "~=0.4",
-        "author": "A. Author",
-    }
-    write_hdf5(data / "main_data.hdf5", [toy_episode(0, 2), toy_episode(1, 3)], attributes)
-    info = info_of(data.parent)
+    toys = [toy_episode(n, 2 + n, attributes={"total_timesteps": 2}) for n in range(episodes)]
+    write_hdf5(data / "main_data.hdf5", toys, {"action_space": json.dumps(box(2)), **attributes})
+    return data.parent
+
+
+def test_attributes_of_the_file(tmp_path: Path) -> None:
+    more = {"minari_version": "~=0.4", "author": "A. Author"}
+    counts = {"total_episodes": "2", "total_steps": "5"}
+    spaces = {"observation_space": json.dumps(box(3)), "env_spec": json.dumps(SPEC)}
+    info = info_of(old(tmp_path, 2, **counts, **spaces, **more))
     assert (info.transitions, info.episodes) == (5, 2)
     assert info.environment == SPEC
     assert info.spaces == {"observation": box(3), "action": box(2)}
-    assert info.about == {"minari_version": "~=0.4", "author": "A. Author"}
+    assert info.about == more
     assert any("0.4" in note for note in info.notes)
 
 
 def test_flattened_observations_of_version_0_3(tmp_path: Path) -> None:
-    data = tmp_path / "old-v0" / "data"
-    data.mkdir(parents=True)
     space = {"type": "Dict", "subspaces": {"a": box(1), "b": box(2)}}
-    attributes = {
-        "total_timesteps": 2,
-        "total_episodes": 1,
-        "flatten_observation": True,
-        "flatten_action": False,
-        "observation_space": json.dumps(space),
-        "action_space": json.dumps(box(2)),
-    }
-    write_hdf5(data / "main_data.hdf5", [toy_episode(0, 2)], attributes)
-    info = info_of(data.parent)
+    flags = {"flatten_observation": True, "flatten_action": False}
+    counts = {"total_timesteps": 2, "total_episodes": 1}
+    folder = old(tmp_path, 1, observation_space=json.dumps(space), **flags, **counts)
+    info = info_of(folder)
     assert info.transitions == 2
     assert any("flattened the observations" in note for note in info.notes)
-    assert read_minari(data.parent).observations["observation",].shape == (3, 3)
+    batch = read_minari(folder)
+    assert batch.observations["observation",].shape == (3, 3)
+    assert ("metadata",) not in batch.episodes
 
 
 @pytest.mark.parametrize(

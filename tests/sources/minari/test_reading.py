@@ -30,7 +30,6 @@ from offline_data.testing.minari_toy import (
     read_minari,
     toy_episode,
     toy_rows,
-    write_hdf5,
     write_minari,
 )
 from offline_data.testing.sources import SourceCase, SourceContract
@@ -93,27 +92,23 @@ def test_observations_without_the_last_one(tmp_path: Path, storage: str) -> None
     assert rules.NOTE_NO_FINAL in batch.notes
 
 
-def test_infos_of_one_row_per_action_are_step_leaves(tmp_path: Path) -> None:
-    batch = hdf5(tmp_path, *(toy_episode(n, 3, infos=infos(n, 3)) for n in range(2)))
-    assert batch.steps["next", "info", "x"].tolist() == [1, 2, 3, 1001, 1002, 1003]
-    assert not [key for key in batch.observations if key[0] == "info"]
+def test_rows_of_infos(tmp_path: Path) -> None:
+    """By the rows in the first episode, and in this one."""
 
+    def read(name: str, *rows: int) -> EpisodeBatch:
+        episodes = [toy_episode(n, 2 + n, infos=infos(n, r)) for n, r in enumerate(rows)]
+        return read_minari(write_minari(tmp_path / name, episodes))
 
-def test_infos_shorter_than_in_the_first_episode(tmp_path: Path) -> None:
-    batch = hdf5(
-        tmp_path, toy_episode(0, 2, infos=infos(0, 3)), toy_episode(1, 3, infos=infos(1, 3))
-    )
-    found = batch.observations["info", "x"]
+    same = read("same-v0", 2, 3)
+    assert same.steps["next", "info", "x"].tolist() == [1, 2, 1001, 1002, 1003]
+    assert not [key for key in same.observations if key[0] == "info"]
+    short = read("short-v0", 3, 3)
+    found = short.observations["info", "x"]
     np.testing.assert_array_equal(found, [1, 2, 3, np.nan, 1001, 1002, 1003])
-    assert rules.NOTE_NO_FIRST.format(leaf="infos/x", nothing="nan") in batch.notes
-
-
-def test_infos_longer_than_in_the_first_episode(tmp_path: Path) -> None:
-    batch = hdf5(
-        tmp_path, toy_episode(0, 2, infos=infos(0, 2)), toy_episode(1, 3, infos=infos(1, 4))
-    )
-    assert batch.steps["next", "info", "x"].tolist() == [1, 2, 1002, 1003, 1004]
-    assert rules.NOTE_FIRST_LEFT.format(leaf="infos/x") in batch.notes
+    assert rules.NOTE_NO_FIRST.format(leaf="infos/x", nothing="nan") in short.notes
+    long = read("long-v0", 2, 4)
+    assert long.steps["next", "info", "x"].tolist() == [1, 2, 1002, 1003, 1004]
+    assert rules.NOTE_FIRST_LEFT.format(leaf="infos/x") in long.notes
 
 
 @EVERY_STORAGE
@@ -150,15 +145,6 @@ def test_parts_grow_where_the_metadata_count_too_few_steps(tmp_path: Path) -> No
     np.testing.assert_array_equal(rewards, np.concatenate([e.rewards for e in episodes]))
 
 
-def test_infos_in_an_episode_that_was_not_looked_at_are_dropped_aloud(tmp_path: Path) -> None:
-    episodes = [toy_episode(n, 1, infos=infos(n, 2)) for n in range(40)]
-    extra = infos(1, 2, rare=toy_rows(box(), 1, 2))
-    episodes[1] = toy_episode(1, 1, infos=extra)
-    batch = hdf5(tmp_path, *episodes)
-    assert ("info", "rare") not in batch.observations
-    assert [dropped.key for dropped in batch.dropped] == ["infos/rare"]
-
-
 def test_leaves_that_cannot_be_kept_are_dropped_aloud(tmp_path: Path) -> None:
     pair = np.zeros(3, dtype=[("a", "f4"), ("b", "i4")])
     odd = infos(0, 3, pair=pair, once=np.float64(3), five=np.arange(5), **{"..": np.arange(3)})
@@ -192,12 +178,10 @@ def test_another_dtype_is_cast_where_nothing_is_lost(tmp_path: Path) -> None:
     batch = hdf5(tmp_path, toy_episode(0, 1), toy_episode(1, 2, actions=whole))
     assert batch.steps["action",].dtype == "float32"
     assert batch.steps["action",][1:].tolist() == whole.tolist()
-
-
-def test_another_dtype_that_would_lose_values_is_an_error(tmp_path: Path) -> None:
-    third = np.full((1, 2), 1 / 3)
+    third = [toy_episode(0, 1), toy_episode(1, 1, actions=np.full((1, 2), 1 / 3))]
+    folder = write_minari(tmp_path / "third-v0", third)
     with pytest.raises(FormatError, match=r"main_data.hdf5 episode_1/actions is float64.*float32"):
-        hdf5(tmp_path, toy_episode(0, 1), toy_episode(1, 1, actions=third))
+        read_minari(folder)
 
 
 @EVERY_STORAGE
@@ -228,16 +212,6 @@ def test_an_arrow_episode_of_several_record_batches_is_whole(tmp_path: Path) -> 
         == toy_rows(box(3), 0, 70_001)[-1].tolist()
     )
     assert batch.steps["next", "reward"][70_000, 0] == 1001 / 4
-
-
-def test_total_timesteps_of_old_files_is_no_metadata_of_its_own(tmp_path: Path) -> None:
-    data = tmp_path / "t-v0" / "data"
-    data.mkdir(parents=True)
-    episodes = [toy_episode(n, 2, attributes={"total_timesteps": 2}) for n in range(2)]
-    write_hdf5(data / "main_data.hdf5", episodes, {"total_timesteps": 4, "total_episodes": 2})
-    batch = read_minari(data.parent)
-    assert batch.lengths.tolist() == [2, 2]
-    assert ("metadata",) not in batch.episodes
 
 
 def image(number: int, *shape: int) -> NDArray[np.uint8]:
@@ -271,20 +245,19 @@ def test_jpeg_of_any_size(tmp_path: Path, storage: str, shape: tuple[int, ...]) 
     assert batch.notes == (NOTE_IMAGES.format(leaf="observations"),)
 
 
-def test_frames_that_happen_to_be_of_equal_length(tmp_path: Path) -> None:
+def test_frames_of_equal_length_or_raw(tmp_path: Path) -> None:
+    """Frames that happen to be of equal length are an array in HDF5; others may not be compressed."""
     pixels = image(1, 40, 40)
     same, other = [jpeg(pixels)] * 3, [jpeg(pixels), jpeg(image(2, 40, 40))]
-    folder = write_minari(
-        tmp_path / "t-v0",
-        [film(0, same), film(1, other)],
-        observation=box(40, 40, dtype="uint8"),
-    )
+    raw = image(9, 3, 40, 40)
+    space = box(40, 40, dtype="uint8")
+    films = [film(0, same), film(1, other), film(2, raw)]
+    folder = write_minari(tmp_path / "t-v0", films, observation=space)
     with h5py.File(folder / "data" / "main_data.hdf5") as file:
         assert file["episode_0/observations"].dtype == np.uint8
         assert file["episode_1/observations"].dtype == object
-    batch = read_minari(folder)
-    expected = [decoded(frame) for frame in same + other]
-    np.testing.assert_array_equal(batch.observations["observation",], expected)
+    found = read_minari(folder).observations["observation",]
+    np.testing.assert_array_equal(found, [*map(decoded, same + other), *raw])
 
 
 def test_numbers_that_begin_like_a_jpeg_image_stay_numbers(tmp_path: Path) -> None:
@@ -294,14 +267,6 @@ def test_numbers_that_begin_like_a_jpeg_image_stay_numbers(tmp_path: Path) -> No
     batch = read_minari(write_minari(tmp_path / "t-v0", [film(0, rows)], observation=space))
     np.testing.assert_array_equal(batch.observations["observation",], rows)
     assert not batch.notes
-
-
-def test_jpeg_in_one_episode_and_raw_in_the_next(tmp_path: Path) -> None:
-    frames, raw = [jpeg(image(t, 40, 36, 3)) for t in range(2)], image(9, 3, 40, 36, 3)
-    space = box(40, 36, 3, dtype="uint8")
-    folder = write_minari(tmp_path / "t-v0", [film(0, frames), film(1, raw)], observation=space)
-    found = read_minari(folder).observations["observation",]
-    np.testing.assert_array_equal(found, [*map(decoded, frames), *raw])
 
 
 @EVERY_STORAGE
@@ -314,42 +279,32 @@ def test_bytes_that_are_no_images_are_dropped_aloud(tmp_path: Path, storage: str
 
 
 @EVERY_STORAGE
-def test_a_damaged_image(tmp_path: Path, storage: str) -> None:
-    frames = [jpeg(image(t, 40, 36)) for t in range(3)]
-    frames[2] = frames[2][:30]
-    space = box(40, 36, dtype="uint8")
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (jpeg(image(1, 40, 36))[:30], "is not a JPEG image"),
+        (jpeg(image(1, 40, 37)), r"is an image of \[40, 37\]; expected \[40, 36\]"),
+    ],
+    ids=["damaged", "of another size"],
+)
+def test_a_wrong_image(tmp_path: Path, storage: str, last: bytes, said: str) -> None:
+    frames, space = [jpeg(image(0, 40, 36)), last], box(40, 36, dtype="uint8")
     folder = write_minari(tmp_path / "t-v0", [film(0, frames)], storage, observation=space)
-    with pytest.raises(FormatError, match=r"observations, row 2, is not a JPEG image"):
+    with pytest.raises(FormatError, match=f"observations, row 1, {said}"):
         read_minari(folder)
 
 
-@EVERY_STORAGE
-def test_an_image_of_another_size(tmp_path: Path, storage: str) -> None:
-    frames = [jpeg(image(0, 40, 36)), jpeg(image(1, 40, 37))]
-    folder = write_minari(
-        tmp_path / "t-v0", [film(0, frames)], storage, observation=box(40, 36, dtype="uint8")
-    )
-    with pytest.raises(FormatError, match=r"row 1, is an image of \[40, 37\]; expected \[40, 36\]"):
-        read_minari(folder)
-
-
-def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = [jpeg(image(t, 40, 36)) for t in range(2)]
-    folder = write_minari(
-        tmp_path / "t-v0", [film(0, frames)], observation=box(40, 36, dtype="uint8")
-    )
-    monkeypatch.setitem(sys.modules, "PIL", None)
+@pytest.mark.parametrize(("module", "extra"), [("PIL", "images"), ("pyarrow", "arrow")])
+def test_without_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
+) -> None:
+    frames, space = [jpeg(image(t, 40, 36)) for t in range(2)], box(40, 36, dtype="uint8")
+    storage = "hdf5" if module == "PIL" else "arrow"
+    folder = write_minari(tmp_path / "t-v0", [film(0, frames)], storage, observation=space)
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError) as caught:
         read_minari(folder)
-    assert caught.value.hint == "pip install 'offline-data[images]'"
-
-
-def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_minari(tmp_path / "t-v0", [toy_episode(0, 1)], "arrow")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        read_minari(folder)
-    assert caught.value.hint == "pip install 'offline-data[arrow]'"
+    assert caught.value.hint == f"pip install 'offline-data[{extra}]'"
 
 
 DTYPES = ["float32", "float64", "int64", "int32", "uint8", "int8", "float16"]
@@ -440,23 +395,13 @@ def test_reads_what_was_written(
         np.testing.assert_array_equal(batch.steps[key], values, err_msg=str(key))
     assert set(actions) == {key for key in batch.steps if key[0] == "action"}
     assert not batch.dropped
-
-
-@given(observation=spaces)
-def test_the_space_declares_what_values_have(observation: Mapping[str, Any]) -> None:
-    values = dict(flat(toy_episode(0, 2, observation=observation).observations, ()))
+    values = dict(flat(episodes[0].observations, ()))
     declared = space_leaves(observation, "here")
     assert {key: leaf.shape for key, leaf in declared.items()} == {
         key: np.shape(part)[1:] for key, part in values.items()
     }
 
 
-REAL = Path(__file__).resolve().parents[4] / "shared" / "realdata"
-FOLDERS = sorted(
-    path.parents[1].relative_to(REAL).as_posix()
-    for path in REAL.glob("minari*/**/data/*")
-    if path.name in {"main_data.hdf5", "metadata.json"}
-)
 KEYS = {
     "observations": ("observation",),
     "actions": ("action",),
@@ -467,37 +412,8 @@ KEYS = {
 }
 
 
-def convert_by_command(folder: Path, root: Path) -> Path:
-    """Convert a folder by the command and return the dataset directory."""
-    arguments = ["convert", str(folder), "it", "--from", "minari", "--audit", "none"]
-    assert main(["--root", str(root), "-q", *arguments]) == 0
-    return next(root.rglob("manifest.json")).parent
-
-
-def assert_is_the_oracles(folder: Path, dataset: Path) -> None:
-    """Compare every leaf of every episode; neither may have one that the other has not."""
-    reader = open_reader(dataset)
-    expected = list(minari_episodes(folder))
-    assert reader.episode_count == len(expected)
-    for number, episode in enumerate(expected):
-        batch = reader.episode_batch(number, number + 1)
-        found: dict[Any, NDArray[Any]] = {**batch.steps, **batch.observations}
-        for name, values in episode.items():
-            section, *names = name.split("/")
-            key = (*KEYS[section], *names)
-            if key[0] == "next":
-                values = values.reshape(-1, 1)
-            np.testing.assert_array_equal(found.pop(key), values, err_msg=f"{number} {name}")
-        assert not found
-
-
-@pytest.mark.parametrize("name", sorted(set(FOLDERS)))
-def test_real_folders(realdata: Path, tmp_path: Path, name: str) -> None:
-    assert_is_the_oracles(realdata / name, convert_by_command(realdata / name, tmp_path))
-
-
 @pytest.mark.parametrize("storage", STORAGES)
-def test_toy_folders(tmp_path: Path, storage: str) -> None:
+def test_every_leaf_of_every_episode_is_the_oracles(tmp_path: Path, storage: str) -> None:
     deep = {"type": "Tuple", "subspaces": [discrete(), box(2, 3, dtype="float64")]}
     spaces: dict[str, Any] = {
         "observation": {
@@ -509,4 +425,17 @@ def test_toy_folders(tmp_path: Path, storage: str) -> None:
     info = {"goal": box(3, 2), "note": {"type": "Text", "max_length": 9}}
     episodes = [toy_episode(n, 3 + n, info=info, **spaces) for n in range(12)]
     folder = write_minari(tmp_path / "toy-v0", episodes, storage, **spaces)
-    assert_is_the_oracles(folder, convert_by_command(folder, tmp_path / "root"))
+    arguments = ["convert", str(folder), "it", "--from", "minari", "--audit", "none"]
+    assert main(["--root", str(tmp_path / "root"), "-q", *arguments]) == 0
+    reader = open_reader(next((tmp_path / "root").rglob("manifest.json")).parent)
+    expected = list(minari_episodes(folder))
+    assert reader.episode_count == len(expected)
+    for number, episode in enumerate(expected):
+        batch = reader.episode_batch(number, number + 1)
+        found: dict[Any, NDArray[Any]] = {**batch.steps, **batch.observations}
+        for name, values in episode.items():
+            section, *names = name.split("/")
+            key = (*KEYS[section], *names)
+            values = values.reshape(-1, 1) if key[0] == "next" else values
+            np.testing.assert_array_equal(found.pop(key), values, err_msg=f"{number} {name}")
+        assert not found

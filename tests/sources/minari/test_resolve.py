@@ -72,44 +72,27 @@ class TestLocal:
         release = Minari().resolve(NAME, None, settings)
         assert (release.name, release.local, release.files) == (NAME, folder, ())
         assert Minari().resolve(NAME, release.revision, settings) == release
-
-    def test_revision_changes_with_the_files(self, settings: Settings, tmp_path: Path) -> None:
-        folder = write(tmp_path / "minari" / NAME)
-        seen = [Minari().resolve(NAME, None, settings).revision]
-        state = (folder / "data" / "metadata.json").stat()
-        (folder / "data" / "metadata.json").write_text("{}" + " " * (state.st_size - 2))
-        os.utime(folder / "data" / "metadata.json", ns=(state.st_atime_ns, state.st_mtime_ns))
-        seen.append(Minari().resolve(NAME, None, settings).revision)
-        main_file = folder / "data" / "main_data.hdf5"
-        state = main_file.stat()
-        content = bytearray(main_file.read_bytes())
-        content[-1] ^= 1
-        main_file.write_bytes(content)
-        os.utime(main_file, ns=(state.st_atime_ns, state.st_mtime_ns))
-        seen.append(Minari().resolve(NAME, None, settings).revision)
-        (folder / "data" / "more").touch()
-        seen.append(Minari().resolve(NAME, None, settings).revision)
-        assert len(set(seen)) == len(seen)
-        assert all(len(r) == len("local-") + 12 and r.startswith("local-") for r in seen)
-
-    def test_a_local_revision_that_is_gone(self, settings: Settings, tmp_path: Path) -> None:
-        write(tmp_path / "minari" / NAME)
         with pytest.raises(NotFoundError, match="not at local-000000000000: they are at local-"):
             Minari().resolve(NAME, "local-000000000000", settings)
+        for name, revision in ((NAME, "abc"), (f"hf://user/{NAME}", None)):
+            with pytest.raises(OfflineError):  # that is asked of the remote
+                Minari().resolve(name, revision, settings)
 
-    def test_another_revision_is_asked_of_the_remote(
-        self, settings: Settings, tmp_path: Path
-    ) -> None:
-        write(tmp_path / "minari" / NAME)
-        with pytest.raises(OfflineError):
-            Minari().resolve(NAME, "abc", settings)
-
-    def test_a_name_with_a_remote_is_not_looked_for_here(
-        self, settings: Settings, tmp_path: Path
-    ) -> None:
-        write(tmp_path / "minari" / NAME)
-        with pytest.raises(OfflineError):
-            Minari().resolve(f"hf://user/{NAME}", None, settings)
+    def test_revision_changes_with_the_files(self, settings: Settings, tmp_path: Path) -> None:
+        data = write(tmp_path / "minari" / NAME) / "data"
+        seen = [Minari().resolve(NAME, None, settings).revision]
+        for name in ("metadata.json", "main_data.hdf5", "more"):
+            content = bytearray((data / name).read_bytes() if name != "more" else b"x")
+            content[-1] ^= 1
+            if name != "more":
+                state = (data / name).stat()
+                (data / name).write_bytes(content)
+                os.utime(data / name, ns=(state.st_atime_ns, state.st_mtime_ns))
+            else:
+                (data / name).touch()
+            seen.append(Minari().resolve(NAME, None, settings).revision)
+        assert len(set(seen)) == len(seen)
+        assert all(len(r) == len("local-") + 12 and r.startswith("local-") for r in seen)
 
     @pytest.mark.parametrize("name", ["../x-v0", "/etc/x-v0", "a//b", "a/../../b"])
     def test_a_name_that_leaves_its_folder(self, settings: Settings, name: str) -> None:
@@ -117,15 +100,12 @@ class TestLocal:
             Minari().resolve(name, None, settings)
 
     def test_forms_of_a_users_path(self, tmp_path: Path) -> None:
-        folder = write(tmp_path / "a-v0")
-        source = Minari()
-        lengths = []
+        folder, source = write(tmp_path / "a-v0"), Minari()
         for path in (folder, folder / "data", folder / "data" / "main_data.hdf5"):
             assert source.accepts(path)
             release = source.release_of(path, "mine")
             assert release.local == path
-            lengths.append(source.open(release, path).parts(1 << 40)[0].stop)
-        assert lengths == [3, 3, 3]
+            assert source.open(release, path).parts(1 << 40)[0].stop == 3
 
     def test_list(self, settings: Settings, tmp_path: Path) -> None:
         root = tmp_path / "minari"
@@ -141,23 +121,22 @@ class TestLocal:
 
 class TestHub:
     def test_files(self, at_hub: Settings, tmp_path: Path) -> None:
-        release = Minari().resolve(NAME, None, at_hub)
-        raw = tmp_path / "remote" / "door" / "human-v2"
-        content = (raw / "data" / "main_data.hdf5").read_bytes()
-        assert release.local is None
+        write(tmp_path / "minari" / NAME)  # is not looked for: the name has a remote
+        release = Minari().resolve(f"hf://farama-minari/{NAME}", None, at_hub)
+        assert (release.name, release.local) == (f"hf://farama-minari/{NAME}", None)
         assert len(release.revision) == 40
-        main, metadata = release.files
-        at = f"hf://datasets/farama-minari/D4RL@{release.revision}/door/human-v2/data"
-        assert main.path == "data/main_data.hdf5"
-        assert main.urls == (f"{at}/main_data.hdf5",)
-        assert main.size == len(content)
-        assert main.digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
-        assert content.startswith(main.magic)
-        assert main.magic
-        text = (raw / "data" / "metadata.json").read_bytes()
-        blob = hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()  # noqa: S324 - git's
-        assert (metadata.path, metadata.digest) == ("data/metadata.json", f"git:{blob}")
-        assert metadata.size == (raw / "data" / "metadata.json").stat().st_size
+        data = tmp_path / "remote" / "door" / "human-v2" / "data"
+        content, text = (data / f for f in ("main_data.hdf5", "metadata.json"))
+        blob = b"blob %d\0" % text.stat().st_size + text.read_bytes()
+        digests = (
+            f"sha256:{hashlib.sha256(content.read_bytes()).hexdigest()}",
+            f"git:{hashlib.sha1(blob).hexdigest()}",  # noqa: S324 - git's
+        )
+        at = f"hf://datasets/farama-minari/D4RL@{release.revision}/door/human-v2"
+        for file, path, digest in zip(release.files, (content, text), digests, strict=True):
+            assert (file.path, file.urls) == (f"data/{path.name}", (f"{at}/data/{path.name}",))
+            assert (file.size, file.digest) == (path.stat().st_size, digest)
+        assert [file.magic for file in release.files] == [MAGIC, b""]
 
     def test_every_page_of_a_listing(self, at_hub: Settings) -> None:
         release = Minari().resolve("D4RL/door/table-v0", None, at_hub)
@@ -172,23 +151,16 @@ class TestHub:
         second = Minari().resolve(NAME, None, at_hub)
         assert second.revision != first.revision
         assert Minari().resolve(NAME, first.revision, at_hub) == first
-
-    def test_a_name_with_a_remote(self, at_hub: Settings, tmp_path: Path) -> None:
-        write(tmp_path / "minari" / NAME)
-        release = Minari().resolve(f"hf://farama-minari/{NAME}", None, at_hub)
-        assert release.local is None
-        assert release.name == f"hf://farama-minari/{NAME}"
+        with pytest.raises(NotFoundError):
+            Minari().resolve(NAME, "0" * 40, at_hub)
 
     def test_a_dataset_that_is_a_repository(
         self, at_hub: Settings, hub: HubServer, tmp_path: Path
     ) -> None:
         hub.commit("user/cart-v0", write(tmp_path / "single"))
         settings = replace(at_hub, minari_remote="hf://user")
-        release = Minari().resolve("cart-v0", None, settings)
-        assert [file.path for file in release.files] == [
-            "data/main_data.hdf5",
-            "data/metadata.json",
-        ]
+        files = Minari().resolve("cart-v0", None, settings).files
+        assert [file.path for file in files] == ["data/main_data.hdf5", "data/metadata.json"]
         assert [entry.name for entry in Minari().remote(settings)] == ["cart-v0"]
 
     def test_list(self, at_hub: Settings, hub: HubServer, tmp_path: Path) -> None:
@@ -207,61 +179,15 @@ class TestHub:
             Minari().resolve(name, None, at_hub)
         assert NAME in str(caught.value.hint)
 
-    def test_unknown_revision(self, at_hub: Settings) -> None:
-        with pytest.raises(NotFoundError):
-            Minari().resolve(NAME, "0" * 40, at_hub)
-
-    def test_refused(self, online: Settings, tmp_path: Path) -> None:
+    def test_refused_or_no_answer(self, online: Settings, tmp_path: Path) -> None:
         folder = write(tmp_path / "remote" / "door")
         right, wrong = "hf_right", "hf_wrong"
         with HubServer({"farama-minari/D4RL": folder.parent}, token=right) as server:
             settings = replace(online, hub_endpoint=server.url, hub_token=wrong)
             with pytest.raises(AuthError):
                 Minari().resolve(NAME, None, settings)
-
-    def test_no_answer(self, online: Settings) -> None:
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            port = closed.getsockname()[1]
-        settings = replace(online, hub_endpoint=f"http://127.0.0.1:{port}")
         with pytest.raises(NetworkError):
-            Minari().resolve(NAME, None, settings)
-
-
-class TestBucket:
-    @pytest.fixture
-    def objects(self, tmp_path: Path) -> dict[str, bytes]:
-        folder = write(tmp_path / "bucket" / "pen" / "human-v0", "arrow", 9)
-        write(tmp_path / "bucket" / "pen" / "human-v00")
-        files = [path for path in folder.parent.parent.rglob("*") if path.is_file()]
-        return {p.relative_to(tmp_path / "bucket").as_posix(): p.read_bytes() for p in files}
-
-    @pytest.fixture
-    def at_bucket(self, online: Settings, objects: dict[str, bytes]) -> Iterator[Settings]:
-        with GcsServer({"minari-remote": objects}, page_size=4) as server:
-            yield replace(online, minari_remote="gcp://minari-remote", mirrors=(server.mirror,))
-
-    def test_files(self, at_bucket: Settings, objects: dict[str, bytes]) -> None:
-        release = Minari().resolve("pen/human-v0", None, at_bucket)
-        wanted = {n for n in objects if n.startswith("pen/human-v0/")}
-        assert {f"pen/human-v0/{file.path}" for file in release.files} == wanted
-        for file in release.files:
-            content = objects[f"pen/human-v0/{file.path}"]
-            digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-            assert (file.size, file.digest) == (len(content), f"md5:{digest}")
-            url = f"https://storage.googleapis.com/minari-remote/pen/human-v0/{file.path}"
-            assert file.urls == (url,)
-
-    def test_revision(self, at_bucket: Settings, objects: dict[str, bytes]) -> None:
-        release = Minari().resolve("pen/human-v0", None, at_bucket)
-        assert Minari().resolve("pen/human-v0", release.revision, at_bucket) == release
-        objects["pen/human-v0/data/metadata.json"] += b" "
-        with pytest.raises(NotFoundError, match=f"now, not {release.revision}"):
-            Minari().resolve("pen/human-v0", release.revision, at_bucket)
-
-    def test_unknown_name(self, at_bucket: Settings) -> None:
-        with pytest.raises(NotFoundError, match="gcp://minari-remote"):
-            Minari().resolve("pen/human", None, at_bucket)
+            Minari().resolve(NAME, None, replace(online, hub_endpoint="http://127.0.0.1:1"))
 
 
 def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,36 +290,36 @@ def test_a_repository_is_a_namespace_or_a_dataset_or_neither(tmp_path: Path) -> 
         assert listed(tmp_path, server.url) == ["cart-v0", "pen/expert-v0", "pen/human-v0"]
 
 
-BUCKET, PEN = "minari-remote", "pen/human-v0"
-REMOTE = Remote("gcp", BUCKET)
+PEN, REMOTE = "pen/human-v0", Remote("gcp", "minari-remote")
 OBJECTS = {
     f"{PEN}/data/": b"",
     f"{PEN}/data/1/part a": b"2001",
     f"{PEN}/data/main_data.hdf5": MAGIC + b" 1001",
     f"{PEN}/data/metadata.json": b'{"total_steps": 1001}',
+    f"{PEN}0/data/metadata.json": b"{}",
 }
 
 
-def test_a_revision_stays_what_it_was(online: Settings) -> None:
-    """The revision is part of the paths of datasets that were downloaded before."""
-    with GcsServer({BUCKET: OBJECTS}, page_size=2) as server:
-        at_bucket = replace(online, mirrors=(server.mirror,))
-        revision, files = REMOTE.files(PEN, None, at_bucket)
-        assert revision == "gcs-bef08d545b6e"
-        assert [(file.path, file.magic) for file in files] == [
+@pytest.mark.parametrize("composed", [False, True])
+def test_a_bucket(online: Settings, composed: bool) -> None:
+    """A revision is part of the paths of datasets that were downloaded before: it stays."""
+    part = f"{PEN}/data/1/part a"
+    with GcsServer(
+        {REMOTE.account: OBJECTS}, page_size=2, composed={part} if composed else set()
+    ) as server:
+        at_bucket = replace(online, minari_remote=str(REMOTE), mirrors=(server.mirror,))
+        release = Minari().resolve(PEN, None, at_bucket)
+        assert composed or release.revision == "gcs-bef08d545b6e"
+        assert [(file.path, file.magic) for file in release.files] == [
             ("data/1/part a", b""),
             ("data/main_data.hdf5", MAGIC),
             ("data/metadata.json", b""),
         ]
-        assert REMOTE.datasets(at_bucket) == [PEN]
-
-
-def test_a_composed_object_is_known_by_its_generation(online: Settings) -> None:
-    name = f"{PEN}/data/1/part a"
-    with GcsServer({BUCKET: OBJECTS}, composed={name}) as server:
-        at_bucket = replace(online, mirrors=(server.mirror,))
-        revision, files = REMOTE.files(PEN, None, at_bucket)
-        assert str(files[0].digest).startswith("crc32c:")
-        assert REMOTE.files(PEN, revision, at_bucket) == (revision, files)
-        server.buckets = {BUCKET: {**OBJECTS, name: b"2002"}}
-        assert REMOTE.files(PEN, None, at_bucket)[0] != revision
+        assert str(release.files[0].digest).startswith("crc32c:" if composed else "md5:")
+        assert Minari().resolve(PEN, release.revision, at_bucket) == release
+        assert [entry.name for entry in Minari().remote(at_bucket)] == [PEN, f"{PEN}0"]
+        server.buckets = {REMOTE.account: {**OBJECTS, part: b"2002"}}
+        with pytest.raises(NotFoundError, match=f"now, not {release.revision}"):
+            Minari().resolve(PEN, release.revision, at_bucket)
+        with pytest.raises(NotFoundError, match="gcp://minari-remote"):
+            Minari().resolve("pen/human", None, at_bucket)
