@@ -12,7 +12,7 @@ from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.images import formats_of
 from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
-from offline_data.preprocess.steps.parse import is_whole, usage_error
+from offline_data.preprocess.steps.parse import is_whole
 from offline_data.readers.images import encode_image
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
 from offline_data.store.layout import fits_encoding
@@ -84,13 +84,11 @@ class Encode(Step):
     """Leaves, or beginnings of keys; none: all uint8 leaves that look like images `[H, W]` or
     `[H, W, C]`."""
     format: Literal["png", "jpeg"] = "png"
-    """`png`, exact, or `jpeg`, lossy."""
     quality: int = 95
-    """Quality of JPEG images, 1 to 100."""
+    """Of JPEG images, 1 to 100."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keys, tuple):
-            raise usage_error(Encode, f"has keys={self.keys!r}; expected a tuple of names")
+        self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
         self._expect("format", "png or jpeg", fits=self.format in ("png", "jpeg"))
         fits = is_whole(self.quality, 1) and self.quality <= 100
         self._expect("quality", "1 to 100", fits=fits)
@@ -107,7 +105,7 @@ class Encode(Step):
         if self.keys:
             meant = matching(piece, self.keys)
         else:
-            meant = [key for key in leaves(piece) if _looks_fit(stored(piece, key))]
+            meant = [key for key in leaves(piece) if _looks_encodable(stored(piece, key))]
         if not meant:
             raise StepError(
                 "Step 'encode' finds no uint8 leaf that looks like images [H, W] or [H, W, C]",
@@ -140,6 +138,6 @@ class Encode(Step):
         return EncodedColumn.of(images, kind)
 
 
-def _looks_fit(values: NDArray[Any]) -> bool:
+def _looks_encodable(values: NDArray[Any]) -> bool:
     fits = fits_encoding("png", "uint8", values.shape[1:]) and values.dtype == np.uint8
     return fits and formats_of(values.shape[1:]) in {("hw",), ("hwc",)}

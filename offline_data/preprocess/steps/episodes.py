@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offline_data.errors import StepError, UsageError
-from offline_data.ids import nearest
 from offline_data.preprocess.steps.base import Selection, episode_columns
 from offline_data.preprocess.steps.expressions import Expression, Text
 from offline_data.preprocess.steps.parse import (
+    did_you_mean,
     is_finite,
     is_whole,
     read_pairs,
@@ -38,9 +38,6 @@ DIGEST: Key = ("digest",)
 _BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"})
 """Fields of `Filter` that steps which keep lengths may change."""
 
-_SHOWN = 40
-"""Characters of a text in a message."""
-
 _ROUNDING = 1e-9
 
 
@@ -48,10 +45,9 @@ _ROUNDING = 1e-9
 class Dedupe(Selection):
     """Drop every episode that has the content of an earlier one.
 
-    Content is all step and observation leaves at this point of the recipe, to the byte, and
-    whether the final observation is known; columns of the episode table (`id`, `seed`, …) do not
-    count. So 0.0 and -0.0 differ, and NaN is the same as NaN of the same bits. To look past a
-    leaf, exclude it before; to look past rounding, cast.
+    Content is all step and observation leaves at this point of the recipe, to the byte (0.0 and
+    -0.0 differ), and whether the final observation is known; columns of the episode table (`id`,
+    `seed`, …) do not count. To look past a leaf, exclude it before; to look past rounding, cast.
 
     Episodes are told apart by 128 bits of BLAKE2b: two that differ are taken for the same with a
     probability of about `E² / 2^129`.
@@ -79,10 +75,8 @@ class Dedupe(Selection):
         steps = _packed(batch.steps, batch.transitions)
         observations = _packed(batch.observations, batch.transitions + len(batch.lengths))
         stops, digests = np.cumsum(batch.lengths), bytearray()
-        begins, finals = (stops - batch.lengths).tolist(), batch.final_observation.tolist()
-        for episode, (begin, stop, final) in enumerate(
-            zip(begins, stops.tolist(), finals, strict=True)
-        ):
+        rows = zip(batch.starts.tolist(), stops.tolist(), batch.final_observation, strict=True)
+        for episode, (begin, stop, final) in enumerate(rows):
             one = start.copy()
             one.update(steps[begin:stop].data)
             one.update(observations[begin + episode : stop + episode + 1].data)
@@ -120,8 +114,8 @@ class Filter(Selection):
 
     Raises:
         UsageError: It cannot be parsed, or has a part that is not allowed.
-        StepError: A field that is not there or has several numbers an episode; text where a
-            number is expected; nothing is left.
+        StepError: A field that is not there or not one number, flag or text an episode; types that
+            do not go together; nothing is left.
 
     Example:
         >>> table = {("return",): np.array([3.0, 7.0, 5.0]), ("length",): np.array([1, 2, 3])}
@@ -178,10 +172,9 @@ class Filter(Selection):
         names = {".".join(key): key for key in known}
         for field in self._expression.fields:
             if field not in names:
-                near = nearest(field, names, 1)
                 raise StepError(
                     f"Step 'filter': episodes have no {field!r}; there are {', '.join(names)}",
-                    hint=f"did you mean {near[0]!r}?" if near else None,
+                    hint=did_you_mean(field, names),
                 )
         return {field: names[field] for field in self._expression.fields}
 
@@ -191,8 +184,8 @@ class Split(Selection):
     """Keep one part of a split of the episodes: `split:train,train=0.9,val=0.1,seed=0`.
 
     The same seed and shares give the episodes of `ds.split(train=0.9, val=0.1, seed=0)["train"]`,
-    on every machine, whatever part is asked for: parts have no episode in common, and shares that
-    sum to 1 have all of them. The order of the shares matters. They stay in their order.
+    on every machine: parts have no episode in common, and shares that sum to 1 have all of them.
+    The order of the shares matters. Episodes stay in their order.
 
     Raises:
         UsageError: Invalid shares, a part that is none of them, a negative seed.
@@ -215,7 +208,6 @@ class Split(Selection):
     shares: tuple[tuple[str, float], ...]
     """Name and size of each share, above 0; they sum to 1 or less."""
     seed: int = 0
-    """Not negative."""
 
     def __post_init__(self) -> None:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
@@ -224,9 +216,9 @@ class Split(Selection):
         if sum(sizes) > 1 + _ROUNDING or len(set(names)) < len(names):
             raise self._refused("expected shares of different names that sum to 1 or less")
         if self.part not in names:
-            near = nearest(self.part, names, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise self._refused(f"{self.part!r} is none of the shares{meant}")
+            guess = did_you_mean(self.part, names)
+            what = f"{self.part!r} is none of the shares"
+            raise self._refused(f"{what}; {guess}" if guess else what)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
     @classmethod
@@ -270,9 +262,9 @@ class Split(Selection):
 class Subsample(Selection):
     """Keep a part of the episodes, a number of them, or every n-th; at least one stays.
 
-    Which ones are kept at random follows from the seed and the number of episodes there are, and
-    is the same on every machine. With one seed, fewer episodes are a part of more, and a fraction
-    keeps what the first share of `split` of that size has. They stay in their order.
+    Random ones follow from the seed and the number of episodes alone. With one seed, fewer episodes
+    are a part of more, and a fraction keeps what the first share of `split` of that size has.
+    Episodes stay in their order.
 
     Raises:
         UsageError: None of `fraction`, `every` and `episodes`, or several; a value out of range.
@@ -297,7 +289,6 @@ class Subsample(Selection):
     episodes: int | None = None
     """How many episodes."""
     seed: int = 0
-    """Not negative; `every` does not need it."""
 
     def __post_init__(self) -> None:
         names = ("fraction", "every", "episodes")
@@ -309,8 +300,7 @@ class Subsample(Selection):
             fits = is_whole(getattr(self, given[0]), 1)
             self._expect(given[0], "a whole number, 1 or more", fits=fits)
         else:
-            self._expect("fraction", "a finite number", fits=is_finite(self.fraction))
-            fits = 0 < self.fraction <= 1
+            fits = is_finite(self.fraction) and 0 < self.fraction <= 1
             self._expect("fraction", "a number above 0, at most 1", fits=fits)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
@@ -369,5 +359,5 @@ def _range(name: str, field: Column) -> str:
     """Return which values a field has, for a message."""
     if not isinstance(field, Text):
         return f"{name} is from {field.min()} to {field.max()}"
-    words = [one if len(one) <= _SHOWN else f"{one[:_SHOWN]}…" for one in field.words[:5]]
+    words = [one if len(one) <= 40 else f"{one[:40]}…" for one in field.words[:5]]
     return f"{name} is one of {words}" + ("…" if len(field.words) > len(words) else "")

@@ -55,7 +55,6 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Or: np.logical_or,
 }
 _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
-_INNER = (ast.BoolOp, ast.UnaryOp, ast.BinOp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +128,7 @@ class Expression:
             count: Rows.
 
         Raises:
-            StepError: Text where a number is expected, or the other way round, or a number where
-                true or false is expected.
+            StepError: Types that do not go together, or a number instead of true or false.
 
         Example:
             >>> columns = {"length": np.array([5, 9]), "id": Text(np.array([0, 1]), ["a", "b"])}
@@ -138,8 +136,7 @@ class Expression:
             [True, True]
         """
         with np.errstate(all="ignore"):  # 1 / 0 is infinite, and 0 / 0 is NaN, which equals nothing
-            flags = _Evaluator(columns).flags(self.tree)
-        return np.array(np.broadcast_to(flags, count))
+            return np.array(np.broadcast_to(_Evaluator(columns).flags(self.tree), count))
 
     def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
         """Yield the names of fields below a node; raise where a part is not allowed."""
@@ -148,22 +145,20 @@ class Expression:
         operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
         if not all(one is None or isinstance(one, _OPERATORS) for one in operators):
             raise self._refused(f"{source_of(node)!r} has an operator that is not known")
-        inner = node
+        inner, value = node, getattr(node, "value", None)
         while isinstance(inner, ast.Attribute):
             inner = inner.value
         if isinstance(inner, ast.Name):
             yield source_of(node)
-            return
-        if isinstance(node, ast.Constant):
-            if isinstance(node.value, int) and not _LEAST <= node.value <= _GREATEST:
-                raise self._refused(f"{node.value} is too large for a whole number of 64 bits")
-            if isinstance(node.value, (bool, int, float, str)):
-                return
-        for child in self._children(node):
-            yield from self._names(child, depth + 1)
+        elif isinstance(node, ast.Constant) and isinstance(value, (bool, int, float, str)):
+            if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
+                raise self._refused(f"{value} is too large for a whole number of 64 bits")
+        else:
+            for child in self._children(node):
+                yield from self._names(child, depth + 1)
 
     def _children(self, node: ast.expr) -> Sequence[ast.expr]:
-        if isinstance(node, _INNER):
+        if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.BinOp)):
             return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         if isinstance(node, ast.Call):
             name = source_of(node.func)
@@ -173,17 +168,17 @@ class Expression:
                 takes = "2 values" if name == "percentile" else "one value"
                 raise self._refused(f"{name} takes {takes}")
             return node.args
-        if isinstance(node, ast.Compare):
-            children = [node.left]
-            for operator, side in zip(node.ops, node.comparators, strict=True):
-                among = isinstance(operator, (ast.In, ast.NotIn))
-                if among and not isinstance(side, (ast.List, ast.Tuple)):
-                    raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
-                if among and side is not node.comparators[-1]:
-                    raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
-                children += side.elts if among else [side]  # type: ignore[attr-defined]
-            return children
-        raise self._refused(f"{source_of(node)!r} is no part of expressions")
+        if not isinstance(node, ast.Compare):
+            raise self._refused(f"{source_of(node)!r} is no part of expressions")
+        children = [node.left]
+        for operator, side in zip(node.ops, node.comparators, strict=True):
+            among = isinstance(operator, (ast.In, ast.NotIn))
+            if among and not isinstance(side, (ast.List, ast.Tuple)):
+                raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
+            if among and side is not node.comparators[-1]:
+                raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
+            children += side.elts if among else [side]  # type: ignore[attr-defined]
+        return children
 
     def _refused(self, what: str, shown: str | None = None) -> UsageError:
         return UsageError(f"Expression {shown or self.text!r}: {what}", hint=HINT)
@@ -218,11 +213,10 @@ class _Evaluator(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> Any:
         return node.value
 
-    def visit_Name(self, node: ast.Name) -> Any:
+    def visit_Name(self, node: ast.expr) -> Any:
         return self._columns[source_of(node)]
 
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        return self._columns[source_of(node)]
+    visit_Attribute = visit_Name  # noqa: N815 - a name that `ast` gives
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         return _UFUNCS[type(node.op)](self.number(node.left), self.number(node.right))
@@ -277,10 +271,5 @@ class _Evaluator(ast.NodeVisitor):
 
 
 def source_of(node: ast.expr) -> str:
-    """Return the text of a node as the user writes it.
-
-    Example:
-        >>> source_of(Expression("return>1").tree)
-        'return > 1'
-    """
+    """Return the text of a node as the user writes it."""
     return ast.unparse(node).replace(_MARK, "")

@@ -11,13 +11,7 @@ import numpy as np
 from offline_data.episodes.fields import REWARD, split_key
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.columns import Clip
-from offline_data.preprocess.steps.leaves import (
-    check_names,
-    column,
-    overflow,
-    replaced,
-    without_overflow,
-)
+from offline_data.preprocess.steps.leaves import overflow, rebuilt, replaced, without_overflow
 from offline_data.preprocess.steps.parse import is_finite
 
 if TYPE_CHECKING:
@@ -33,10 +27,6 @@ _LEAST = 5e-324
 @dataclass(frozen=True)
 class RewardClip(Clip):
     """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
-
-    Raises:
-        UsageError: No bound, one that is not finite, or `low` above `high`.
-        StepError: A reward of bools, or no number of its type is within the bounds.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -73,7 +63,6 @@ class RewardScale(Step):
     example: ClassVar[str] = "reward_scale:0.1"
 
     scale: float
-    """Factor of every reward."""
 
     def __post_init__(self) -> None:
         self._expect("scale", "a finite number", fits=is_finite(self.scale))
@@ -85,15 +74,10 @@ class RewardScale(Step):
 
 @dataclass(frozen=True)
 class RewardShift(Step):
-    """Add to the reward: `reward + shift`, computed and stored in the reward's type.
+    """Add to the reward: `reward + shift`; types and errors are those of `RewardScale`.
 
     With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
-    A reward of integers stays so where `shift` is whole, and else becomes float32, as one of bools
-    always does. NaN and infinite rewards stay what they are.
-
-    Raises:
-        UsageError: A shift that is not a finite number.
-        StepError: A sum that is infinite or does not fit the reward's type; names the row.
+    NaN and infinite rewards stay what they are.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -105,7 +89,6 @@ class RewardShift(Step):
     example: ClassVar[str] = "reward_shift:-1"
 
     shift: float
-    """Number added to every reward."""
 
     def __post_init__(self) -> None:
         self._expect("shift", "a finite number", fits=is_finite(self.shift))
@@ -119,12 +102,10 @@ class RewardShift(Step):
 class ReturnToGo(Step):
     """Add the discounted sum of rewards from each transition to its episode's end.
 
-    `Σ_{k≥0} gamma^k r_t+k`, its own reward included, as the derived leaf `return_to_go` does. An
-    episode that was truncated is not continued: nothing stands for what would have come. Sums are
-    taken in float64; the leaf is float64 where rewards are, else float32, `[1]` a row.
-
-    The sum of an episode is that of its rewards at this point of the recipe: steps that change
-    rewards or cut episodes come before. NaN and infinite rewards reach back to the first step.
+    `Σ_{k≥0} gamma^k r_t+k`, its own reward included, of the rewards at this point of the recipe, as
+    the derived leaf `return_to_go` does. Nothing stands for what would have come after a truncated
+    episode. Sums are taken in float64; the leaf is float64 where rewards are, else float32, `[1]` a
+    row. NaN and infinite rewards reach back to the first step.
 
     Raises:
         UsageError: `gamma` outside 0 to 1.
@@ -148,20 +129,18 @@ class ReturnToGo(Step):
     """Where the leaf is put, `/` or `.` between the parts of a nested key."""
 
     def __post_init__(self) -> None:
-        self._expect("gamma", "a finite number", fits=is_finite(self.gamma))
-        self._expect("gamma", "a number from 0 to 1", fits=0 <= self.gamma <= 1)
+        fits = is_finite(self.gamma) and 0 <= self.gamma <= 1
+        self._expect("gamma", "a number from 0 to 1", fits=fits)
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaf added."""
-        steps, key = piece.batch.steps, split_key(self.key)
-        check_names([key], [*steps, key], [*piece.batch.observations], self.name)
-        rewards = steps[REWARD]
+        rewards = piece.batch.steps[REWARD]
         dtype = np.float64 if rewards.dtype == np.float64 else np.float32
         sums = discounted(rewards.astype(np.float64), piece.batch.lengths, self.gamma)
         leaf = without_overflow(
             piece, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
         )
-        return piece.having(steps={**steps, key: leaf})
+        return rebuilt(piece, self.name, {}, {split_key(self.key): leaf})
 
     def notes(self) -> tuple[str, ...]:
         """Return where sums end."""
@@ -197,7 +176,7 @@ def _with_reward(
     piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
 ) -> Piece:
     """Return the episodes with `operation(reward, number)`; see `RewardScale` for its type."""
-    reward = column(piece, REWARD)
+    reward = piece.batch.steps[REWARD]
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 

@@ -200,10 +200,7 @@ class TestWhatPasses:
         [
             ["crop:8,observation.pixels"],
             ["grayscale:observation.pixels", "encode:observation.pixels"],
-            ["cast:observation.pixels=float32"],
             ["normalize:observation.pixels"],
-            ["clip:observation.pixels,high=100"],
-            ["flatten:observation.pixels"],
             ["dedupe"],
         ],
         ids=lambda stages: stages[0].split(":")[0],
