@@ -211,14 +211,11 @@ class Split(Selection):
 
     def __post_init__(self) -> None:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
-        if not sizes or not all(is_finite(size) and 0 < size <= 1 for size in sizes):
-            raise self._refused("expected shares above 0, at most 1")
-        if sum(sizes) > 1 + _ROUNDING or len(set(names)) < len(names):
-            raise self._refused("expected shares of different names that sum to 1 or less")
-        if self.part not in names:
-            guess = did_you_mean(self.part, names)
-            what = f"{self.part!r} is none of the shares"
-            raise self._refused(f"{what}; {guess}" if guess else what)
+        fits = bool(sizes) and all(is_finite(size) and 0 < size <= 1 for size in sizes)
+        self._expect("shares", "NAME=SHARE, each above 0, at most 1", fits=fits)
+        fits = sum(sizes) <= 1 + _ROUNDING and len(set(names)) == len(names)
+        self._expect("shares", "different names, and shares that sum to 1 or less", fits=fits)
+        self._expect("part", f"one of the shares: {', '.join(names)}", fits=self.part in names)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
     @classmethod
@@ -252,10 +249,6 @@ class Split(Selection):
         chosen = np.zeros(count, bool)
         chosen[parts[self.part].numpy()] = True
         return chosen
-
-    def _refused(self, what: str) -> UsageError:
-        told = ", ".join(f"{name}={size!r}" for name, size in self.shares) or "no shares"
-        return usage_error(type(self), f"has {told}; {what}")
 
 
 @dataclass(frozen=True)

@@ -195,13 +195,13 @@ class SizedImageStep(ImageStep):
 
 @dataclass(frozen=True)
 class Crop(SizedImageStep):
-    """Keep `height` x `width` pixels of every image; a view.
+    """Keep `height` x `width` pixels of every image (default: its centre); a view.
 
     Types, values and the order of axes stay; images that are stacked in a row are cut alike.
 
     Raises:
         UsageError: A size below 1, or a place below 0.
-        StepError: The part reaches beyond the image; a leaf that is not there or is no image.
+        StepError: The part reaches beyond the image; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -251,7 +251,7 @@ class Grayscale(ImageStep):
     Raises:
         UsageError: `channels` other than 0, 1 and 3, or a format there is not.
         StepError: A leaf with other than 1, 3 or 4 channels, or of another type than uint8 and
-            float; a leaf that is not there or is no image, or whose order of axes is not clear.
+            float; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -311,8 +311,7 @@ class ToChw(ImageStep):
     `ToTensor` makes of bytes.
 
     Raises:
-        StepError: With `scale=true`, a leaf that is not uint8; a leaf that is not there or is no
-            image, or whose order of axes is not clear.
+        StepError: With `scale=true`, a leaf that is not uint8; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -370,7 +369,7 @@ class Resize(SizedImageStep):
     Raises:
         UsageError: A size below 1, a mode or format there is not.
         StepError: A leaf that is neither float nor of integers up to 16 bits (with `nearest` any
-            type will do); a leaf that is not there or is no image, or whose sides are not clear.
+            type will do); see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -497,7 +496,7 @@ def resampled(
             values = values.take(middle, axis)
         return values
     if mode == "area":
-        return _as_type(_means(values, form, size), values)
+        return _as_type(_means(values, form, size), values.dtype)
     if values.dtype == np.uint8 and form == "hwc" and values.shape[-1] in {3, 4}:
         # As they lie: the same as plane by plane, twice as fast.
         frames = np.array(values, order="C").reshape(-1, *values.shape[-3:])
@@ -508,7 +507,7 @@ def resampled(
     four = np.zeros((-(-count // _AT_ONCE), _AT_ONCE, *sides), _working_type(planes.dtype, mode))
     four.reshape(-1, *sides)[:count].reshape(planes.shape)[...] = planes
     flat = _interpolated(four, size, mode).reshape(-1, *size)[:count]
-    made = _as_type(flat.reshape(*planes.shape[:-2], *size), values)
+    made = _as_type(flat.reshape(*planes.shape[:-2], *size), values.dtype)
     return np.moveaxis(made, -3, -1) if form == "hwc" else made
 
 
@@ -539,6 +538,7 @@ def _working_type(dtype: np.dtype[Any], mode: Mode) -> np.dtype[Any]:
 
 
 def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> NDArray[Any]:
+    """Interpolate `[n, channels, height, width]`."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -546,12 +546,12 @@ def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> ND
     return np.asarray(made.numpy())
 
 
-def _as_type(made: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    if made.dtype == values.dtype or values.dtype.kind == "f":
+def _as_type(made: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if made.dtype == dtype or dtype.kind == "f":
         with np.errstate(over="ignore"):  # beyond float16 is infinite
-            return made.astype(values.dtype, copy=False)
-    within = np.iinfo(values.dtype)
-    return np.clip(np.floor(made + 0.5), within.min, within.max).astype(values.dtype)
+            return made.astype(dtype, copy=False)
+    within = np.iinfo(dtype)
+    return np.clip(np.floor(made + 0.5), within.min, within.max).astype(dtype)
 
 
 def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray[Any]:
@@ -575,9 +575,8 @@ def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray
 def _covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return `[K, new]` the old pixels that each new one covers, and what part of it each makes.
 
-    A side is counted in units in which an old pixel is `new` long and a new one `old`. A new pixel
-    that covers fewer than `K` has its last one several times, with as much less of it: a part of 0
-    would make NaN of infinity.
+    In units in which an old pixel is `new` long and a new one `old`. A new pixel that covers fewer
+    than `K` has its last one several times, each with less: a part of 0 would make NaN of infinity.
     """
     start = np.arange(new) * old
     first, last = start // new, (start + old - 1) // new
