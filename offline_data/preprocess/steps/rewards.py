@@ -176,7 +176,7 @@ def _with_reward(
     piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
 ) -> Piece:
     """Return the episodes with `operation(reward, number)`; see `RewardScale` for its type."""
-    reward = piece.batch.steps[REWARD]
+    reward: NDArray[Any] = piece.batch.steps[REWARD]
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 

@@ -12,8 +12,9 @@ import torch
 
 from offline_data.errors import StepError
 from offline_data.preprocess.piece import Piece
-from offline_data.preprocess.steps.columns import DTYPES, Cast, Clip
+from offline_data.preprocess.steps.columns import Cast, Clip
 from offline_data.preprocess.steps.registry import parse_step
+from offline_data.store.layout import DTYPES
 from offline_data.testing.pieces import as_stored, assert_same_piece, toy_piece, with_leaves
 
 POSITION, VELOCITY, CODE = (
@@ -177,24 +178,17 @@ def test_integers_stay_integers(dtype: str, low: float | None, high: float | Non
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_floating_point_types_stay(dtype: str) -> None:
-    values = np.array([-math.inf, -3, 0.1, 3, math.inf, 1000], dtype)
+    values = np.array([-math.inf, -3, 0.1, math.nan, math.inf, 1000], dtype)
     piece = with_leaves(toy_piece([6]), steps={"x": values})
+    low, high, kept = np.array([-0.3, 0.7, 0.1], dtype)
     found = Clip(("x",), -0.3, 0.7).apply(piece).batch.steps["x",]
-    low, high, kept = (np.array(x, dtype).item() for x in (-0.3, 0.7, 0.1))
-    assert found.dtype == dtype
-    assert found.tolist() == [low, low, kept, high, high, high]
-    top = float(np.finfo(dtype).max)
+    expected = np.array([low, low, kept, math.nan, high, high], dtype)
+    np.testing.assert_array_equal(found, expected, strict=True)
+    top = min(1e308, float(np.finfo(dtype).max))
     found = Clip(("x",), -1e308, 1e308).apply(piece).batch.steps["x",]
-    assert found.tolist() == [max(-1e308, -top), -3, kept, 3, min(1e308, top), 1000]
-
-
-def test_nan_stays_and_infinities_become_a_bound() -> None:
-    piece = with_leaves(toy_piece([3]), steps={"x": np.array([math.nan, math.inf, -math.inf])})
-    np.testing.assert_array_equal(
-        applied("clip:x,low=-2,high=3", piece).steps["x",], [math.nan, 3, -2]
-    )
-    found = applied("clip:x,low=-2", piece).steps["x",]
-    np.testing.assert_array_equal(found, [math.nan, math.inf, -2])
+    np.testing.assert_array_equal(found, [-top, -3, kept, math.nan, top, 1000])
+    found = Clip(("x",), low=-2).apply(piece).batch.steps["x",]
+    np.testing.assert_array_equal(found, [-2, -2, kept, math.nan, math.inf, 1000])
 
 
 @pytest.mark.parametrize(
@@ -203,13 +197,6 @@ def test_nan_stays_and_infinities_become_a_bound() -> None:
 def test_no_such_integer(dtype: str, bounds: str) -> None:
     piece = with_leaves(toy_piece([2]), steps={"x": np.array([1, 2], dtype)})
     assert f"'x' is {dtype}, and no such number is between" in refused(f"clip:x,{bounds}", piece)
-
-
-def test_below_a_beginning_text_and_flags_stay() -> None:
-    piece = toy_piece([2])
-    found = applied("clip:next,high=0.2", piece)
-    assert found.steps["next", "reward"].tolist() == [[0.125], [np.float32(0.2).item()]]
-    assert found.steps["next", "terminated"] is piece.batch.steps["next", "terminated"]
 
 
 @pytest.mark.parametrize("arrow", ["→", "->", " → "])
@@ -249,10 +236,8 @@ def test_only_the_last_axis_may_differ() -> None:
     more = {"c": left[:, :2], "d": left[:, 0], "e": left[:, 0, 0]}
     piece = with_leaves(toy_piece([2]), steps={"a": left, "b": right, **more})
     found = applied("concat:a,b→ab", piece).steps["ab",]
-    assert found.tolist() == [
-        [[*a.tolist(), *b.tolist()] for a, b in zip(*two, strict=True)]
-        for two in zip(left, right, strict=True)
-    ]
+    assert found[1, 2].tolist() == [*left[1, 2], *right[1, 2]]
+    assert found.shape == (2, 3, 6)
     for other, shape in (("c", [2, 4]), ("d", [4]), ("e", [])):
         told = refused(f"concat:a,{other}→x", piece)
         assert f"cannot join rows of these shapes: a [3, 4], {other} {shape}" in told
@@ -294,10 +279,8 @@ def test_types_that_cannot_be_joined() -> None:
         ("obs.position,action→x", "must be all observation leaves"),
         ("action,reward→x,keep=true", "all step leaves under 'next'"),
         ("reward→x,keep=true", "cannot join next/reward into 'x'"),
-        ("obs.position→next.observation", "the name is reserved"),
         ("obs.position,info.code→observation", "'observation' a leaf, and 'observation/velocity'"),
         ("obs.position→observation.position,keep=true", "two leaves the name"),
-        ("action→act", "would leave no action"),
         ("reward→next.reward", "would leave no next/reward"),
         ("next.terminated,next.reward→next.x", "would leave no next/reward, no next/terminated"),
         ("obs,obs.position→x", "is given 'observation/position' twice"),
@@ -392,8 +375,6 @@ def test_rows_have_one_axis() -> None:
         ("info/code=a.b/c", {CODE: ("a", "b", "c")}),
         ("obs=state", {POSITION: ("state", "position"), VELOCITY: ("state", "velocity")}),
         ("next.observation.position=state", {POSITION: ("state",)}),
-        ("observation.position=obs", {POSITION: ("obs",)}),
-        ("mission=next.mission", {("mission",): ("next", "mission")}),
         ("action=action.arm", {("action",): ARM}),
         (
             "obs.position=observation.velocity,obs.velocity=x",
@@ -446,26 +427,19 @@ def test_another_leaf_may_become_the_reward() -> None:
         ("next=after", "would leave no next/reward, no next/terminated, no next/truncated"),
         ("action=act", "would leave no action"),
         ("mission=action", "two leaves the name 'action'"),
-        ("mission=info.code", "two leaves the name 'info/code'"),
         ("mission=next.info.code", "two leaves the name 'next/info/code'"),
-        ("info.code=observation.velocity", "two leaves the name 'observation/velocity'"),
         ("info.code=reward", "two leaves the name 'next/reward'"),
         ("info.code=reward.x", "make 'next/reward' a leaf, and 'next/reward/x' is below it"),
-        ("info.code=observation", "make 'observation' a leaf, and 'observation/position' is"),
         ("mission=next.observation", "make 'next/observation' a leaf, and 'next/obs"),
         ("mission=info", "make 'info' a leaf, and 'info/code' is below it"),
-        ("info.code=mission.code", "make 'mission' a leaf, and 'mission/code' is below it"),
         ("info=action.info", "cannot call an observation leaf 'action/info/code'"),
         ("info.code=next.code", "cannot call an observation leaf 'next/code': the name is res"),
-        ("info.code=done", "reserved"),
         ("mission=episode", "cannot call a step leaf 'episode': the name is reserved"),
-        ("mission=terminated", "reserved"),
         ("mission=next", "reserved"),
         ("mission=next.done", "reserved"),
         ("mission=a//b", "cannot call a leaf so: A leaf is named ''"),
         ("mission=...", "cannot be a file name"),
         ("obs=a,observation=b", "has two new names for 'observation/position'"),
-        ("obs.position=x,obs.velocity=x", "two leaves the name 'x'"),
     ],
 )
 def test_names_that_cannot_be(text: str, message: str) -> None:

@@ -15,7 +15,6 @@ import offline_data
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.executors.local import LocalProcesses
 from offline_data.preprocess.piece import read_transitions
-from offline_data.preprocess.steps import encoded as steps_module
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.layout import OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
@@ -135,27 +134,6 @@ class TestEncode:
             parse_step(text).apply(with_leaves(toy_piece([2]), observations=images))
         with pytest.raises(StepError, match="finds no uint8 leaf"):
             parse_step("encode").apply(toy_piece([2]))
-
-    def test_resumed_from_finished_tasks(
-        self, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        calls, real = [], steps_module.__dict__["encode_image"]
-
-        def fails(*arguments: Any) -> Any:
-            calls.append(1)
-            if len(calls) > 40:
-                raise KeyboardInterrupt
-            return real(*arguments)
-
-        buffer = offline_data.open_dataset(parent)
-        options: dict[str, Any] = {"dest": tmp_path / "new", "num_chunks": 5}
-        monkeypatch.setattr(steps_module, "encode_image", fails)
-        with pytest.raises(KeyboardInterrupt):
-            buffer.preprocess("encode", **options)
-        monkeypatch.setattr(steps_module, "encode_image", real)
-        buffer.preprocess("encode", **options, resume=True)
-        whole = made(parent, "encode")
-        assert open_reader(tmp_path / "new").manifest.digests == open_reader(whole).manifest.digests
 
 
 def test_decoding_gives_back_what_was_encoded(encoded: Path, parent: Path) -> None:

@@ -90,7 +90,10 @@ def assert_same_rows(found: Piece, expected: Piece) -> None:
         for key, column in theirs.items():
             assert (mine[key].dtype, mine[key].shape) == (column.dtype, column.shape), key
             if words := expected.words.get(key):
-                column, mine[key] = decode(column, words), decode(mine[key], found.words[key])
+                column, mine[key] = (
+                    decode(column, list(words)),
+                    decode(mine[key], list(found.words[key])),
+                )
             if column.dtype.kind == "f":
                 np.testing.assert_allclose(mine[key], column, rtol=3e-6, atol=1e-6)
             else:

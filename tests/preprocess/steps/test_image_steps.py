@@ -21,6 +21,7 @@ from offline_data.preprocess.steps.images import (
     MODES,
     Crop,
     Format,
+    Grayscale,
     Images,
     ImageStep,
     formats_of,
@@ -44,10 +45,6 @@ class Darken(ImageStep):
 
     def change(self, images: Images) -> NDArray[Any]:
         return np.asarray(images.values // 2)
-
-
-class Colours(Darken):
-    formats: ClassVar[tuple[Format, ...]] = ("hwc", "chw")
 
 
 def leaf(*shape: int, dtype: str = "uint8", rows: int = 3) -> NDArray[Any]:
@@ -83,19 +80,13 @@ def found(piece: Piece, step: ImageStep) -> dict[str, Format]:
     ("shape", "formats"),
     [
         ((8, 8), ("hw",)),
-        ((7, 84), ()),
         ((84, 84, 3), ("hwc",)),
-        ((84, 84, 2), ("hwc",)),
         ((2, 4, 84, 96, 3), ("hwc",)),
-        ((1, 84, 84), ("chw",)),
         ((4, 3, 84, 84), ("chw",)),
         ((4, 84, 84), ("chw", "hw")),
         ((9, 84, 84), ("hwc", "chw", "hw")),
         ((7, 7, 3), ()),
-        ((84, 3, 3), ()),
         ((84, 84, 0), ()),
-        ((0, 84, 84), ()),
-        ((300,), ()),
         ((), ()),
     ],
 )
@@ -128,7 +119,7 @@ def test_without_names_all_images_are_meant() -> None:
     piece = with_leaves(piece, steps={"action.picture": leaf(3, 8, 9, rows=2)})
     assert found(piece, Darken()) == {"eye": "hwc", "depth": "hw", "picture": "chw"}
     assert found(piece, Darken(format="hwc")) == {"eye": "hwc"}
-    assert found(piece, Colours()) == {"eye": "hwc", "picture": "chw"}
+    assert found(piece, Grayscale()) == {"eye": "hwc", "picture": "chw"}
     below = Darken(keys=("next.observation",))
     assert found(piece, below) == {"eye": "hwc", "depth": "hw"}
     more = with_leaves(piece, observations={"info.more": leaf(2)})
@@ -154,14 +145,10 @@ def test_an_unclear_order_is_asked_for() -> None:
         (Darken(("action",), "hw"), "too few axes for format=hw"),
         (Darken(("observation.void",), "hw"), "or an empty one"),
         (Darken(("words",), "hw"), "leaf 'words' is text, not an image"),
-        (Colours(("info.depth",)), "has no axis of channels; expected hwc or chw"),
     ],
 )
 def test_leaves_that_are_no_images(step: ImageStep, message: str) -> None:
-    more = {"words": leaf(8, 8, dtype="int32")}
-    if "info.depth" in step.keys:
-        more["info.depth"] = leaf(8, 9)
-    words = {"words": ["one", "two"]}
+    more, words = {"words": leaf(8, 8, dtype="int32")}, {"words": ["one", "two"]}
     piece = with_leaves(pixels(void=leaf(0, 9)), observations=more, words=words)
     with pytest.raises(StepError, match=message):
         step.apply(piece)
@@ -261,7 +248,7 @@ def test_axes_stay(stack: tuple[int, ...], form: str, given: int) -> None:
         (leaf(8, 9, 4), "has four channels: colours with alpha, or frames", "say format=hwc if"),
         (leaf(4, 8, 9), "may be chw or hw", "say which"),
         (leaf(8, 9, 2), "has 2 channels, expected 1, 3 or 4", ""),
-        (leaf(8, 9), "has no axis of channels", ""),
+        (leaf(8, 9), "has no axis of channels; expected hwc or chw", ""),
         (leaf(8, 9, 3, dtype="int32"), "is neither uint8 nor float", ""),
         (leaf(7, 7, 3), "does not look like an image", "format=hwc"),
     ],
@@ -308,7 +295,7 @@ class TestAgainstPillow:
         low, high = (1, 256) if mode == "bilinear" else (90, 165)  # never beyond bytes half-way
         values = np.random.default_rng(5).integers(low, high, (5, 21, 17, channels), np.uint8)
         result = made(f"resize:{size[0]},{size[1]},mode={mode}", values)
-        assert (result.shape, result.dtype) == ((5, *size, channels), np.uint8)
+        assert (result.shape, result.dtype.name) == ((5, *size, channels), "uint8")
         for frame, new in zip(values, result, strict=True):
             expected = _pillow(frame if channels == 3 else frame[..., 0], size, mode)
             off = np.abs(new.astype(int) - expected.reshape(new.shape))
@@ -321,7 +308,7 @@ class TestAgainstPillow:
     def test_floats(self, mode: str, size: tuple[int, int], dtype: str, tolerance: float) -> None:
         values = noise(3, 21, 17, dtype=dtype)
         result = made(f"resize:{size[0]},{size[1]},mode={mode}", values)
-        assert (result.shape, result.dtype) == ((5, 3, *size), dtype)
+        assert (result.shape, result.dtype.name) == ((5, 3, *size), dtype)
         for at in np.ndindex(5, 3):
             expected = _pillow(values[at].astype(np.float32), size, mode)
             np.testing.assert_allclose(result[at], expected, atol=tolerance)
@@ -354,13 +341,10 @@ def test_area_is_the_mean_of_what_is_covered(size: tuple[int, int], dtype: str) 
     values = noise(21, 17, dtype=dtype)
     result = resampled(values, "hw", size, "area")
     expected = covered(21, size[0]) @ values.astype(float) @ covered(17, size[1]).T
-    assert (result.shape, result.dtype) == (expected.shape, dtype)
-    assert np.abs(result - expected).max() <= (0.5 if dtype == "uint8" else 0) + 1e-4
-
-
-def test_halves_are_rounded_up() -> None:
-    values = np.tile(np.array([[10, 11], [200, 201]], np.uint8), (5, 4, 4))
-    assert np.unique(resampled(values, "hw", (8, 4), "area")).tolist() == [11, 201]
+    assert (result.shape, result.dtype.name) == (expected.shape, dtype)
+    if dtype == "uint8":  # halves are rounded up
+        expected = np.floor(expected + 0.5 + 1e-9)
+    np.testing.assert_allclose(result, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("new", [4, 8, 13, 30])

@@ -16,7 +16,6 @@ from offline_data.preprocess.steps import registry
 from offline_data.preprocess.steps.base import Step, episode_columns
 from offline_data.preprocess.steps.columns import Clip
 from offline_data.preprocess.steps.leaves import matching, numbers, place
-from offline_data.preprocess.steps.parse import scalar
 from offline_data.preprocess.steps.registry import (
     parse_step,
     register_step,
@@ -70,12 +69,10 @@ class Nothing(Step):
         ("3,keys=a,b", Every(3, ("a", "b"))),
         ("keys=a,keys=b,count=3", Every(3, ("a", "b"))),
         ("3,true,1e3,007", Every(3, ("true", "1e3", "007"))),
-        ("3,a,mode=1,low=null", Every(3, ("a",), mode="1")),
+        ("3,a,mode=1,low=null,other=[1]", Every(3, ("a",), mode="1", other="[1]")),
         ("3,a,mode=true,low=2,other=2.5", Every(3, ("a",), 2, mode="true", other=2.5)),
-        ("5,y", Two(5, "y")),
         ("b=y,5", Two(5, "y")),
         ("1,null", Two(1, None)),
-        ("1,1", Two(1, "1")),
         ("", Two()),
     ],
 )
@@ -91,18 +88,15 @@ def test_values_are_those_of_the_fields(text: str, step: Step) -> None:
         (Every, "", "needs count"),
         (Every, "3", "needs keys"),
         (Every, "a", "has count=a; expected a whole number"),
-        (Every, "3.5,a", "has count=3.5; expected a whole number"),
         (Every, "true,a", "has count=true; expected a whole number"),
         (Every, "3,a,low=true", "has low=true; expected a number or null"),
         (Every, "3,a,low=NaN", "has low=NaN; expected a number or null"),
         (Every, "3,a,low=1e999", "has low=1e999; expected a number or null"),
         (Every, "3,a,flag=1", "has flag=1; expected true or false"),
-        (Every, "3,a,low=", "has low=; expected a number or null"),
         (Every, "3,a,low=1,low=2", "is given low twice"),
         (Every, "3,a,loww=1", "has no 'loww'; did you mean 'low'?"),
         (Every, "3,a,learnt=1", "has no 'learnt'; there are count, keys, low, flag, mode, other"),
         (Two, "5,y,z,w", "has no use for 'z', 'w'"),
-        (Two, "a=5,b=x,y", "has no use for 'y'"),
         (Nothing, "x=1", "has no 'x'; it takes none"),
     ],
 )
@@ -120,14 +114,6 @@ def test_pairs() -> None:
         with pytest.raises(UsageError, match=r"takes pairs like a=b, and '.*' is none") as caught:
             parse_step(f"rename:{text}")
         assert repr(text.rpartition(",")[2]) in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1", 1), ("-1.5e3", -1500.0), ("false", False), ("null", None), ("[1]", "[1]"), ("", "")],
-)
-def test_scalars(text: str, value: Any) -> None:
-    assert (scalar(text), type(scalar(text))) == (value, type(value))
 
 
 @dataclass(frozen=True)
@@ -161,20 +147,10 @@ def test_a_step_of_ones_own() -> None:
     assert "mine" in step_names()
 
 
-def test_a_class_defined_anew_replaces_the_old_one() -> None:
-    def define() -> type[Step]:
-        class Again(Step):
-            name: ClassVar[str] = "again"
-
-        return Again
-
-    first, second = register_step(define()), register_step(define())
-    assert first is not second
-    assert step_class("again") is second
-
-
 def test_names_that_are_taken() -> None:
     register_step(Mine)
+    anew = type("Mine", (Step,), {"name": "mine", "__module__": __name__})  # as in a notebook
+    assert register_step(anew) is step_class("mine") is anew
 
     class Other(Mine):
         pass
@@ -185,7 +161,7 @@ def test_names_that_are_taken() -> None:
     for step in (Other, Clipper):
         with pytest.raises(UsageError, match=f"There is a step called {step.name!r} already"):
             register_step(step)
-    assert (step_class("mine"), step_class("clip")) == (Mine, Clip)
+    assert (step_class("mine"), step_class("clip")) == (anew, Clip)
 
 
 @pytest.mark.parametrize("called", ["a b", "a:b", "", "2x", None, 3])

@@ -149,12 +149,6 @@ def test_fields_of_the_episode_table() -> None:
         assert chosen(text, table) == want, text
 
 
-def test_the_best_tenth() -> None:
-    returns = np.random.default_rng(0).permutation(100).astype(float)
-    found = chosen("return >= percentile(return, 90)", {("return",): returns})
-    assert found == [value >= 90 for value in returns]
-
-
 def test_a_filter_is_a_value() -> None:
     step = parse_step("filter: seed in [1, 2] and length==3 ")
     assert step == Filter("seed in [1, 2] and length==3")
@@ -298,10 +292,8 @@ def told(text: str) -> Any:
         ("return > 3", [r > 3 for r in RETURNS]),
         ("length < 10 < return", [n < 10 < r for n, r in zip(LENGTHS, RETURNS, strict=True)]),
         ("length not in (3, 8)", [n not in (3, 8) for n in LENGTHS]),
-        ("length in []", [False] * 5),
         ("terminated", [True, False, True, True, False]),
         ("not terminated", [False, True, False, False, True]),
-        ("terminated == True", [True, False, True, True, False]),
         ("terminated + terminated == 2", [True, False, True, True, False]),
         ("-return / length < -0.3", [-r / n < -0.3 for r, n in zip(RETURNS, LENGTHS, strict=True)]),
         ("length % 5 == 3", [n % 5 == 3 for n in LENGTHS]),
@@ -313,8 +305,6 @@ def told(text: str) -> Any:
         ("id not in ['b']", [True, False, True, True, True]),
         ("length == 3 or id == 'a' and return > 10", [False, False, True, False, True]),
         ("(length == 3 or id == 'a') and return > 10", [False, False, True, False, True]),
-        ("not length == 3", [n != 3 for n in LENGTHS]),
-        ("length > mean(length)", [n > sum(LENGTHS) / 5 for n in LENGTHS]),
         ("return == max(return)", [False, False, True, False, True]),
         ("mean(terminated) == 0.6 and length > 0", [True] * 5),
         ("length >= percentile(length, 50)", [n >= 10 for n in LENGTHS]),
@@ -374,18 +364,16 @@ def test_columns_are_what_rows_are_one_by_one(text: str) -> None:
         assert Expression(text).evaluate(columns, 3).tolist() == want
 
 
-def test_fields_in_order() -> None:
-    text = "return > 1 and (id == 'length' or percentile(info.class, 5) > return)"
-    assert Expression(text).fields == ("return", "id", "info.class")
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("", "cannot be read"),
         ("return > 5 && length > 3", "cannot be read"),
-        ("return > 5; length > 3", "cannot be read"),
         ("lambda x: x", "cannot be read"),
+        ("__import__('os').system('x') == 0 and length", "there is no function"),
+        ("length.__class__.__base__.__subclasses__() == 1", "there is no function 'length.__c"),
+        ("(lambda: length)() == 1", "cannot be read"),
+        ("[length for _ in (1,)][0] == 1", "cannot be read"),
         ("length\0", "cannot be read"),
         ("(length := 3) > 1", "'(length := 3)' is no part"),
         ("return > 5 & length", "'5 & length' has an operator that is not known"),
@@ -394,8 +382,6 @@ def test_fields_in_order() -> None:
         ("length in [3] == terminated", "nothing is compared with a list, as '[3]'"),
         ("[length] == 3", "'[length]' is no part"),
         ("length[0] == 3", "'length[0]' is no part"),
-        ("{length} == 3", "'{length}' is no part"),
-        ("length == 3j", "'3j' is no part"),
         ("length == 99999999999999999999", "99999999999999999999 is too large"),
         ("median(length) > 3", "there is no function 'median'"),
         ("id.strip() == 'a'", "there is no function 'id.strip'"),
@@ -414,22 +400,6 @@ def test_what_is_no_expression(text: str, what: str) -> None:
         Expression(text)
     assert what in str(caught.value)
     assert caught.value.hint == HINT
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os').system('touch x') == 0 and length",
-        "open('x') == length",
-        "length.__class__.__base__.__subclasses__() == 1",
-        "(lambda: length)() == 1",
-        "[length for _ in (1,)][0] == 1",
-        "globals()['x'] == length",
-    ],
-)
-def test_nothing_of_it_is_run(text: str) -> None:
-    with pytest.raises(UsageError):
-        Expression(text)
 
 
 def test_odd_spelling_warns_nobody() -> None:
