@@ -23,17 +23,25 @@ if TYPE_CHECKING:
 class Step:
     """One step: a frozen dataclass whose fields are its parameters.
 
-    Subclasses set `name` and override `apply`. Steps are values: they are pickled, compared, and
-    written into the manifest. Fields with `metadata={"state": True}` are no parameters, but what
-    the step learnt from the data.
+    Subclasses set `name` (`class Cast(Step, name="cast")`) and override `apply`. Steps are values:
+    they are pickled, compared, and written into the manifest. Fields with
+    `metadata={"state": True}` are no parameters, but what the step learnt from the data.
     """
 
     name: ClassVar[str]
     """What the command line calls it."""
+    example: ClassVar[str]
+    """What to write after `--step`, shown where it is called wrongly; may be missing."""
     brings_torch: ClassVar[bool] = False
     """Whether it imports torch, which takes a new process some seconds."""
     keeps_rows: ClassVar[bool] = True
     """Whether every episode keeps its length; else it may change, or the episode may go."""
+
+    def __init_subclass__(cls, *, name: str | None = None, example: str | None = None) -> None:
+        if name:
+            cls.name = name
+        if example:
+            cls.example = example
 
     @property
     def per_row(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import Self
@@ -45,7 +45,7 @@ BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Cast(Step):
+class Cast(Step, name="cast", example="cast:observation=float32"):
     """Store numbers of some leaves as another type; shapes stay as they are.
 
     To a floating-point or complex type values are rounded to the nearest; a finite one must stay
@@ -63,9 +63,6 @@ class Cast(Step):
         >>> smaller.observations["observation", "position"].dtype.name
         'float32'
     """
-
-    name: ClassVar[str] = "cast"
-    example: ClassVar[str] = "cast:observation=float32"
 
     types: tuple[tuple[str, str], ...]
     """Pairs of a leaf, or the beginning of several keys, and numpy's name of a type."""
@@ -108,7 +105,7 @@ class Cast(Step):
 
 
 @dataclass(frozen=True)
-class Clip(Step):
+class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
     """Hold every number of some leaves within bounds; types stay as they are.
 
     `min(max(x, low), high)`, the bounds rounded to the leaf's type. Infinities become a bound, NaN
@@ -123,9 +120,6 @@ class Clip(Step):
         >>> Clip(("action",), high=2.0).apply(toy_piece([3])).batch.steps["action",].max().item()
         2.0
     """
-
-    name: ClassVar[str] = "clip"
-    example: ClassVar[str] = "clip:action,low=-1,high=1"
 
     keys: tuple[str, ...] = field(metadata={"many": True})
     """Leaves, or beginnings of keys: all leaves of real numbers below them."""
@@ -166,7 +160,11 @@ class Clip(Step):
 
 
 @dataclass(frozen=True)
-class Concat(Step):
+class Concat(
+    Step,
+    name="concat",
+    example="concat:observation.position,observation.velocity→observation.state",
+):
     """Join leaves into one along the last axis, in the order they are named, and drop the sources.
 
     Rows of one number count as `[1]`; all other axes must be equal. Sources are all observation
@@ -187,9 +185,6 @@ class Concat(Step):
         >>> step.apply(toy_piece([1])).batch.observations["observation",].tolist()
         [[1.0, -1.0, 1.5], [2.0, -2.0, 2.5]]
     """
-
-    name: ClassVar[str] = "concat"
-    example: ClassVar[str] = "concat:observation.position,observation.velocity→observation.state"
 
     sources: tuple[str, ...] = field(metadata={"many": True})
     """Leaves, or beginnings of keys: all leaves of numbers below them, in the order of names."""
@@ -264,7 +259,7 @@ class Concat(Step):
 
 
 @dataclass(frozen=True)
-class Exclude(Step):
+class Exclude(Step, name="exclude", example="exclude:info,observation.velocity"):
     """Drop these leaves; all others stay as they are.
 
     Raises:
@@ -277,11 +272,7 @@ class Exclude(Step):
         [('observation', 'position')]
     """
 
-    name: ClassVar[str] = "exclude"
-    example: ClassVar[str] = "exclude:info,observation.velocity"
-
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves, or beginnings of keys."""
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes without these leaves."""
@@ -289,7 +280,7 @@ class Exclude(Step):
 
 
 @dataclass(frozen=True)
-class Flatten(Step):
+class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
     """Give rows of some leaves one axis: `[n, a, b]` becomes `[n, a · b]`, and `[n]` `[n, 1]`.
 
     The last axis runs fastest, as in `torch.flatten`. Values and types stay as they are.
@@ -304,9 +295,6 @@ class Flatten(Step):
         (3, 1)
     """
 
-    name: ClassVar[str] = "flatten"
-    example: ClassVar[str] = "flatten:observation.pixels"
-
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all that begin with `observation` or `action`."""
 
@@ -318,7 +306,7 @@ class Flatten(Step):
 
 
 @dataclass(frozen=True)
-class Rename(Step):
+class Rename(Step, name="rename", example="rename:observation.position=state,info=extra"):
     """Give leaves other names, all at once, so that two may swap theirs; values stay as they are.
 
     `a=b` calls the leaf `a` `b`; where `a` is the beginning of several keys, that beginning becomes
@@ -337,9 +325,6 @@ class Rename(Step):
         >>> ("state",) in renamed.batch.observations, [*renamed.words]
         (True, [('goal',)])
     """
-
-    name: ClassVar[str] = "rename"
-    example: ClassVar[str] = "rename:observation.position=state,info=extra"
 
     names: tuple[tuple[str, str], ...]
     """Pairs of an old and a new name."""
@@ -367,7 +352,7 @@ class Rename(Step):
 
 
 @dataclass(frozen=True)
-class Select(Step):
+class Select(Step, name="select", example="select:observation,action"):
     """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
 
     Action leaves are all kept where none is named.
@@ -382,11 +367,7 @@ class Select(Step):
         ([('observation', 'position')], [('action',), ('next', 'reward')])
     """
 
-    name: ClassVar[str] = "select"
-    example: ClassVar[str] = "select:observation,action"
-
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves, or beginnings of keys."""
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with these leaves."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Decode(Step):
+class Decode(Step, name="decode", example="decode:observation.pixels"):
     """Turn leaves of encoded images into plain arrays, which take more disk and less time.
 
     Raises:
@@ -38,9 +38,6 @@ class Decode(Step):
         >>> np.array_equal(Decode().apply(encoded).batch.observations["pixels",], rows)
         True
     """
-
-    name: ClassVar[str] = "decode"
-    example: ClassVar[str] = "decode:observation.pixels"
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all that are encoded."""
@@ -58,7 +55,7 @@ class Decode(Step):
 
 
 @dataclass(frozen=True)
-class Encode(Step):
+class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg,quality=95"):
     """Turn images into PNG, which is exact, or JPEG, which is lossy; batches decode them.
 
     Leaves that are encoded already stay as they are, unless they are named and have the other
@@ -76,9 +73,6 @@ class Encode(Step):
         >>> column.encoding, column.shape, column.dtype.name
         ('png', (3, 8, 8, 3), 'uint8')
     """
-
-    name: ClassVar[str] = "encode"
-    example: ClassVar[str] = "encode:observation.pixels,format=jpeg,quality=95"
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all uint8 leaves that look like images `[H, W]` or

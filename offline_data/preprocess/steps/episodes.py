@@ -12,7 +12,7 @@ import numpy as np
 
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.steps.base import Selection, episode_columns
-from offline_data.preprocess.steps.expressions import Expression, Text
+from offline_data.preprocess.steps.expressions import Expression
 from offline_data.preprocess.steps.parse import (
     did_you_mean,
     is_finite,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from offline_data.episodes.fields import Key
     from offline_data.preprocess.piece import Piece
-    from offline_data.preprocess.steps.expressions import Column
 
 DIGEST: Key = ("digest",)
 """Column of the table that `Dedupe.choose` is given."""
@@ -42,7 +41,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Dedupe(Selection):
+class Dedupe(Selection, name="dedupe", example="dedupe"):
     """Drop every episode that has the content of an earlier one.
 
     Content is all step and observation leaves at this point of the recipe, to the byte (0.0 and
@@ -60,8 +59,6 @@ class Dedupe(Selection):
         [True, True, False, False]
     """
 
-    name: ClassVar[str] = "dedupe"
-    example: ClassVar[str] = "dedupe"
     needs_data: ClassVar[bool] = True
 
     def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
@@ -100,7 +97,7 @@ class Dedupe(Selection):
 
 
 @dataclass(frozen=True)
-class Filter(Selection):
+class Filter(Selection, name="filter", example="filter:return > 100 and length >= 50"):
     """Keep the episodes for which an expression is true: `filter:return > 100 and not truncated`.
 
     Fields are the columns of the episode table at this point of the recipe: `length`, `return`,
@@ -122,9 +119,6 @@ class Filter(Selection):
         >>> Filter("return >= mean(return) and length > 2").choose(table, {}).tolist()
         [False, False, True]
     """
-
-    name: ClassVar[str] = "filter"
-    example: ClassVar[str] = "filter:return > 100 and length >= 50"
 
     where: str
     """The expression."""
@@ -180,7 +174,7 @@ class Filter(Selection):
 
 
 @dataclass(frozen=True)
-class Split(Selection):
+class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed=0"):
     """Keep one part of a split of the episodes: `split:train,train=0.9,val=0.1,seed=0`.
 
     The same seed and shares give the episodes of `ds.split(train=0.9, val=0.1, seed=0)["train"]`,
@@ -199,8 +193,6 @@ class Split(Selection):
         (8, True)
     """
 
-    name: ClassVar[str] = "split"
-    example: ClassVar[str] = "split:train,train=0.9,val=0.1,seed=0"
     by_values = False
 
     part: str
@@ -252,7 +244,7 @@ class Split(Selection):
 
 
 @dataclass(frozen=True)
-class Subsample(Selection):
+class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,seed=0"):
     """Keep a part of the episodes, a number of them, or every n-th; at least one stays.
 
     Random ones follow from the seed and the number of episodes alone. With one seed, fewer episodes
@@ -271,8 +263,6 @@ class Subsample(Selection):
         2
     """
 
-    name: ClassVar[str] = "subsample"
-    example: ClassVar[str] = "subsample:fraction=0.1,seed=0"
     by_values = False
 
     fraction: float | None = None
@@ -333,7 +323,7 @@ def _packed(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]
     return np.concatenate(parts, axis=1)
 
 
-def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> Column:
+def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> NDArray[Any]:
     """Return one value an episode, of a type that expressions compute with."""
     flat = np.asarray(column).reshape(len(column), -1)
     if flat.shape[1] != 1 or flat.dtype.kind not in "biuf":
@@ -343,14 +333,15 @@ def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> Colu
         )
     values = flat[:, 0]
     if words is not None:
-        return Text(values, words)
+        return np.asarray(np.array([*words, None], object)[values])  # -1 stands for no text
     small = values.dtype.kind in "iu" and int(values.max(initial=0)) <= np.iinfo(np.int64).max
     return values.astype(np.int64) if small else values
 
 
-def _range(name: str, field: Column) -> str:
+def _range(name: str, field: NDArray[Any]) -> str:
     """Return which values a field has, for a message."""
-    if not isinstance(field, Text):
+    if field.dtype != object:
         return f"{name} is from {field.min()} to {field.max()}"
-    words = [one if len(one) <= 40 else f"{one[:40]}…" for one in field.words[:5]]
-    return f"{name} is one of {words}" + ("…" if len(field.words) > len(words) else "")
+    known = [one for one in dict.fromkeys(field) if one is not None]
+    words = [one if len(one) <= 40 else f"{one[:40]}…" for one in known[:5]]
+    return f"{name} is one of {words}" + ("…" if len(known) > 5 else "")

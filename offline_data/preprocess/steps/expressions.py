@@ -8,7 +8,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,23 +57,6 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
 _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 
-@dataclass(frozen=True, eq=False)
-class Text:
-    """A column of text, as codes into its vocabulary."""
-
-    codes: NDArray[np.int32]
-    """`[E]`; -1 where there is none."""
-    words: Sequence[str]
-
-    def equal(self, word: str) -> NDArray[np.bool_]:
-        """Return which are `word`, `[E]`; a missing one equals no word."""
-        return np.array([*(one == word for one in self.words), False])[self.codes]
-
-
-Column: TypeAlias = "NDArray[Any] | Text"
-"""Bools, int64, uint64 or floats `[E]`, or text."""
-
-
 @dataclass(frozen=True)
 class Expression:
     """An expression of allowed parts only; its text is never executed.
@@ -118,20 +101,21 @@ class Expression:
         """Names of the fields, each once, in the order of the text; parts joined by `.`."""
         return tuple(dict.fromkeys(self._names(self.tree, 0)))
 
-    def evaluate(self, columns: Mapping[str, Column], count: int) -> NDArray[np.bool_]:
+    def evaluate(self, columns: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
         """Return where the expression is true, bool `[count]`.
 
         Comparisons with NaN are false, but for `!=`; min, max, mean and percentile leave NaN out.
 
         Args:
-            columns: `[count]` for each of the fields.
+            columns: For each of the fields bools, int64, uint64 or floats `[count]`, or objects:
+                text, and None where there is none, which equals no text.
             count: Rows.
 
         Raises:
             StepError: Types that do not go together, or a number instead of true or false.
 
         Example:
-            >>> columns = {"length": np.array([5, 9]), "id": Text(np.array([0, 1]), ["a", "b"])}
+            >>> columns = {"length": np.array([5, 9]), "id": np.array(["a", "b"], object)}
             >>> Expression("length * 2 > 12 or id in ['a']").evaluate(columns, 2).tolist()
             [True, True]
         """
@@ -187,17 +171,16 @@ class Expression:
 class _Evaluator(ast.NodeVisitor):
     """Values of the nodes of an expression: whole columns `[E]`, scalars, or text."""
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._columns = columns
 
     def flags(self, node: ast.expr) -> NDArray[np.bool_]:
         """Return true or false, `[E]` or a scalar."""
         value = self.visit(node)
-        text = isinstance(value, (Text, str))
-        if text or np.asarray(value).dtype != np.bool_:
+        if np.asarray(value).dtype != np.bool_:
+            kind = "text" if _is_text(value) else "a number"
             raise StepError(
-                f"{source_of(node)!r} is {'text' if text else 'a number'}, where true or false is "
-                "wanted",
+                f"{source_of(node)!r} is {kind}, where true or false is wanted",
                 hint="compare it with something, as in length > 10; in a shell the step stands in "
                 "quotes",
             )
@@ -206,7 +189,7 @@ class _Evaluator(ast.NodeVisitor):
     def number(self, node: ast.expr) -> Any:
         """Return numbers; true counts as 1."""
         value = self.visit(node)
-        if isinstance(value, (Text, str)):
+        if _is_text(value):
             raise StepError(f"{source_of(node)!r} is text, where a number is wanted", hint=HINT)
         return np.asarray(value, np.int64) if np.asarray(value).dtype == np.bool_ else value
 
@@ -255,19 +238,19 @@ class _Evaluator(ast.NodeVisitor):
         return ~found if isinstance(operator, (ast.NotIn, ast.NotEq)) else found
 
     def _equal(self, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
-        one, two = self.visit(left), self.visit(right)
-        if isinstance(two, Text):
-            one, two = two, one
-        if isinstance(one, Text) and isinstance(two, str):
-            return one.equal(two)
-        texts = [isinstance(side, (Text, str)) for side in (one, two)]
-        if isinstance(one, Text) or texts[0] != texts[1]:
+        sides = self.visit(left), self.visit(right)
+        texts = [_is_text(side) for side in sides]
+        if texts[0] != texts[1] or (all(texts) and str not in map(type, sides)):
             what = "two fields of text" if all(texts) else "text with a number"
             raise StepError(
                 f"{source_of(left)!r} and {source_of(right)!r}: {what} cannot be compared",
                 hint="text is compared with quoted text: id == '3'; numbers stand without quotes",
             )
-        return np.asarray(np.equal(one, two) if not texts[0] else one == two)
+        return np.asarray(sides[0] == sides[1])
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or getattr(value, "dtype", None) == object
 
 
 def source_of(node: ast.expr) -> str:

@@ -194,7 +194,7 @@ class SizedImageStep(ImageStep):
 
 
 @dataclass(frozen=True)
-class Crop(SizedImageStep):
+class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8"):
     """Keep `height` x `width` pixels of every image (default: its centre); a view.
 
     Types, values and the order of axes stay; images that are stacked in a row are cut alike.
@@ -210,9 +210,6 @@ class Crop(SizedImageStep):
         >>> Crop(2, 4).apply(piece).batch.observations["pixels",][0].tolist()
         [[34, 35, 36, 37], [44, 45, 46, 47]]
     """
-
-    name: ClassVar[str] = "crop"
-    example: ClassVar[str] = "crop:height=64,width=64,top=8"
 
     height: int
     width: int | None = None
@@ -240,7 +237,7 @@ class Crop(SizedImageStep):
 
 
 @dataclass(frozen=True)
-class Grayscale(ImageStep):
+class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixels,format=hwc"):
     """Turn colours into luma: 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601).
 
     Bytes are rounded, halves up, and equal those of Pillow's mode `L`; torchvision's, cut off with
@@ -262,8 +259,6 @@ class Grayscale(ImageStep):
         ((3, 8, 10, 1), [124])
     """
 
-    name: ClassVar[str] = "grayscale"
-    example: ClassVar[str] = "grayscale:observation.pixels,format=hwc"
     formats: ClassVar[tuple[Format, ...]] = ("hwc", "chw")
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
@@ -303,7 +298,7 @@ class Grayscale(ImageStep):
 
 
 @dataclass(frozen=True)
-class ToChw(ImageStep):
+class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=true"):
     """Turn images `[H, W, C]` into `[C, H, W]`, and `[H, W]` into `[1, H, W]`.
 
     Axes of stacked frames stay before them, and images that have this order stay as they are. The
@@ -321,9 +316,6 @@ class ToChw(ImageStep):
         >>> made.shape, made.dtype.name, float(made[0, 0, 0, 0])
         ((3, 3, 8, 10), 'float32', 0.20000000298023224)
     """
-
-    name: ClassVar[str] = "to_chw"
-    example: ClassVar[str] = "to_chw:observation.pixels,scale=true"
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     scale: bool = False
@@ -354,7 +346,7 @@ class ToChw(ImageStep):
 
 
 @dataclass(frozen=True)
-class Resize(SizedImageStep):
+class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixels,mode=area"):
     """Bring all images to `height` x `width`, whatever their proportions were.
 
     `bilinear` and `bicubic` are torch's with `antialias=True`, as in torchvision and TorchRL; bytes
@@ -379,9 +371,7 @@ class Resize(SizedImageStep):
         [[15, 19], [47, 51]]
     """
 
-    name: ClassVar[str] = "resize"
     brings_torch: ClassVar[bool] = True
-    example: ClassVar[str] = "resize:84,observation.pixels,mode=area"
 
     height: int
     width: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class _Learning(MeasuredStep):
 
 
 @dataclass(frozen=True)
-class Normalize(_Learning):
+class Normalize(_Learning, name="normalize", example="normalize:observation,eps=1e-3"):
     """Bring leaves to mean 0 and spread 1: `(x - mean) / (std + eps)`, as the derived leaf does.
 
     Mean and standard deviation (of the population) are taken number by number of a row, in
@@ -85,9 +85,6 @@ class Normalize(_Learning):
         >>> step.apply(piece).batch.observations["observation", "velocity"].round(3).tolist()
         [-1.225000023841858, 0.0, 1.225000023841858]
     """
-
-    name: ClassVar[str] = "normalize"
-    example: ClassVar[str] = "normalize:observation,eps=1e-3"
 
     keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})
     """Leaves. A name that means one leaf takes it; one that means several takes those of
@@ -202,7 +199,7 @@ class Normalize(_Learning):
 
 
 @dataclass(frozen=True)
-class NormalizeReturn(_Learning):
+class NormalizeReturn(_Learning, name="normalize_return", example="normalize_return:scale=1000"):
     """Multiply every reward by `scale / (best return - worst return)`.
 
     What IQL does for the locomotion sets of D4RL, with `scale=1000` (`normalize` of its
@@ -226,9 +223,6 @@ class NormalizeReturn(_Learning):
         >>> step.fitted([step.measure(piece)]).apply(piece).batch.returns.tolist()
         [1.0, 1001.0]
     """
-
-    name: ClassVar[str] = "normalize_return"
-    example: ClassVar[str] = "normalize_return:scale=1000"
 
     scale: float = 1000.0
     """Best return less worst return, afterwards."""

@@ -42,7 +42,7 @@ def register_step(step: type[Step]) -> type[Step]:
     if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
         raise UsageError(
             f"A step is called {name!r}; its name must be a word that can stand before ':'",
-            hint=f'name: ClassVar[str] = "…" in class {step.__name__}',
+            hint=f'class {step.__name__}(Step, name="…")',
         )
     old = _registered.get(name, step)
     same = (old.__module__, old.__qualname__) == (step.__module__, step.__qualname__)

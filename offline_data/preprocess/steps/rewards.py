@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ _LEAST = 5e-324
 
 
 @dataclass(frozen=True)
-class RewardClip(Clip):
+class RewardClip(Clip, name="reward_clip", example="reward_clip:low=-1,high=1"):
     """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
 
     Example:
@@ -34,16 +34,13 @@ class RewardClip(Clip):
         [[0.125], [0.20000000298023224]]
     """
 
-    name: ClassVar[str] = "reward_clip"
-    example: ClassVar[str] = "reward_clip:low=-1,high=1"
-
     keys: tuple[str, ...] = field(
         default=("next/reward",), init=False, repr=False, metadata={"state": True}
     )
 
 
 @dataclass(frozen=True)
-class RewardScale(Step):
+class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
     """Multiply the reward: `reward · scale`, computed and stored in the reward's type.
 
     A reward of integers stays so where `scale` is whole, and else becomes float32, as one of bools
@@ -59,9 +56,6 @@ class RewardScale(Step):
         [[1.0], [2.0]]
     """
 
-    name: ClassVar[str] = "reward_scale"
-    example: ClassVar[str] = "reward_scale:0.1"
-
     scale: float
 
     def __post_init__(self) -> None:
@@ -73,7 +67,7 @@ class RewardScale(Step):
 
 
 @dataclass(frozen=True)
-class RewardShift(Step):
+class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
     """Add to the reward: `reward + shift`; types and errors are those of `RewardScale`.
 
     With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
@@ -84,9 +78,6 @@ class RewardShift(Step):
         >>> RewardShift(-1).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
         [[-0.875], [-0.75]]
     """
-
-    name: ClassVar[str] = "reward_shift"
-    example: ClassVar[str] = "reward_shift:-1"
 
     shift: float
 
@@ -99,7 +90,7 @@ class RewardShift(Step):
 
 
 @dataclass(frozen=True)
-class ReturnToGo(Step):
+class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
     """Add the discounted sum of rewards from each transition to its episode's end.
 
     `Σ_{k≥0} gamma^k r_t+k`, its own reward included, of the rewards at this point of the recipe, as
@@ -119,9 +110,6 @@ class ReturnToGo(Step):
         >>> piece.batch.steps["return_to_go",][:, 0].tolist()
         [0.34375, 0.4375, 0.375]
     """
-
-    name: ClassVar[str] = "return_to_go"
-    example: ClassVar[str] = "return_to_go:gamma=0.99"
 
     gamma: float = 1.0
     """Discount of one step."""

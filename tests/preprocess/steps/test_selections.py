@@ -20,7 +20,7 @@ from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter, Split
-from offline_data.preprocess.steps.expressions import HINT, Expression, Text
+from offline_data.preprocess.steps.expressions import HINT, Expression
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
 from offline_data.testing.pieces import as_stored, episodes_of, joined, toy_piece, with_leaves
@@ -277,7 +277,7 @@ COLUMNS: dict[str, Any] = {
     "return": np.array(RETURNS),
     "length": np.array(LENGTHS),
     "terminated": np.array([True, False, True, True, False]),
-    "id": Text(np.array([0, 1, -1, 2, 0], np.int32), ["a", "b", "c-3"]),
+    "id": np.array(["a", "b", None, "c-3", "a"], object),
     "info.class": np.array([2, 3, 5, 7, 11]),
 }
 
@@ -407,7 +407,7 @@ def test_odd_spelling_warns_nobody() -> None:
 
 
 def test_words_of_python_are_names_here_and_quoted_text_is_left_alone() -> None:
-    columns = {"class": Text(np.array([0, 1], np.int32), ["return", "for 'import'"])}
+    columns = {"class": np.array(["return", "for 'import'"], object)}
     assert Expression("class == 'return'").evaluate(columns, 2).tolist() == [True, False]
     assert Expression("class == \"for 'import'\"").evaluate(columns, 2).tolist() == [False, True]
 
