@@ -15,7 +15,7 @@ import pytest
 from offline_data.errors import AccessError, NetworkError
 from offline_data.fetch import download as download_module
 from offline_data.fetch.cache import PartialState, partial_path, state_path
-from offline_data.fetch.download import PartialFile
+from offline_data.fetch.download import BackgroundWorker, PartialFile
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.files import boot_id
 from offline_data.testing.servers import Answer, Fault, FileServer
@@ -236,3 +236,17 @@ def test_a_disk_that_once_failed_to_sync_is_not_believed_later(
     with pytest.raises(AccessError, match="Input/output error"):
         fetch(RemoteFile("door.hdf5", (server.at(SET),)), online)
     assert named() == []
+
+
+def test_a_failure_is_told_and_ends_the_calls_after_it() -> None:
+    def fail() -> None:
+        raise OSError(5, "the first failure")
+
+    seen: list[int] = []
+    worker = BackgroundWorker(limit=2)
+    for call in (lambda: seen.append(1), fail, lambda: seen.append(2)):
+        worker.put(call)
+    with pytest.raises(OSError, match="the first failure"):
+        worker.wait()
+    worker.close()
+    assert seen == [1]

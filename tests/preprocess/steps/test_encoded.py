@@ -97,6 +97,15 @@ class TestEncode:
         note = "Images of observation.pixels were encoded as JPEG of quality 90, which is lossy"
         assert note in reader.manifest.notes
 
+    @pytest.mark.parametrize(
+        ("text", "encoding"), [("encode:format=jpeg", "png"), ("encode:eye,format=jpeg", "jpeg")]
+    )
+    def test_only_named_leaves_change_their_format(self, text: str, encoding: str) -> None:
+        eye = {"eye": np.full((3, 8, 8, 3), 51, np.uint8)}
+        piece = parse_step("encode").apply(with_leaves(toy_piece([2]), observations=eye))
+        column: Any = parse_step(text).apply(piece).batch.observations["eye",]
+        assert column.encoding == encoding
+
     def test_grey_depth_and_alpha(self, tmp_path: Path) -> None:
         kinds: dict[Any, Kind] = {
             ("observation", "grey"): ("png", "uint8", (9, 8)),
