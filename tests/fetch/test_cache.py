@@ -22,7 +22,6 @@ from offline_data.fetch.cache import (
 from offline_data.fetch.files import FetchedFile, RemoteFile, assemble
 from offline_data.fetch.plan import plan_fetch
 from offline_data.fetch.run import run_fetch
-from offline_data.files import unless_locked
 from offline_data.store.cache import cache_usage, remove_items
 from offline_data.testing.servers import Answer, Fault, FileServer
 
@@ -99,7 +98,6 @@ def test_what_vanishes_while_it_is_listed_is_left_out(
     ("whole", "urls", "again"),
     [
         (True, ("http://host.example/a",), True),
-        (True, ("file:///mnt/a", "hf://datasets/u/n@c/a"), True),
         (True, ("file:///mnt/a",), False),
         (True, (), False),
         (False, (), True),
@@ -117,20 +115,6 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = itertools.count()
     for name in ("time", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: 1e9 - 10.0 * next(steps))
-
-
-@pytest.mark.usefixtures("backwards")
-def test_a_clock_that_runs_backwards_does_not_hide_a_lock(tmp_path: Path) -> None:
-    from filelock import FileLock
-
-    with FileLock(tmp_path / "x.lock"):
-        found: list[bool] = []
-        asker = threading.Thread(
-            target=lambda: found.append(unless_locked(tmp_path / "x.lock", list)), daemon=True
-        )
-        asker.start()
-        asker.join(10)
-        assert found == [False]
 
 
 @pytest.mark.usefixtures("backwards")
@@ -158,6 +142,7 @@ def test_a_clock_that_runs_backwards_does_not_keep_a_fetch_from_saying_that_it_w
     assert [fetched.path.read_bytes() for fetched in found] == [b"a" * 1000]
 
 
+@pytest.mark.usefixtures("backwards")
 def test_a_part_that_is_being_fetched_is_left_alone(online: Settings) -> None:
     from filelock import FileLock
 

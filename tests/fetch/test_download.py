@@ -8,13 +8,11 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offline_data.errors import AccessError, NetworkError
-from offline_data.fetch import cache as cache_module
 from offline_data.fetch import download as download_module
 from offline_data.fetch.cache import PartialState, partial_path, state_path
 from offline_data.fetch.download import BackgroundWorker, PartialFile
@@ -31,59 +29,22 @@ if TYPE_CHECKING:
     Names = Callable[[], list[str]]
 
 
-STATE = PartialState("http://host/x", '"tag"', 200_000, "boot 1", 60_000)
-
-
-def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = state_path(tmp_path / "key.part")
-    assert path == tmp_path / "key.json"
-    path.write_bytes(STATE.encode())
-    assert PartialState.read(path) == STATE
-    assert PartialState.read(tmp_path / "other.json") == PartialState()
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (
-            b'{"url": "http://host/x", "validator": "\\"tag\\""}',
-            PartialState("http://host/x", '"tag"'),
-        ),
+        (b'{"url": "http://host/x", "validator": 3}', PartialState("http://host/x")),
         (b'{"url": 7, "validator": [], "total": -1, "boot": {}, "durable": "9"}', PartialState()),
-        (b'{"durable": -5}', PartialState()),
         (b'{"url": "http://ho', PartialState()),
         (b"[1]", PartialState()),
-        (b"", PartialState()),
     ],
 )
-def test_what_a_state_does_not_say_is_not_known(
+def test_damaged_fields_of_a_state_are_not_known(
     content: bytes, expected: PartialState, tmp_path: Path
 ) -> None:
-    path = tmp_path / "key.json"
+    path = state_path(tmp_path / "key.part")
+    assert PartialState.read(path) == PartialState()
     path.write_bytes(content)
-    assert PartialState.read(path) == expected
-
-
-@pytest.mark.parametrize(
-    ("written", "running", "here", "trusted"),
-    [
-        ("boot 1", "boot 1", 150_000, 150_000),
-        ("boot 1", "boot 2", 150_000, 60_000),
-        ("boot 1", None, 150_000, 60_000),
-        (None, "boot 2", 150_000, 60_000),
-        (None, None, 150_000, 60_000),
-        ("boot 1", "boot 2", 50_000, 50_000),
-    ],
-)
-def test_only_the_system_that_wrote_them_is_trusted_with_bytes_that_were_not_synced(
-    written: str | None,
-    running: str | None,
-    here: int,
-    trusted: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cache_module, "boot_id", lambda: running)
-    assert PartialState(boot=written, durable=60_000).trusted(here) == trusted
+    assert PartialState.read(tmp_path / "key.part") == expected
 
 
 def test_the_running_system_is_named_alike_every_time(
@@ -275,26 +236,6 @@ def test_a_disk_that_once_failed_to_sync_is_not_believed_later(
     with pytest.raises(AccessError, match="Input/output error"):
         fetch(RemoteFile("door.hdf5", (server.at(SET),)), online)
     assert named() == []
-
-
-def wait_for(event: Event) -> None:
-    assert event.wait(5)
-
-
-def test_calls_are_made_in_order_in_another_thread() -> None:
-    seen: list[int] = []
-    go = Event()
-    worker = BackgroundWorker(limit=3)
-    worker.put(lambda: wait_for(go))
-    worker.put(lambda: seen.append(0))
-    worker.put(lambda: seen.append(1))
-    assert (seen, worker.idle) == ([], False)
-    go.set()
-    worker.wait()
-    assert (seen, worker.idle) == ([0, 1], True)
-    worker.put(lambda: seen.append(2))
-    worker.close()
-    assert seen == [0, 1, 2]
 
 
 def test_a_failure_is_told_and_ends_the_calls_after_it() -> None:

@@ -139,21 +139,9 @@ def test_a_plan_reads_well(online: Settings) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "../x",
-        "/x",
-        "a/../b",
-        "",
-        "a//b",
-        ".",
-        "a\\b",
-        "a\0b",
-        "a\nb",
-        "a" * 256,
-        "a/" * 2100 + "b",
-        "a\udc80b",
-    ],
-)
+    ["../x", "/x", "a/../b", "", "a//b", ".", "a\\b", "a\0b", "a\nb", "a" * 256, "a/" * 2100 + "b",
+     "a\udc80b"],
+)  # fmt: skip
 def test_paths_that_leave_their_folder_are_refused(path: str, online: Settings) -> None:
     with pytest.raises(IntegrityError, match="relative path"):
         plan_fetch([replace(FILE, path=path)], online)

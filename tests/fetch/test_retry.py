@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offline_data.errors import NetworkError
-from offline_data.fetch.progress import LARGE, ByteProgress, total_of
+from offline_data.fetch.progress import LARGE, ByteProgress
 from offline_data.fetch.retry import (
     FetchLimits,
     TransientError,
@@ -20,36 +20,27 @@ from offline_data.fetch.retry import (
 NOW = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
-def test_it_gives_up_after_so_many_tries_without_a_new_byte() -> None:
-    # bytes before and after each try: less than before, and as many as before, is no progress
-    reached = iter([0, 10, 10, 4, 10, 9])
-    tries = []
+@pytest.mark.parametrize(
+    ("bytes_here", "attempts"),
+    [  # before the first try and after each: as many as before, or fewer, is no progress
+        ([0, 10, 10, 4, 10, 9], 5),
+        ([0, 10, 10, 10, 10, 20, 20, 20, 20, 20], 9),
+    ],
+)
+def test_it_gives_up_after_so_many_tries_without_a_new_byte(
+    bytes_here: list[int], attempts: int
+) -> None:
+    reached, tries = iter(bytes_here), list[int]()
 
     def attempt() -> None:
         tries.append(1)
         raise TransientError("host was cut")
 
+    limits = FetchLimits(tries=4, fruitful=5)
     with pytest.raises(NetworkError, match="4 attempts in a row") as caught:
-        with_retries(
-            attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached)
-        )
-    assert len(tries) == 5
+        with_retries(attempt, limits, lambda _: None, lambda: next(reached))
+    assert len(tries) == attempts
     assert type(caught.value) is NetworkError
-
-
-def test_a_new_byte_renews_patience() -> None:
-    reached = iter([0, 10, 10, 10, 10, 20, 20, 20, 20, 20])
-    tries = []
-
-    def attempt() -> None:
-        tries.append(1)
-        raise TransientError("host was cut")
-
-    with pytest.raises(NetworkError):
-        with_retries(
-            attempt, FetchLimits(tries=4, fruitful=5), lambda _: None, lambda: next(reached)
-        )
-    assert len(tries) == 9
 
 
 def test_waits_double_up_to_a_limit_and_differ() -> None:
@@ -89,6 +80,8 @@ def test_a_file_that_starts_over_is_counted_back(tally: Any) -> None:
         if seen == 0:
             assert tally.seen == 0
     assert (tally.seen, tally.total) == (10, None)
+    progress.sized(1, 5)
+    assert tally.total == 15
 
 
 def test_bytes_are_told_now_and_then_and_all_of_them_in_the_end(tally: Any) -> None:
@@ -107,16 +100,6 @@ def test_bytes_are_told_now_and_then_and_all_of_them_in_the_end(tally: Any) -> N
     assert tally.seen == 1_050
     progress.sized(1, 60)
     assert tally.seen == 1_060
-
-
-def test_the_total_is_told_when_the_last_size_is_known(tally: Any) -> None:
-    assert total_of([10, None, 3]) is None
-    assert total_of([10, 3]) == 13
-    progress = ByteProgress(tally, [10, None, None])
-    progress.sized(1, 5)
-    assert tally.total is None
-    progress.sized(2, 6)
-    assert tally.total == 21
 
 
 def test_large_files_among_others_are_told_apart_too(tally: Any) -> None:

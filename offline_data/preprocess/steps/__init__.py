@@ -8,11 +8,9 @@ A step of your own is a frozen dataclass whose fields are its parameters:
     >>> from offline_data.preprocess.steps.registry import parse_step, register_step
     >>> @register_step
     ... @dataclass(frozen=True)
-    ... class Negate(Step):
+    ... class Negate(Step, name="negate", example="negate:action"):  # as in --step negate:action
     ...     """Turn the sign of some leaves around."""
     ...
-    ...     name = "negate"  # what the command line calls it: --step negate:action
-    ...     example = "negate:action"  # shown where it is called wrongly
     ...     keys: tuple[str, ...] = field(metadata={"many": True})  # all values without a name
     ...
     ...     def apply(self, piece):

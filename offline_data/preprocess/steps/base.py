@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import Self
 
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
-from offline_data.errors import StepError
 from offline_data.preprocess.steps.parse import read_arguments, usage_error
 
 if TYPE_CHECKING:
@@ -24,18 +23,25 @@ if TYPE_CHECKING:
 class Step:
     """One step: a frozen dataclass whose fields are its parameters.
 
-    Subclasses set `name` and override `apply`. A step that must look at all data first is a
-    `MeasuredStep`, one that chooses episodes a `Selection`. Steps are values: they are pickled,
-    compared, and written into the manifest. What they learn from the data is their `state`: fields
-    with `metadata={"state": True}`; all others are parameters.
+    Subclasses set `name` (`class Cast(Step, name="cast")`) and override `apply`. Steps are values:
+    they are pickled, compared, and written into the manifest. Fields with
+    `metadata={"state": True}` are no parameters, but what the step learnt from the data.
     """
 
     name: ClassVar[str]
     """What the command line calls it."""
+    example: ClassVar[str]
+    """What to write after `--step`, shown where it is called wrongly; may be missing."""
     brings_torch: ClassVar[bool] = False
     """Whether it imports torch, which takes a new process some seconds."""
     keeps_rows: ClassVar[bool] = True
     """Whether every episode keeps its length; else it may change, or the episode may go."""
+
+    def __init_subclass__(cls, *, name: str | None = None, example: str | None = None) -> None:
+        if name:
+            cls.name = name
+        if example:
+            cls.example = example
 
     @property
     def per_row(self) -> bool:
@@ -110,16 +116,9 @@ class MeasuredStep(Step):
         """
         raise NotImplementedError
 
-    def _unmeasured(self) -> StepError:
-        """Return the error of an `apply` before `fitted`."""
-        return StepError(
-            f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
-            hint="step.fitted([step.measure(piece), …]) gives a step that has",
-        )
-
 
 class Selection(Step):
-    """A step that chooses episodes. Rows of chosen ones stay as they are.
+    """A step that chooses episodes; rows of chosen ones stay as they are.
 
     `measure` is called on all data only where `needs_data`, or where a step before it may have
     changed what it looks at (see `by_values`); else episode tables are enough.
@@ -150,9 +149,8 @@ class Selection(Step):
         """Return `[E]` which episodes stay.
 
         Args:
-            table: `[E, …]` columns of all episodes there are at this point: those of the episode
-                table (`("length",)`, `("return",)`, `("id",)`, …; text as codes) and
-                `("number",)`, the number in the parent; or what `measure` gave, joined in order.
+            table: `[E, …]` columns of all episodes there are at this point, as `episode_columns`
+                gives them; or what `measure` gave, joined in order.
             words: Vocabularies of text columns.
 
         Raises:
@@ -186,15 +184,19 @@ def _as_json(value: Any) -> Any:
 
 
 class Revised(Exception):  # noqa: N818 - a finding, not an error
-    """The data show that a step must be done otherwise; what was made so far does not count."""
+    """The data show that a step must be done otherwise; what was made so far does not count.
+
+    Attributes:
+        state: State of the step from now on.
+        reason: For the user.
+        number: Which step of the recipe.
+    """
 
     def __init__(self, state: dict[str, Any], reason: str, number: int = 0) -> None:
         super().__init__(state, reason, number)
         self.state = state
-        """State of the step from now on."""
         self.reason = reason
         self.number = number
-        """Which step of the recipe."""
 
     def __str__(self) -> str:
         return self.reason

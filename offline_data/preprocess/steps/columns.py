@@ -5,46 +5,57 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import Self
 
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, split_key
-from offline_data.errors import FormatError, StepError
-from offline_data.ids import nearest
-from offline_data.preprocess.steps import leaves as columns
+from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
-from offline_data.preprocess.steps.leaves import REQUIRED, column, leaves, numbers, place, replaced
-from offline_data.preprocess.steps.parse import is_finite, read_arguments, read_pairs, usage_error
+from offline_data.preprocess.steps.leaves import (
+    REQUIRED,
+    below,
+    changed,
+    column,
+    leaves,
+    matching,
+    meant,
+    numbers,
+    place,
+    rebuilt,
+    replaced,
+)
+from offline_data.preprocess.steps.parse import (
+    did_you_mean,
+    is_finite,
+    read_arguments,
+    read_pairs,
+    usage_error,
+)
+from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.preprocess.piece import Piece
 
-DTYPES = (
-    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
-"""Types a leaf can be stored as."""
-
 BLOCK_BYTES = 1 << 20
 """Bytes of a column that are converted together: they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
-class Cast(Step):
+class Cast(Step, name="cast", example="cast:observation=float32"):
     """Store numbers of some leaves as another type; shapes stay as they are.
 
-    To a floating-point or complex type values are rounded to the nearest, as numpy and torch do; a
-    finite one must stay finite. To integers and bool every value must stay exactly what it is.
-    Where two pairs mean a leaf, the later one holds: `obs=float32,obs.code=int32`.
+    To a floating-point or complex type values are rounded to the nearest; a finite one must stay
+    finite. To integers and bool every value must stay exactly what it is. Where two pairs mean a
+    leaf, the later one holds: `obs=float32,obs.code=int32`.
 
     Raises:
-        UsageError: No pair, or a type that cannot be stored; the hint has the nearest.
-        StepError: A leaf that is not there or is text; a value the type cannot hold, with its row;
-            a flag that would not be bool, a reward that would not be real.
+        UsageError: No pair, or a type that cannot be stored.
+        StepError: No such leaf of numbers; a value the type cannot hold, with its row; a flag that
+            would not be bool, a reward that would not be real.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -53,20 +64,15 @@ class Cast(Step):
         'float32'
     """
 
-    name: ClassVar[str] = "cast"
-    example: ClassVar[str] = "cast:observation=float32"
-
     types: tuple[tuple[str, str], ...]
-    """Pairs of a leaf and numpy's name of a type; the beginning of a key stands for all leaves
-    below it but text."""
+    """Pairs of a leaf, or the beginning of several keys, and numpy's name of a type."""
 
     def __post_init__(self) -> None:
         if not self.types:
             raise usage_error(type(self), "needs a pair like observation=float32")
         for _, dtype in self.types:
             if dtype not in DTYPES:
-                near = (nearest(dtype, DTYPES) or [""])[0]
-                guess = f"did you mean {near!r}?" if near else f"there are {', '.join(DTYPES)}"
+                guess = did_you_mean(dtype, DTYPES) or f"there are {', '.join(DTYPES)}"
                 raise usage_error(type(self), f"knows no type {dtype!r}; {guess}")
 
     @classmethod
@@ -99,7 +105,7 @@ class Cast(Step):
 
 
 @dataclass(frozen=True)
-class Clip(Step):
+class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
     """Hold every number of some leaves within bounds; types stay as they are.
 
     `min(max(x, low), high)`, the bounds rounded to the leaf's type. Infinities become a bound, NaN
@@ -107,8 +113,7 @@ class Clip(Step):
 
     Raises:
         UsageError: No bound, one that is not finite, or `low` above `high`.
-        StepError: A leaf that is not there or not of real numbers, or no number of its type is
-            within the bounds.
+        StepError: No such leaf of real numbers, or no number of its type is within the bounds.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -116,15 +121,10 @@ class Clip(Step):
         2.0
     """
 
-    name: ClassVar[str] = "clip"
-    example: ClassVar[str] = "clip:action,low=-1,high=1"
-
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves; the beginning of a key stands for all leaves of real numbers below it."""
+    """Leaves, or beginnings of keys: all leaves of real numbers below them."""
     low: float | None = None
-    """Least value; None: no bound."""
     high: float | None = None
-    """Greatest value; None: no bound."""
 
     def __post_init__(self) -> None:
         given = [bound for bound in (self.low, self.high) if bound is not None]
@@ -137,13 +137,12 @@ class Clip(Step):
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaves clipped."""
-        return replaced(
-            piece, {key: self._clipped(piece, key) for key in numbers(piece, self.keys)}
-        )
+        found = numbers(piece, self.keys)
+        return replaced(piece, {key: self._clipped(column(piece, key), key) for key in found})
 
-    def _clipped(self, piece: Piece, key: Key) -> NDArray[Any]:
-        values, low, high = column(piece, key), self.low, self.high
-        dtype, least, greatest = values.dtype, -math.inf, math.inf
+    def _clipped(self, values: NDArray[Any], key: Key) -> NDArray[Any]:
+        dtype, low, high = values.dtype, self.low, self.high
+        least, greatest = -math.inf, math.inf
         if dtype.kind == "f":
             most = float(np.finfo(dtype).max)
             least = least if low is None else min(max(low, -most), most)
@@ -157,25 +156,27 @@ class Clip(Step):
                 f"Step {self.name!r}: {join_key(key)!r} is {dtype}, and no such number is between "
                 f"{'-inf' if low is None else low} and {'inf' if high is None else high}"
             )
-        limits = np.array([least, greatest], dtype)
-        return np.asarray(np.clip(values, limits[0], limits[1]))
+        return np.asarray(np.clip(values, *np.array([least, greatest], dtype)))
 
 
 @dataclass(frozen=True)
-class Concat(Step):
+class Concat(
+    Step,
+    name="concat",
+    example="concat:observation.position,observation.velocity→observation.state",
+):
     """Join leaves into one along the last axis, in the order they are named, and drop the sources.
 
-    Rows of one number count as `[1]`; all other axes must be equal. Sources are observation leaves,
-    and the result is one, joined before and after the action alike; or all step leaves under
-    `next`, and the result is there; or all other step leaves.
-
-    Types are joined as `torch.cat` does: a floating-point type wins over every integer type
-    (`int64` with `float32` is `float32`, rounded), a wider one over a narrower one.
+    Rows of one number count as `[1]`; all other axes must be equal. Sources are all observation
+    leaves, joined before and after the action alike; or, with the target, all step leaves under
+    `next`; or all other step leaves. Types are joined as `torch.cat` does: a floating-point type
+    wins over every integer type (`int64` with `float32` is `float32`, rounded), a wider one over a
+    narrower one.
 
     Raises:
         UsageError: No source or no target.
-        StepError: A leaf that is not there, is text, comes twice, or does not go with the others;
-            a target that another leaf has or begins with; a number the joined type cannot hold;
+        StepError: No such leaf of numbers, one that comes twice or does not go with the others; a
+            target that another leaf has or begins with; a number the joined type cannot hold;
             reward, a flag or the last action leaf would be no more.
 
     Example:
@@ -185,12 +186,8 @@ class Concat(Step):
         [[1.0, -1.0, 1.5], [2.0, -2.0, 2.5]]
     """
 
-    name: ClassVar[str] = "concat"
-    example: ClassVar[str] = "concat:observation.position,observation.velocity→observation.state"
-
     sources: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves; the beginning of a key stands for all leaves of numbers below it, in the order of
-    their names."""
+    """Leaves, or beginnings of keys: all leaves of numbers below them, in the order of names."""
     target: str
     """Name of the new leaf; may be the beginning of the sources' keys."""
     keep: bool = False
@@ -218,30 +215,20 @@ class Concat(Step):
         twice = next((key for key in sources if sources.count(key) > 1), None)
         if twice:
             raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
-        target, gone = split_key(self.target), () if self.keep else sources
-        if not {*REQUIRED}.isdisjoint(gone):
-            columns.check_required([key for key in piece.batch.steps if key not in gone], self.name)
-        steps = [(key, c) for key, c in piece.batch.steps.items() if key not in gone]
-        observations = [(key, c) for key, c in piece.batch.observations.items() if key not in gone]
-        table = observations if self._observed(piece, sources, target) else steps
-        table.append((target, self._joined(piece, sources)))
-        names = [key for key, _ in steps], [key for key, _ in observations]
-        columns.check_required(names[0], self.name)
-        columns.check_names([target], *names, self.name)
-        return piece.having(steps=dict(steps), observations=dict(observations))
-
-    def _observed(self, piece: Piece, sources: list[Key], target: Key) -> bool:
-        """Return True if the sources are observation leaves; a `StepError` where sides are mixed."""
-        observed = [key in piece.batch.observations for key in sources]
-        if not all(observed):
-            after = {key[0] == "next" for key in [*sources, target]}
-            if len(after) > 1 or any(observed):
-                raise StepError(
-                    f"Step 'concat' cannot join {', '.join(map(join_key, sources))} into "
-                    f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
-                    "under 'next', or all other step leaves"
-                )
-        return all(observed)
+        target, gone = split_key(self.target), dict.fromkeys(() if self.keep else sources)
+        if not gone.keys().isdisjoint(REQUIRED):  # also where the target has the name of one
+            rebuilt(piece, self.name, gone)
+        sides = {key in piece.batch.observations for key in sources}
+        if sides != {True} and (
+            True in sides or len({k[0] == "next" for k in [*sources, target]}) > 1
+        ):
+            raise StepError(
+                f"Step 'concat' cannot join {', '.join(map(join_key, sources))} into "
+                f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
+                "under 'next', or all other step leaves"
+            )
+        made = {target: self._joined(piece, sources)}
+        return rebuilt(piece, self.name, gone, made, observed=True in sides)
 
     def _joined(self, piece: Piece, sources: list[Key]) -> NDArray[Any]:
         found = {join_key(key): column(piece, key) for key in sources}
@@ -272,8 +259,8 @@ class Concat(Step):
 
 
 @dataclass(frozen=True)
-class Exclude(Step):
-    """Drop these leaves; values and types of all others stay as they are.
+class Exclude(Step, name="exclude", example="exclude:info,observation.velocity"):
+    """Drop these leaves; all others stay as they are.
 
     Raises:
         StepError: A leaf that is not there, or one that every dataset has: `next/reward`,
@@ -285,21 +272,15 @@ class Exclude(Step):
         [('observation', 'position')]
     """
 
-    name: ClassVar[str] = "exclude"
-    example: ClassVar[str] = "exclude:info,observation.velocity"
-
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves; the beginning of a key stands for all below it."""
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes without these leaves."""
-        kept = {*leaves(piece)}.difference(columns.matching(piece, self.keys))
-        columns.check_required(kept, self.name)
-        return columns.only(piece, kept)
+        return rebuilt(piece, self.name, dict.fromkeys(matching(piece, self.keys)))
 
 
 @dataclass(frozen=True)
-class Flatten(Step):
+class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
     """Give rows of some leaves one axis: `[n, a, b]` becomes `[n, a · b]`, and `[n]` `[n, 1]`.
 
     The last axis runs fastest, as in `torch.flatten`. Values and types stay as they are.
@@ -314,29 +295,23 @@ class Flatten(Step):
         (3, 1)
     """
 
-    name: ClassVar[str] = "flatten"
-    example: ClassVar[str] = "flatten:observation.pixels"
-
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
-    """Leaves; the beginning of a key stands for all below it. None named: all whose key begins
-    with `observation` or `action`."""
+    """Leaves, or beginnings of keys; none: all that begin with `observation` or `action`."""
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with flat leaves."""
         default = [key for key in leaves(piece) if key[0] in {"observation", "action"}]
-        keys = columns.matching(piece, self.keys) if self.keys else default
-        return columns.changed(
-            piece, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:]))
-        )
+        keys = matching(piece, self.keys) if self.keys else default
+        return changed(piece, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
 
 
 @dataclass(frozen=True)
-class Rename(Step):
+class Rename(Step, name="rename", example="rename:observation.position=state,info=extra"):
     """Give leaves other names, all at once, so that two may swap theirs; values stay as they are.
 
     `a=b` calls the leaf `a` `b`; where `a` is the beginning of several keys, that beginning becomes
-    `b`. An observation leaf keeps its values before and after the action: it becomes `b` and
-    `next/b`. New names are taken as they are written: short ones (`obs`) stand for old ones only.
+    `b`. An observation leaf `a` becomes `b` and `next/b`. New names are taken as they are written:
+    short ones (`obs`) stand for old ones only.
 
     Raises:
         UsageError: No pair, or one leaf twice.
@@ -350,9 +325,6 @@ class Rename(Step):
         >>> ("state",) in renamed.batch.observations, [*renamed.words]
         (True, [('goal',)])
     """
-
-    name: ClassVar[str] = "rename"
-    example: ClassVar[str] = "rename:observation.position=state,info=extra"
 
     names: tuple[tuple[str, str], ...]
     """Pairs of an old and a new name."""
@@ -369,30 +341,21 @@ class Rename(Step):
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with leaves of other names."""
-        new: dict[Key, Key] = {}
+        new: dict[Key, Key | None] = {}
         for old, name in self.names:
-            beginning = columns.meant(piece, old)
-            for key in columns.below(piece, beginning):
+            beginning = meant(piece, old)
+            for key in below(piece, beginning):
                 if key in new:
                     raise StepError(f"Step 'rename' has two new names for {join_key(key)!r}")
                 new[key] = (*split_key(name), *key[len(beginning) :])
-        steps = [(new.get(key, key), c) for key, c in piece.batch.steps.items()]
-        observations = [(new.get(key, key), c) for key, c in piece.batch.observations.items()]
-        names = [key for key, _ in steps], [key for key, _ in observations]
-        columns.check_required(names[0], self.name)
-        columns.check_names([name for key, name in new.items() if key != name], *names, self.name)
-        words = {new.get(key, key): words for key, words in piece.words.items()}
-        try:
-            return piece.having(steps=dict(steps), observations=dict(observations), words=words)
-        except FormatError as error:  # another leaf as the reward or a flag, of the wrong shape
-            raise StepError(f"Step 'rename': {error.message}") from error
+        return rebuilt(piece, self.name, new)
 
 
 @dataclass(frozen=True)
-class Select(Step):
+class Select(Step, name="select", example="select:observation,action"):
     """Keep these leaves, `next/reward`, `next/terminated` and `next/truncated`; drop all others.
 
-    Action leaves are all kept where none is named. Values and types stay as they are.
+    Action leaves are all kept where none is named.
 
     Raises:
         StepError: A leaf that is not there.
@@ -404,18 +367,14 @@ class Select(Step):
         ([('observation', 'position')], [('action',), ('next', 'reward')])
     """
 
-    name: ClassVar[str] = "select"
-    example: ClassVar[str] = "select:observation,action"
-
     keys: tuple[str, ...] = field(metadata={"many": True})
-    """Leaves; the beginning of a key stands for all below it."""
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with these leaves."""
-        kept = {*columns.matching(piece, self.keys), *REQUIRED}
+        kept = {*matching(piece, self.keys), *REQUIRED}
         if not any(key[0] == "action" for key in kept):
-            kept.update(key for key in piece.batch.steps if key[0] == "action")
-        return columns.only(piece, kept)
+            kept.update(below(piece, ("action",)))
+        return rebuilt(piece, self.name, dict.fromkeys({*leaves(piece)} - kept))
 
 
 def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:

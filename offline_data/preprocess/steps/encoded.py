@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.images import formats_of
 from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
-from offline_data.preprocess.steps.parse import is_whole, usage_error
+from offline_data.preprocess.steps.parse import is_whole
 from offline_data.readers.images import encode_image
 from offline_data.store.encoded import EncodedColumn, as_encoded, in_threads
 from offline_data.store.layout import fits_encoding
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Decode(Step):
+class Decode(Step, name="decode", example="decode:observation.pixels"):
     """Turn leaves of encoded images into plain arrays, which take more disk and less time.
 
     Raises:
@@ -38,9 +38,6 @@ class Decode(Step):
         >>> np.array_equal(Decode().apply(encoded).batch.observations["pixels",], rows)
         True
     """
-
-    name: ClassVar[str] = "decode"
-    example: ClassVar[str] = "decode:observation.pixels"
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all that are encoded."""
@@ -58,7 +55,7 @@ class Decode(Step):
 
 
 @dataclass(frozen=True)
-class Encode(Step):
+class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg,quality=95"):
     """Turn images into PNG, which is exact, or JPEG, which is lossy; batches decode them.
 
     Leaves that are encoded already stay as they are, unless they are named and have the other
@@ -77,20 +74,15 @@ class Encode(Step):
         ('png', (3, 8, 8, 3), 'uint8')
     """
 
-    name: ClassVar[str] = "encode"
-    example: ClassVar[str] = "encode:observation.pixels,format=jpeg,quality=95"
-
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all uint8 leaves that look like images `[H, W]` or
     `[H, W, C]`."""
     format: Literal["png", "jpeg"] = "png"
-    """`png`, exact, or `jpeg`, lossy."""
     quality: int = 95
-    """Quality of JPEG images, 1 to 100."""
+    """Of JPEG images, 1 to 100."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keys, tuple):
-            raise usage_error(Encode, f"has keys={self.keys!r}; expected a tuple of names")
+        self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
         self._expect("format", "png or jpeg", fits=self.format in ("png", "jpeg"))
         fits = is_whole(self.quality, 1) and self.quality <= 100
         self._expect("quality", "1 to 100", fits=fits)
@@ -107,7 +99,7 @@ class Encode(Step):
         if self.keys:
             meant = matching(piece, self.keys)
         else:
-            meant = [key for key in leaves(piece) if _looks_fit(stored(piece, key))]
+            meant = [key for key in leaves(piece) if _looks_encodable(stored(piece, key))]
         if not meant:
             raise StepError(
                 "Step 'encode' finds no uint8 leaf that looks like images [H, W] or [H, W, C]",
@@ -140,6 +132,6 @@ class Encode(Step):
         return EncodedColumn.of(images, kind)
 
 
-def _looks_fit(values: NDArray[Any]) -> bool:
+def _looks_encodable(values: NDArray[Any]) -> bool:
     fits = fits_encoding("png", "uint8", values.shape[1:]) and values.dtype == np.uint8
     return fits and formats_of(values.shape[1:]) in {("hw",), ("hwc",)}

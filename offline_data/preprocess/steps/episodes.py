@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offline_data.errors import StepError, UsageError
-from offline_data.ids import nearest
 from offline_data.preprocess.steps.base import Selection, episode_columns
-from offline_data.preprocess.steps.expressions import Expression, Text
+from offline_data.preprocess.steps.expressions import Expression
 from offline_data.preprocess.steps.parse import (
+    did_you_mean,
     is_finite,
     is_whole,
     read_pairs,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from offline_data.episodes.fields import Key
     from offline_data.preprocess.piece import Piece
-    from offline_data.preprocess.steps.expressions import Column
 
 DIGEST: Key = ("digest",)
 """Column of the table that `Dedupe.choose` is given."""
@@ -38,20 +37,16 @@ DIGEST: Key = ("digest",)
 _BY_VALUES = frozenset({"return", "terminated", "truncated", "final_observation"})
 """Fields of `Filter` that steps which keep lengths may change."""
 
-_SHOWN = 40
-"""Characters of a text in a message."""
-
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Dedupe(Selection):
+class Dedupe(Selection, name="dedupe", example="dedupe"):
     """Drop every episode that has the content of an earlier one.
 
-    Content is all step and observation leaves at this point of the recipe, to the byte, and
-    whether the final observation is known; columns of the episode table (`id`, `seed`, …) do not
-    count. So 0.0 and -0.0 differ, and NaN is the same as NaN of the same bits. To look past a
-    leaf, exclude it before; to look past rounding, cast.
+    Content is all step and observation leaves at this point of the recipe, to the byte (0.0 and
+    -0.0 differ), and whether the final observation is known; columns of the episode table (`id`,
+    `seed`, …) do not count. To look past a leaf, exclude it before; to look past rounding, cast.
 
     Episodes are told apart by 128 bits of BLAKE2b: two that differ are taken for the same with a
     probability of about `E² / 2^129`.
@@ -64,8 +59,6 @@ class Dedupe(Selection):
         [True, True, False, False]
     """
 
-    name: ClassVar[str] = "dedupe"
-    example: ClassVar[str] = "dedupe"
     needs_data: ClassVar[bool] = True
 
     def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
@@ -79,10 +72,8 @@ class Dedupe(Selection):
         steps = _packed(batch.steps, batch.transitions)
         observations = _packed(batch.observations, batch.transitions + len(batch.lengths))
         stops, digests = np.cumsum(batch.lengths), bytearray()
-        begins, finals = (stops - batch.lengths).tolist(), batch.final_observation.tolist()
-        for episode, (begin, stop, final) in enumerate(
-            zip(begins, stops.tolist(), finals, strict=True)
-        ):
+        rows = zip(batch.starts.tolist(), stops.tolist(), batch.final_observation, strict=True)
+        for episode, (begin, stop, final) in enumerate(rows):
             one = start.copy()
             one.update(steps[begin:stop].data)
             one.update(observations[begin + episode : stop + episode + 1].data)
@@ -106,7 +97,7 @@ class Dedupe(Selection):
 
 
 @dataclass(frozen=True)
-class Filter(Selection):
+class Filter(Selection, name="filter", example="filter:return > 100 and length >= 50"):
     """Keep the episodes for which an expression is true: `filter:return > 100 and not truncated`.
 
     Fields are the columns of the episode table at this point of the recipe: `length`, `return`,
@@ -120,17 +111,14 @@ class Filter(Selection):
 
     Raises:
         UsageError: It cannot be parsed, or has a part that is not allowed.
-        StepError: A field that is not there or has several numbers an episode; text where a
-            number is expected; nothing is left.
+        StepError: A field that is not there or not one number, flag or text an episode; types that
+            do not go together; nothing is left.
 
     Example:
         >>> table = {("return",): np.array([3.0, 7.0, 5.0]), ("length",): np.array([1, 2, 3])}
         >>> Filter("return >= mean(return) and length > 2").choose(table, {}).tolist()
         [False, False, True]
     """
-
-    name: ClassVar[str] = "filter"
-    example: ClassVar[str] = "filter:return > 100 and length >= 50"
 
     where: str
     """The expression."""
@@ -178,21 +166,20 @@ class Filter(Selection):
         names = {".".join(key): key for key in known}
         for field in self._expression.fields:
             if field not in names:
-                near = nearest(field, names, 1)
                 raise StepError(
                     f"Step 'filter': episodes have no {field!r}; there are {', '.join(names)}",
-                    hint=f"did you mean {near[0]!r}?" if near else None,
+                    hint=did_you_mean(field, names),
                 )
         return {field: names[field] for field in self._expression.fields}
 
 
 @dataclass(frozen=True)
-class Split(Selection):
+class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed=0"):
     """Keep one part of a split of the episodes: `split:train,train=0.9,val=0.1,seed=0`.
 
     The same seed and shares give the episodes of `ds.split(train=0.9, val=0.1, seed=0)["train"]`,
-    on every machine, whatever part is asked for: parts have no episode in common, and shares that
-    sum to 1 have all of them. The order of the shares matters. They stay in their order.
+    on every machine: parts have no episode in common, and shares that sum to 1 have all of them.
+    The order of the shares matters. Episodes stay in their order.
 
     Raises:
         UsageError: Invalid shares, a part that is none of them, a negative seed.
@@ -206,8 +193,6 @@ class Split(Selection):
         (8, True)
     """
 
-    name: ClassVar[str] = "split"
-    example: ClassVar[str] = "split:train,train=0.9,val=0.1,seed=0"
     by_values = False
 
     part: str
@@ -215,18 +200,14 @@ class Split(Selection):
     shares: tuple[tuple[str, float], ...]
     """Name and size of each share, above 0; they sum to 1 or less."""
     seed: int = 0
-    """Not negative."""
 
     def __post_init__(self) -> None:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
-        if not sizes or not all(is_finite(size) and 0 < size <= 1 for size in sizes):
-            raise self._refused("expected shares above 0, at most 1")
-        if sum(sizes) > 1 + _ROUNDING or len(set(names)) < len(names):
-            raise self._refused("expected shares of different names that sum to 1 or less")
-        if self.part not in names:
-            near = nearest(self.part, names, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise self._refused(f"{self.part!r} is none of the shares{meant}")
+        fits = bool(sizes) and all(is_finite(size) and 0 < size <= 1 for size in sizes)
+        self._expect("shares", "NAME=SHARE, each above 0, at most 1", fits=fits)
+        fits = sum(sizes) <= 1 + _ROUNDING and len(set(names)) == len(names)
+        self._expect("shares", "different names, and shares that sum to 1 or less", fits=fits)
+        self._expect("part", f"one of the shares: {', '.join(names)}", fits=self.part in names)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
     @classmethod
@@ -261,18 +242,14 @@ class Split(Selection):
         chosen[parts[self.part].numpy()] = True
         return chosen
 
-    def _refused(self, what: str) -> UsageError:
-        told = ", ".join(f"{name}={size!r}" for name, size in self.shares) or "no shares"
-        return usage_error(type(self), f"has {told}; {what}")
-
 
 @dataclass(frozen=True)
-class Subsample(Selection):
+class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,seed=0"):
     """Keep a part of the episodes, a number of them, or every n-th; at least one stays.
 
-    Which ones are kept at random follows from the seed and the number of episodes there are, and
-    is the same on every machine. With one seed, fewer episodes are a part of more, and a fraction
-    keeps what the first share of `split` of that size has. They stay in their order.
+    Random ones follow from the seed and the number of episodes alone. With one seed, fewer episodes
+    are a part of more, and a fraction keeps what the first share of `split` of that size has.
+    Episodes stay in their order.
 
     Raises:
         UsageError: None of `fraction`, `every` and `episodes`, or several; a value out of range.
@@ -286,8 +263,6 @@ class Subsample(Selection):
         2
     """
 
-    name: ClassVar[str] = "subsample"
-    example: ClassVar[str] = "subsample:fraction=0.1,seed=0"
     by_values = False
 
     fraction: float | None = None
@@ -297,7 +272,6 @@ class Subsample(Selection):
     episodes: int | None = None
     """How many episodes."""
     seed: int = 0
-    """Not negative; `every` does not need it."""
 
     def __post_init__(self) -> None:
         names = ("fraction", "every", "episodes")
@@ -309,8 +283,7 @@ class Subsample(Selection):
             fits = is_whole(getattr(self, given[0]), 1)
             self._expect(given[0], "a whole number, 1 or more", fits=fits)
         else:
-            self._expect("fraction", "a finite number", fits=is_finite(self.fraction))
-            fits = 0 < self.fraction <= 1
+            fits = is_finite(self.fraction) and 0 < self.fraction <= 1
             self._expect("fraction", "a number above 0, at most 1", fits=fits)
         self._expect("seed", "a whole number, 0 or more", fits=is_whole(self.seed, 0))
 
@@ -350,7 +323,7 @@ def _packed(columns: Mapping[Key, NDArray[Any]], rows: int) -> NDArray[np.uint8]
     return np.concatenate(parts, axis=1)
 
 
-def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> Column:
+def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> NDArray[Any]:
     """Return one value an episode, of a type that expressions compute with."""
     flat = np.asarray(column).reshape(len(column), -1)
     if flat.shape[1] != 1 or flat.dtype.kind not in "biuf":
@@ -360,14 +333,15 @@ def _field(name: str, column: NDArray[Any], words: Sequence[str] | None) -> Colu
         )
     values = flat[:, 0]
     if words is not None:
-        return Text(values, words)
+        return np.asarray(np.array([*words, None], object)[values])  # -1 stands for no text
     small = values.dtype.kind in "iu" and int(values.max(initial=0)) <= np.iinfo(np.int64).max
     return values.astype(np.int64) if small else values
 
 
-def _range(name: str, field: Column) -> str:
+def _range(name: str, field: NDArray[Any]) -> str:
     """Return which values a field has, for a message."""
-    if not isinstance(field, Text):
+    if field.dtype != object:
         return f"{name} is from {field.min()} to {field.max()}"
-    words = [one if len(one) <= _SHOWN else f"{one[:_SHOWN]}…" for one in field.words[:5]]
-    return f"{name} is one of {words}" + ("…" if len(field.words) > len(words) else "")
+    known = [one for one in dict.fromkeys(field) if one is not None]
+    words = [one if len(one) <= 40 else f"{one[:40]}…" for one in known[:5]]
+    return f"{name} is one of {words}" + ("…" if len(known) > 5 else "")

@@ -8,7 +8,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,24 +55,6 @@ _UFUNCS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Or: np.logical_or,
 }
 _OPERATORS = (*_UFUNCS, ast.Not, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
-_INNER = (ast.BoolOp, ast.UnaryOp, ast.BinOp)
-
-
-@dataclass(frozen=True, eq=False)
-class Text:
-    """A column of text, as codes into its vocabulary."""
-
-    codes: NDArray[np.int32]
-    """`[E]`; -1 where there is none."""
-    words: Sequence[str]
-
-    def equal(self, word: str) -> NDArray[np.bool_]:
-        """Return which are `word`, `[E]`; a missing one equals no word."""
-        return np.array([*(one == word for one in self.words), False])[self.codes]
-
-
-Column: TypeAlias = "NDArray[Any] | Text"
-"""Bools, int64, uint64 or floats `[E]`, or text."""
 
 
 @dataclass(frozen=True)
@@ -119,27 +101,26 @@ class Expression:
         """Names of the fields, each once, in the order of the text; parts joined by `.`."""
         return tuple(dict.fromkeys(self._names(self.tree, 0)))
 
-    def evaluate(self, columns: Mapping[str, Column], count: int) -> NDArray[np.bool_]:
+    def evaluate(self, columns: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
         """Return where the expression is true, bool `[count]`.
 
         Comparisons with NaN are false, but for `!=`; min, max, mean and percentile leave NaN out.
 
         Args:
-            columns: `[count]` for each of the fields.
+            columns: For each of the fields bools, int64, uint64 or floats `[count]`, or objects:
+                text, and None where there is none, which equals no text.
             count: Rows.
 
         Raises:
-            StepError: Text where a number is expected, or the other way round, or a number where
-                true or false is expected.
+            StepError: Types that do not go together, or a number instead of true or false.
 
         Example:
-            >>> columns = {"length": np.array([5, 9]), "id": Text(np.array([0, 1]), ["a", "b"])}
+            >>> columns = {"length": np.array([5, 9]), "id": np.array(["a", "b"], object)}
             >>> Expression("length * 2 > 12 or id in ['a']").evaluate(columns, 2).tolist()
             [True, True]
         """
         with np.errstate(all="ignore"):  # 1 / 0 is infinite, and 0 / 0 is NaN, which equals nothing
-            flags = _Evaluator(columns).flags(self.tree)
-        return np.array(np.broadcast_to(flags, count))
+            return np.array(np.broadcast_to(_Evaluator(columns).flags(self.tree), count))
 
     def _names(self, node: ast.expr, depth: int) -> Iterator[str]:
         """Yield the names of fields below a node; raise where a part is not allowed."""
@@ -148,22 +129,20 @@ class Expression:
         operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
         if not all(one is None or isinstance(one, _OPERATORS) for one in operators):
             raise self._refused(f"{source_of(node)!r} has an operator that is not known")
-        inner = node
+        inner, value = node, getattr(node, "value", None)
         while isinstance(inner, ast.Attribute):
             inner = inner.value
         if isinstance(inner, ast.Name):
             yield source_of(node)
-            return
-        if isinstance(node, ast.Constant):
-            if isinstance(node.value, int) and not _LEAST <= node.value <= _GREATEST:
-                raise self._refused(f"{node.value} is too large for a whole number of 64 bits")
-            if isinstance(node.value, (bool, int, float, str)):
-                return
-        for child in self._children(node):
-            yield from self._names(child, depth + 1)
+        elif isinstance(node, ast.Constant) and isinstance(value, (bool, int, float, str)):
+            if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
+                raise self._refused(f"{value} is too large for a whole number of 64 bits")
+        else:
+            for child in self._children(node):
+                yield from self._names(child, depth + 1)
 
     def _children(self, node: ast.expr) -> Sequence[ast.expr]:
-        if isinstance(node, _INNER):
+        if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.BinOp)):
             return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         if isinstance(node, ast.Call):
             name = source_of(node.func)
@@ -173,17 +152,17 @@ class Expression:
                 takes = "2 values" if name == "percentile" else "one value"
                 raise self._refused(f"{name} takes {takes}")
             return node.args
-        if isinstance(node, ast.Compare):
-            children = [node.left]
-            for operator, side in zip(node.ops, node.comparators, strict=True):
-                among = isinstance(operator, (ast.In, ast.NotIn))
-                if among and not isinstance(side, (ast.List, ast.Tuple)):
-                    raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
-                if among and side is not node.comparators[-1]:
-                    raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
-                children += side.elts if among else [side]  # type: ignore[attr-defined]
-            return children
-        raise self._refused(f"{source_of(node)!r} is no part of expressions")
+        if not isinstance(node, ast.Compare):
+            raise self._refused(f"{source_of(node)!r} is no part of expressions")
+        children = [node.left]
+        for operator, side in zip(node.ops, node.comparators, strict=True):
+            among = isinstance(operator, (ast.In, ast.NotIn))
+            if among and not isinstance(side, (ast.List, ast.Tuple)):
+                raise self._refused(f"in takes a list [a, b], not {source_of(side)!r}")
+            if among and side is not node.comparators[-1]:
+                raise self._refused(f"nothing is compared with a list, as {source_of(side)!r}")
+            children += side.elts if among else [side]  # type: ignore[attr-defined]
+        return children
 
     def _refused(self, what: str, shown: str | None = None) -> UsageError:
         return UsageError(f"Expression {shown or self.text!r}: {what}", hint=HINT)
@@ -192,17 +171,16 @@ class Expression:
 class _Evaluator(ast.NodeVisitor):
     """Values of the nodes of an expression: whole columns `[E]`, scalars, or text."""
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._columns = columns
 
     def flags(self, node: ast.expr) -> NDArray[np.bool_]:
         """Return true or false, `[E]` or a scalar."""
         value = self.visit(node)
-        text = isinstance(value, (Text, str))
-        if text or np.asarray(value).dtype != np.bool_:
+        if np.asarray(value).dtype != np.bool_:
+            kind = "text" if _is_text(value) else "a number"
             raise StepError(
-                f"{source_of(node)!r} is {'text' if text else 'a number'}, where true or false is "
-                "wanted",
+                f"{source_of(node)!r} is {kind}, where true or false is wanted",
                 hint="compare it with something, as in length > 10; in a shell the step stands in "
                 "quotes",
             )
@@ -211,18 +189,17 @@ class _Evaluator(ast.NodeVisitor):
     def number(self, node: ast.expr) -> Any:
         """Return numbers; true counts as 1."""
         value = self.visit(node)
-        if isinstance(value, (Text, str)):
+        if _is_text(value):
             raise StepError(f"{source_of(node)!r} is text, where a number is wanted", hint=HINT)
         return np.asarray(value, np.int64) if np.asarray(value).dtype == np.bool_ else value
 
     def visit_Constant(self, node: ast.Constant) -> Any:
         return node.value
 
-    def visit_Name(self, node: ast.Name) -> Any:
+    def visit_Name(self, node: ast.expr) -> Any:
         return self._columns[source_of(node)]
 
-    def visit_Attribute(self, node: ast.Attribute) -> Any:
-        return self._columns[source_of(node)]
+    visit_Attribute = visit_Name  # noqa: N815 - a name that `ast` gives
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         return _UFUNCS[type(node.op)](self.number(node.left), self.number(node.right))
@@ -261,26 +238,21 @@ class _Evaluator(ast.NodeVisitor):
         return ~found if isinstance(operator, (ast.NotIn, ast.NotEq)) else found
 
     def _equal(self, left: ast.expr, right: ast.expr) -> NDArray[np.bool_]:
-        one, two = self.visit(left), self.visit(right)
-        if isinstance(two, Text):
-            one, two = two, one
-        if isinstance(one, Text) and isinstance(two, str):
-            return one.equal(two)
-        texts = [isinstance(side, (Text, str)) for side in (one, two)]
-        if isinstance(one, Text) or texts[0] != texts[1]:
+        sides = self.visit(left), self.visit(right)
+        texts = [_is_text(side) for side in sides]
+        if texts[0] != texts[1] or (all(texts) and str not in map(type, sides)):
             what = "two fields of text" if all(texts) else "text with a number"
             raise StepError(
                 f"{source_of(left)!r} and {source_of(right)!r}: {what} cannot be compared",
                 hint="text is compared with quoted text: id == '3'; numbers stand without quotes",
             )
-        return np.asarray(np.equal(one, two) if not texts[0] else one == two)
+        return np.asarray(sides[0] == sides[1])
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or getattr(value, "dtype", None) == object
 
 
 def source_of(node: ast.expr) -> str:
-    """Return the text of a node as the user writes it.
-
-    Example:
-        >>> source_of(Expression("return>1").tree)
-        'return > 1'
-    """
+    """Return the text of a node as the user writes it."""
     return ast.unparse(node).replace(_MARK, "")

@@ -1,7 +1,8 @@
-"""Steps for images, `crop grayscale resize to_chw`, and how they find and read them."""
+"""Steps for images: `crop grayscale resize to_chw`."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
@@ -13,7 +14,7 @@ from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import StepError
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.leaves import column, leaves, matching, replaced, stored
-from offline_data.preprocess.steps.parse import is_whole, read_arguments, usage_error
+from offline_data.preprocess.steps.parse import is_whole, read_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,18 +27,18 @@ Format: TypeAlias = Literal["hwc", "chw", "hw"]
 """Order of the last axes of a row: height, width, channels. Axes before them are a stack."""
 
 FORMATS: tuple[Format, ...] = get_args(Format)
-SIDES: Mapping[Format, tuple[int, int]] = {"hwc": (-3, -2), "chw": (-2, -1), "hw": (-2, -1)}
+_SIDES: Mapping[Format, tuple[int, int]] = {"hwc": (-3, -2), "chw": (-2, -1), "hw": (-2, -1)}
 """Axes of height and width."""
-CHANNELS: Mapping[Format, int] = {"hwc": -1, "chw": -3}
+_CHANNELS: Mapping[Format, int] = {"hwc": -1, "chw": -3}
 """Axis of the channels, where there is one."""
 
 Mode: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-LEAST_SIDE = 8
+_LEAST_SIDE = 8
 """A side is at least as long; a shorter axis is one of channels or of stacked frames."""
 BLOCK_BYTES = 4 << 20
-"""Working memory of a block of rows besides the columns; more would leave the processor's cache."""
+"""Working memory of a block of rows; more would leave the processor's cache."""
 
 _LUMA = (0.299, 0.587, 0.114)
 """Parts of red, green and blue in the luma of ITU-R Recommendation BT.601, section 2.5.1."""
@@ -55,16 +56,14 @@ class Images:
     """A column of images, and how its rows are read."""
 
     key: Key
-    """The leaf."""
     values: NDArray[Any]
     """`[n, …]`; the last axes of a row are in `format`."""
     format: Format
-    """Order of the last axes."""
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width in pixels."""
-        height, width = (int(self.values.shape[axis]) for axis in SIDES[self.format])
+        height, width = (int(self.values.shape[axis]) for axis in _SIDES[self.format])
         return height, width
 
     def __str__(self) -> str:
@@ -74,8 +73,6 @@ class Images:
 class ImageStep(Step):
     """A step that changes every image on its own; subclasses have the fields, and `change`."""
 
-    example: ClassVar[str]
-    """An example call, for messages."""
     formats: ClassVar[tuple[Format, ...]] = FORMATS
     """Formats it can work with."""
 
@@ -85,9 +82,8 @@ class ImageStep(Step):
     """`hwc`, `chw` or `hw`: how rows are read; None: by their shape, see `formats_of`."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keys, tuple):
-            raise usage_error(type(self), f"has keys={self.keys!r}; expected a tuple of names")
-        self._expect("format", ", ".join(FORMATS), fits=self.format in {None, *FORMATS})
+        self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
+        self._expect("format", " or ".join(self.formats), fits=self.format in {None, *self.formats})
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the images changed."""
@@ -128,12 +124,8 @@ class ImageStep(Step):
 
     def _looks_fit(self, piece: Piece, key: Key) -> bool:
         values = stored(piece, key)
-        fit = set(formats_of(values.shape[1:])) & set(self.formats)
-        return (
-            key not in piece.words
-            and looks_like_images(values)
-            and (self.format in fit if self.format else bool(fit))
-        )
+        fit = {*formats_of(values.shape[1:])} & {self.format or form for form in self.formats}
+        return bool(fit) and key not in piece.words and looks_like_images(values)
 
     def _read(self, piece: Piece, key: Key) -> Images:
         values = column(piece, key)
@@ -145,7 +137,7 @@ class ImageStep(Step):
             raise StepError(f"{what} has too few axes for format={self.format}, or an empty one")
         if not possible:
             raise StepError(
-                f"{what} does not look like an image: expected two sides of {LEAST_SIDE} or more, "
+                f"{what} does not look like an image: expected two sides of {_LEAST_SIDE} or more, "
                 "and no other axis behind them than channels",
                 hint="format=hwc, chw or hw reads its last axes so" if values.ndim > 2 else None,
             )
@@ -198,20 +190,18 @@ class SizedImageStep(ImageStep):
 
     def distinct(self, form: Format) -> object:
         """Return the axes of the sides."""
-        return SIDES[form]
+        return _SIDES[form]
 
 
 @dataclass(frozen=True)
-class Crop(SizedImageStep):
+class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8"):
     """Keep `height` x `width` pixels of every image (default: its centre); a view.
 
-    Where a side has one pixel too many for a middle, one more is cut off at the bottom and on
-    the right. Types, values (NaN too) and the order of axes stay; images that are stacked in a row
-    are cut alike.
+    Types, values and the order of axes stay; images that are stacked in a row are cut alike.
 
     Raises:
         UsageError: A size below 1, or a place below 0.
-        StepError: The part reaches beyond the image; a leaf that is not there or is no image.
+        StepError: The part reaches beyond the image; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -221,15 +211,12 @@ class Crop(SizedImageStep):
         [[34, 35, 36, 37], [44, 45, 46, 47]]
     """
 
-    name: ClassVar[str] = "crop"
-    example: ClassVar[str] = "crop:height=64,width=64,top=8"
-
     height: int
     width: int | None = None
     top: int | None = None
     """Rows cut off above; None: half of those to be cut off, rounded down."""
     left: int | None = None
-    """Columns cut off on the left; None: half of those to be cut off, rounded down."""
+    """Columns cut off on the left; None: as for `top`."""
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     format: Format | None = None
 
@@ -250,21 +237,18 @@ class Crop(SizedImageStep):
 
 
 @dataclass(frozen=True)
-class Grayscale(ImageStep):
+class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixels,format=hwc"):
     """Turn colours into luma: 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601).
 
-    So do Pillow (mode `L`) and torchvision (`Grayscale`). Bytes are rounded, halves up, and equal
-    Pillow's; torchvision's, cut off with 0.2989 R, may be one less. Floats keep their type, and
-    NaN stays in its pixel. A fourth channel, alpha, is dropped. The order of axes stays, with
-    `channels` on the axis of the channels; images of one channel are gray already.
-
-    A row of four channels may as well be four gray frames, so it takes a `format` to say that it
-    is not.
+    Bytes are rounded, halves up, and equal those of Pillow's mode `L`; torchvision's, cut off with
+    0.2989 R, may be one less. Floats keep their type, and NaN stays in its pixel. A fourth channel,
+    alpha, is dropped; as it may be a fourth gray frame, it takes a `format`. The order of axes
+    stays; images of one channel are gray already.
 
     Raises:
         UsageError: `channels` other than 0, 1 and 3, or a format there is not.
         StepError: A leaf with other than 1, 3 or 4 channels, or of another type than uint8 and
-            float; a leaf that is not there or is no image, or whose order of axes is not clear.
+            float; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -275,8 +259,6 @@ class Grayscale(ImageStep):
         ((3, 8, 10, 1), [124])
     """
 
-    name: ClassVar[str] = "grayscale"
-    example: ClassVar[str] = "grayscale:observation.pixels,format=hwc"
     formats: ClassVar[tuple[Format, ...]] = ("hwc", "chw")
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
@@ -288,11 +270,10 @@ class Grayscale(ImageStep):
         super().__post_init__()
         fits = type(self.channels) is int and self.channels in {0, 1, 3}
         self._expect("channels", "0, 1 or 3", fits=fits)
-        self._expect("format", "hwc or chw", fits=self.format != "hw")
 
     def change(self, images: Images) -> NDArray[Any]:
         """Return new images; where they are gray already, or `channels` is 3, a view."""
-        values, axis = images.values, CHANNELS[images.format]
+        values, axis = images.values, _CHANNELS[images.format]
         count = values.shape[axis]
         if values.dtype != np.uint8 and values.dtype.kind != "f":
             raise StepError(f"Step 'grayscale': leaf {images} is neither uint8 nor float")
@@ -317,17 +298,15 @@ class Grayscale(ImageStep):
 
 
 @dataclass(frozen=True)
-class ToChw(ImageStep):
+class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=true"):
     """Turn images `[H, W, C]` into `[C, H, W]`, and `[H, W]` into `[1, H, W]`.
 
     Axes of stacked frames stay before them, and images that have this order stay as they are. The
-    result is a view, and types and values stay (NaN too). With `scale=true` it is a new float32
-    array of values / 255, as torchvision's `ToTensor` makes of bytes.
+    result is a view, or with `scale=true` a new float32 array of values / 255, as torchvision's
+    `ToTensor` makes of bytes.
 
     Raises:
-        UsageError: A format there is not, or a scale that is not true or false.
-        StepError: With `scale=true`, a leaf that is not uint8; a leaf that is not there or is no
-            image, or whose order of axes is not clear.
+        StepError: With `scale=true`, a leaf that is not uint8; see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -337,9 +316,6 @@ class ToChw(ImageStep):
         >>> made.shape, made.dtype.name, float(made[0, 0, 0, 0])
         ((3, 3, 8, 10), 'float32', 0.20000000298023224)
     """
-
-    name: ClassVar[str] = "to_chw"
-    example: ClassVar[str] = "to_chw:observation.pixels,scale=true"
 
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     scale: bool = False
@@ -370,24 +346,22 @@ class ToChw(ImageStep):
 
 
 @dataclass(frozen=True)
-class Resize(SizedImageStep):
+class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixels,mode=area"):
     """Bring all images to `height` x `width`, whatever their proportions were.
 
-    `bilinear` and `bicubic` smooth before they leave pixels out, as torchvision and TorchRL
-    (`antialias=True`) and Pillow do. Bytes are torch's; bilinear ones are Pillow's give or take 1
-    (2 in some of 100,000), bicubic ones too but where contrasts are so strong that they leave the
-    range of bytes half-way. `area` gives the mean of what each new pixel covers, as OpenCV's
-    `INTER_AREA` in the usual preprocessing of Atari, `nearest` the pixel in its middle, for labels.
+    `bilinear` and `bicubic` are torch's with `antialias=True`, as in torchvision and TorchRL; bytes
+    are Pillow's give or take 1 (2 in some of 100,000), but for bicubic contrasts so strong that
+    they leave the range of bytes half-way. `area` gives the mean of what each new pixel covers, as
+    OpenCV's `INTER_AREA` in the usual preprocessing of Atari, `nearest` the pixel in its middle,
+    for labels.
 
     Types, stacked frames and the order of axes stay; integers are rounded. NaN spreads to the new
-    pixels it has a part in. Images that have the size stay as they are. The last bits of floats
-    may depend on the processor.
+    pixels it has a part in. The last bits of floats may depend on the processor.
 
     Raises:
         UsageError: A size below 1, a mode or format there is not.
-        StepError: A leaf that is not uint8, of another integer up to 16 bits or float (with
-            `nearest` any type will do); a leaf that is not there or is no image, or whose sides
-            are not clear.
+        StepError: A leaf that is neither float nor of integers up to 16 bits (with `nearest` any
+            type will do); see also `ImageStep.images`.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -397,15 +371,12 @@ class Resize(SizedImageStep):
         [[15, 19], [47, 51]]
     """
 
-    name: ClassVar[str] = "resize"
     brings_torch: ClassVar[bool] = True
-    example: ClassVar[str] = "resize:84,observation.pixels,mode=area"
 
     height: int
     width: int | None = None
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     mode: Mode = "bilinear"
-    """`bilinear`, `bicubic`, `area` or `nearest`, see `resampled`."""
     format: Format | None = None
 
     def __post_init__(self) -> None:
@@ -424,7 +395,7 @@ class Resize(SizedImageStep):
         if images.size == self.size:
             return images.values
         shape = list(images.values.shape[1:])
-        for axis, side in zip(SIDES[images.format], self.size, strict=True):
+        for axis, side in zip(_SIDES[images.format], self.size, strict=True):
             shape[axis] = side
 
         def fill(values: NDArray[Any], out: NDArray[Any]) -> None:
@@ -450,7 +421,7 @@ def formats_of(shape: tuple[int, ...]) -> tuple[Format, ...]:
     """
     if 0 in shape:
         return ()
-    sides = tuple(size >= LEAST_SIDE for size in shape[-3:])
+    sides = tuple(size >= _LEAST_SIDE for size in shape[-3:])
     if sides == (False, True, True):
         return ("chw",) if shape[-3] in {1, 3} else ("chw", "hw")
     known: dict[tuple[bool, ...], tuple[Format, ...]] = {
@@ -475,7 +446,7 @@ def looks_like_images(values: NDArray[Any]) -> bool:
     found = formats_of(shape)
     if values.dtype.kind != "f":
         return bool(found) and values.dtype == np.uint8
-    axes = {CHANNELS[form] for form in found if form in CHANNELS}
+    axes = {_CHANNELS[form] for form in found if form in _CHANNELS}
     return len(axes) == 1 and shape[axes.pop()] in {1, 3, 4}
 
 
@@ -486,15 +457,10 @@ def by_block(
     row_bytes: int,
     fill: Callable[[NDArray[Any], NDArray[Any]], None],
 ) -> NDArray[Any]:
-    """Make a new column `[n, *shape]` of rows from those of `values`, a few at a time.
+    """Make a new column `[n, *shape]` from `[n, …]`, a few rows at a time.
 
-    Args:
-        values: `[n, …]`.
-        shape: Of a row of the result.
-        dtype: Of the result.
-        row_bytes: Working memory of `fill` for a row, besides the two columns; a block takes
-            4 MiB, or the memory of a single row.
-        fill: Given a block of rows and that of the result, it fills the second.
+    `fill` is given a block of rows and that of the result, which it fills. It takes `row_bytes` of
+    working memory for a row besides the two columns.
     """
     result = np.empty((len(values), *shape), dtype)
     rows = max(1, BLOCK_BYTES // max(1, row_bytes))
@@ -506,35 +472,32 @@ def by_block(
 def resampled(
     values: NDArray[Any], form: Format, size: tuple[int, int], mode: Mode
 ) -> NDArray[Any]:
-    """Return images `[…]` of the height and width `size`, of the same type, each plane on its own.
+    """Return images `[…]` of the height and width `size`, of the same type; see `Resize`.
 
-    Pixel `i` of `n` covers `i / n` to `(i + 1) / n` of its side, before and after. `area` gives
-    the mean of what a new pixel covers, `nearest` the pixel at its middle, `bilinear` and
-    `bicubic` what torch's `interpolate` gives with `antialias=True`. Integers are rounded and
-    held within their type.
+    Pixel `i` of `n` covers `i / n` to `(i + 1) / n` of its side, before and after.
 
     Example:
         >>> resampled(np.array([[10, 20, 60, 70]], np.uint8), "hw", (1, 2), "area").tolist()
         [[15, 65]]
     """
     if mode == "nearest":
-        for axis, new in zip(SIDES[form], size, strict=True):
+        for axis, new in zip(_SIDES[form], size, strict=True):
             middle = (2 * np.arange(new) + 1) * values.shape[axis] // (2 * new)
             values = values.take(middle, axis)
         return values
     if mode == "area":
-        return _as_type(_means(values, form, size), values)
+        return _as_type(_means(values, form, size), values.dtype)
     if values.dtype == np.uint8 and form == "hwc" and values.shape[-1] in {3, 4}:
         # As they lie: the same as plane by plane, twice as fast.
         frames = np.array(values, order="C").reshape(-1, *values.shape[-3:])
         made = np.moveaxis(_interpolated(np.moveaxis(frames, -1, 1), size, mode), 1, -1)
         return np.asarray(made.reshape(*values.shape[:-3], *size, values.shape[-1]))
     planes = np.moveaxis(values, -1, -3) if form == "hwc" else values
-    sides, count = planes.shape[-2:], int(np.prod(planes.shape[:-2]))
+    sides, count = planes.shape[-2:], math.prod(planes.shape[:-2])
     four = np.zeros((-(-count // _AT_ONCE), _AT_ONCE, *sides), _working_type(planes.dtype, mode))
     four.reshape(-1, *sides)[:count].reshape(planes.shape)[...] = planes
     flat = _interpolated(four, size, mode).reshape(-1, *size)[:count]
-    made = _as_type(flat.reshape(*planes.shape[:-2], *size), values)
+    made = _as_type(flat.reshape(*planes.shape[:-2], *size), values.dtype)
     return np.moveaxis(made, -3, -1) if form == "hwc" else made
 
 
@@ -565,6 +528,7 @@ def _working_type(dtype: np.dtype[Any], mode: Mode) -> np.dtype[Any]:
 
 
 def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> NDArray[Any]:
+    """Interpolate `[n, channels, height, width]`."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -572,43 +536,37 @@ def _interpolated(frames: NDArray[Any], size: tuple[int, int], mode: Mode) -> ND
     return np.asarray(made.numpy())
 
 
-def _as_type(made: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    if made.dtype == values.dtype or values.dtype.kind == "f":
+def _as_type(made: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if made.dtype == dtype or dtype.kind == "f":
         with np.errstate(over="ignore"):  # beyond float16 is infinite
-            return made.astype(values.dtype, copy=False)
-    within = np.iinfo(values.dtype)
-    return np.clip(np.floor(made + 0.5), within.min, within.max).astype(values.dtype)
+            return made.astype(dtype, copy=False)
+    within = np.iinfo(dtype)
+    return np.clip(np.floor(made + 0.5), within.min, within.max).astype(dtype)
 
 
 def _means(values: NDArray[Any], form: Format, size: tuple[int, int]) -> NDArray[Any]:
+    """Return the means of what new pixels cover, along one side after the other."""
     values = values.astype(_working_type(values.dtype, "area"))
-    for axis, new in zip(SIDES[form], size, strict=True):
+    for axis, new in zip(_SIDES[form], size, strict=True):
         ahead, old, behind = values.shape[:axis], values.shape[axis], values.shape[axis:][1:]
-        flat = values.reshape(-1, old, int(np.prod(behind)))
+        flat = values.reshape(-1, old, math.prod(behind))  # long rows, multiplied at speed
+        covered, parts = _covered(old, new)
+        weights = np.repeat(parts.astype(values.dtype), flat.shape[2], axis=1)
         with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
-            values = _means_along(flat, new).reshape(*ahead, new, *behind)
+            total = flat.take(covered[0], 1).reshape(len(flat), -1) * weights[0]
+            for pixels, weight in zip(covered[1:], weights[1:], strict=True):
+                part = flat.take(pixels, 1).reshape(total.shape)
+                part *= weight
+                total += part
+        values = total.reshape(*ahead, new, *behind)
     return values
-
-
-def _means_along(values: NDArray[Any], new: int) -> NDArray[Any]:
-    """Return `[m, new · k]` means of `[m, old, k]`: long rows, that numpy multiplies at speed."""
-    covered, parts = _covered(values.shape[1], new)
-    weights = np.repeat(parts.astype(values.dtype), values.shape[2], axis=1)
-    shape = len(values), weights.shape[1]
-    total: NDArray[Any] = values.take(covered[0], 1).reshape(shape) * weights[0]
-    for pixels, weight in zip(covered[1:], weights[1:], strict=True):
-        part = values.take(pixels, 1).reshape(shape)
-        part *= weight
-        total += part
-    return total
 
 
 def _covered(old: int, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return `[K, new]` the old pixels that each new one covers, and what part of it each makes.
 
-    A side is counted in units in which an old pixel is `new` long and a new one `old`. A new pixel
-    that covers fewer than `K` has its last one several times, with as much less of it: a part of 0
-    would make NaN of infinity.
+    In units in which an old pixel is `new` long and a new one `old`. A new pixel that covers fewer
+    than `K` has its last one several times, each with less: a part of 0 would make NaN of infinity.
     """
     start = np.arange(new) * old
     first, last = start // new, (start + old - 1) // new

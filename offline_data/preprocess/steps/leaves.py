@@ -19,10 +19,10 @@ from offline_data.episodes.fields import (
     split_key,
 )
 from offline_data.errors import FormatError, StepError
-from offline_data.ids import nearest
+from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,16 +41,12 @@ _SHORT: dict[str, Key] = {
 
 
 def matching(piece: Piece, names: Iterable[str]) -> list[Key]:
-    """Return the columns meant by names, steps' and observations', in the order of the piece.
+    """Return the columns meant by names, observations' then steps', in the order of the piece.
 
     A name is a nested key (`observation.position`, `next/reward`), or the beginning of several;
     `obs`, `reward`, `terminated` and `truncated` are short for `observation` and for the leaves
     under `next`. An observation column stands for the leaf before and after the action, so
-    `next.observation` is another name for `observation`.
-
-    Args:
-        piece: The episodes.
-        names: Any number; a single string is one name.
+    `next.observation` is another name for `observation`. A single string is one name.
 
     Raises:
         StepError: A name that means no column; the hint has the nearest.
@@ -61,21 +57,16 @@ def matching(piece: Piece, names: Iterable[str]) -> list[Key]:
 
 
 def numbers(piece: Piece, names: Iterable[str], wanted: str = "iuf") -> list[Key]:
-    """Return the columns of numbers meant by names, in the order of the piece.
+    """Return the columns of numbers meant by names, in the order of the piece; see `matching`.
 
     Of the leaves below the beginning of a key only those of numbers are meant; a leaf that is
-    named itself must be one.
-
-    Args:
-        piece: The episodes.
-        names: See `matching`.
-        wanted: Letters of numpy's kinds that count as numbers; text never does.
+    named itself must be one. `wanted` has the letters of numpy's kinds that count as numbers.
 
     Raises:
-        StepError: A name that means no column of numbers.
+        StepError: A name that means no column of numbers; text never is one.
     """
-    found = set()
-    for name in (names,) if isinstance(names, str) else names:
+    found: set[Key] = set()
+    for name in names:
         kinds = {
             key: "text" if key in piece.words else str(stored(piece, key).dtype)
             for key in matching(piece, [name])
@@ -108,10 +99,10 @@ def meant(piece: Piece, name: str) -> Key:
     for beginning, among in readings:
         if any(leaf[: len(beginning)] == beginning for leaf in among):
             return beginning
-    near = nearest(join_key(key), [join_key(leaf) for leaf in known])
+    names = [join_key(leaf) for leaf in known]
     raise StepError(
-        f"No leaf is called {name!r}; there are {', '.join(map(join_key, known))}",
-        hint=f"did you mean {near[0]!r}?" if near else None,
+        f"No leaf is called {name!r}; there are {', '.join(names)}",
+        hint=did_you_mean(join_key(key), names),
     )
 
 
@@ -152,13 +143,41 @@ def replaced(piece: Piece, columns: Mapping[Key, NDArray[Any]]) -> Piece:
     )
 
 
-def only(piece: Piece, keys: Collection[Key]) -> Piece:
-    """Return the piece with these columns, in its own order; all others go."""
-    batch = piece.batch
-    return piece.having(
-        steps={key: column for key, column in batch.steps.items() if key in keys},
-        observations={key: column for key, column in batch.observations.items() if key in keys},
-    )
+def rebuilt(
+    piece: Piece,
+    step: str,
+    names: Mapping[Key, Key | None],
+    added: Mapping[Key, NDArray[Any]] | None = None,
+    *,
+    observed: bool = False,
+) -> Piece:
+    """Return the piece with other names, fewer columns, or more.
+
+    Args:
+        piece: The episodes.
+        step: Name of the step, for messages.
+        names: New keys of columns, None for those that go; all others stay.
+        added: New columns, observation columns where `observed`, else step columns.
+        observed: See `added`.
+
+    Raises:
+        StepError: No action, reward or flag would be left; a new name that cannot be a file name,
+            has a meaning of its own, that two leaves would have, or that another leaf begins with.
+    """
+    tables: list[list[tuple[Key, NDArray[Any]]]] = []
+    for old in (piece.batch.steps, piece.batch.observations):
+        named = [(names.get(key, key), column) for key, column in old.items()]
+        tables.append([(key, column) for key, column in named if key])
+    tables[observed] += (added or {}).items()
+    steps, observations = tables
+    new = [name for key, name in names.items() if name and name != key]
+    keys = [key for key, _ in steps], [key for key, _ in observations]
+    _check_names([*new, *(added or ())], *keys, step)
+    words = {key: words for old, words in piece.words.items() if (key := names.get(old, old))}
+    try:
+        return piece.having(steps=dict(steps), observations=dict(observations), words=words)
+    except FormatError as error:  # another leaf as the reward or a flag, of the wrong shape
+        raise StepError(f"Step {step!r}: {error.message}") from error
 
 
 def place(piece: Piece, key: Key, row: int) -> str:
@@ -178,56 +197,6 @@ def place(piece: Piece, key: Key, row: int) -> str:
     return f"the observation after {where}" if final else where
 
 
-def check_required(steps: Collection[Key], step: str) -> None:
-    """Raise `StepError` unless a step leaves reward, flags and an action among the step columns."""
-    missing = [join_key(key) for key in REQUIRED if key not in steps]
-    if not any(key[0] == "action" for key in steps):
-        missing.insert(0, "action")
-    if missing:
-        raise StepError(
-            f"Step {step!r} would leave no {', no '.join(missing)}; every dataset has an action, "
-            f"{', '.join(map(join_key, REQUIRED))}"
-        )
-
-
-def check_names(
-    new: Iterable[Key], steps: Collection[Key], observations: Collection[Key], step: str
-) -> None:
-    """Check names that a step gives against all the names there would be.
-
-    Args:
-        new: Keys the step gives; each is in `steps` or `observations`.
-        steps: Keys of all step columns there would be; one that is there twice is a clash.
-        observations: Keys of all observation columns there would be.
-        step: Name of the step, for the messages.
-
-    Raises:
-        StepError: A name that cannot be a file name, that has a meaning of its own, that two
-            leaves would have, or that another leaf's name begins with.
-    """
-    taken = [*steps, *observations, *map(next_of, observations)]
-    for key in new:
-        observed = key in observations
-        try:
-            check_key(key)
-        except FormatError as error:
-            raise StepError(f"Step {step!r} cannot call a leaf so: {error.message}") from error
-        reserved = RESERVED_ROOTS | {"action"} if observed else RESERVED_ROOTS - {"next"}
-        if key[0] in reserved or key in {("next",), DONE}:
-            what = f"{'an observation' if observed else 'a step'} leaf {join_key(key)!r}"
-            raise StepError(f"Step {step!r} cannot call {what}: the name is reserved")
-        for here in (key, next_of(key)) if observed else (key,):
-            if taken.count(here) > 1:
-                raise StepError(f"Step {step!r} would give two leaves the name {join_key(here)!r}")
-            for other in taken:
-                short, long = sorted((here, other), key=len)
-                if len(short) < len(long) and long[: len(short)] == short:
-                    raise StepError(
-                        f"Step {step!r} would make {join_key(short)!r} a leaf, and "
-                        f"{join_key(long)!r} is below it"
-                    )
-
-
 def without_overflow(
     piece: Piece,
     key: Key,
@@ -235,15 +204,9 @@ def without_overflow(
     operation: Callable[[NDArray[Any]], NDArray[Any]],
     step: str,
 ) -> NDArray[Any]:
-    """Return `operation(values)`, whose finite numbers stay finite.
+    """Return `operation(values)`, elementwise, of the rows `[n, …]` of a column.
 
-    Args:
-        piece: The episodes, for messages.
-        key: The column whose rows `values` has.
-        values: `[n, …]` numbers.
-        operation: Computes each number of the result from the same one of `values`, by numpy, which
-            takes note of overflows: nothing is read a second time.
-        step: Name of the step, for messages.
+    Overflows are noted by numpy on the way: nothing is read a second time.
 
     Raises:
         StepError: A finite number became infinite; names the row.
@@ -266,3 +229,38 @@ def overflow(piece: Piece, key: Key, row: int, dtype: np.dtype[Any], step: str) 
         f"Step {step!r} on {join_key(key)!r} in {place(piece, key, row)} gives what {dtype} cannot "
         "hold"
     )
+
+
+def _check_names(
+    new: Sequence[Key], steps: Sequence[Key], observations: Sequence[Key], step: str
+) -> None:
+    """Check `new` names against all the names there would be, `new` among them; see `rebuilt`."""
+    missing = [join_key(key) for key in REQUIRED if key not in steps]
+    if not any(key[0] == "action" for key in steps):
+        missing.insert(0, "action")
+    if missing:
+        raise StepError(
+            f"Step {step!r} would leave no {', no '.join(missing)}; every dataset has an action, "
+            f"{', '.join(map(join_key, REQUIRED))}"
+        )
+    taken = [*steps, *observations, *map(next_of, observations)]
+    for key in new:
+        observed = key in observations
+        try:
+            check_key(key)
+        except FormatError as error:
+            raise StepError(f"Step {step!r} cannot call a leaf so: {error.message}") from error
+        reserved = RESERVED_ROOTS | {"action"} if observed else RESERVED_ROOTS - {"next"}
+        if key[0] in reserved or key in {("next",), DONE}:
+            what = f"{'an observation' if observed else 'a step'} leaf {join_key(key)!r}"
+            raise StepError(f"Step {step!r} cannot call {what}: the name is reserved")
+        for here in (key, next_of(key)) if observed else (key,):
+            if taken.count(here) > 1:
+                raise StepError(f"Step {step!r} would give two leaves the name {join_key(here)!r}")
+            for other in taken:
+                short, long = sorted((here, other), key=len)
+                if len(short) < len(long) and long[: len(short)] == short:
+                    raise StepError(
+                        f"Step {step!r} would make {join_key(short)!r} a leaf, and "
+                        f"{join_key(long)!r} is below it"
+                    )

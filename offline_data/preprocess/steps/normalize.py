@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from offline_data.preprocess.steps.leaves import (
     replaced,
     without_overflow,
 )
-from offline_data.preprocess.steps.parse import is_finite, usage_error
+from offline_data.preprocess.steps.parse import is_finite
 from offline_data.store.statistics import Moments, item_moments
 
 if TYPE_CHECKING:
@@ -32,8 +32,30 @@ if TYPE_CHECKING:
     from offline_data.preprocess.piece import Piece
 
 
+class _Learning(MeasuredStep):
+    """A step whose state is the field `learnt`."""
+
+    learnt: Mapping[str, Any] | None
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured, as in `learnt`."""
+        return dict(self.learnt or {})
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return the step with what was measured."""
+        return replace(self, learnt=dict(state) or None)  # type: ignore[type-var]
+
+    def _known(self) -> Mapping[str, Any]:
+        if self.learnt is None:
+            raise StepError(
+                f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
+                hint="step.fitted([step.measure(piece), …]) gives a step that has",
+            )
+        return self.learnt
+
+
 @dataclass(frozen=True)
-class Normalize(MeasuredStep):
+class Normalize(_Learning, name="normalize", example="normalize:observation,eps=1e-3"):
     """Bring leaves to mean 0 and spread 1: `(x - mean) / (std + eps)`, as the derived leaf does.
 
     Mean and standard deviation (of the population) are taken number by number of a row, in
@@ -44,14 +66,14 @@ class Normalize(MeasuredStep):
     Floating-point leaves keep their type, whole numbers become float32. It is computed in
     float32, or in float64 for float64 and for whole numbers of 32 bits or more.
 
-    `buffers.derived.normalize` has the same formula (and gives float32). It counts each
-    transition once, so last observations are not in its own statistics; it takes those of this
-    step, from the manifest, as `statistics={key: (mean, std)}`.
+    `buffers.derived.normalize` has the same formula (and gives float32), but counts each transition
+    once; it takes the statistics of this step, from the manifest, as
+    `statistics={key: (mean, std)}`.
 
     Raises:
         UsageError: `eps` below 0, or a value of another kind.
-        StepError: A leaf that is not there, is text or no real number, or has a number without
-            any finite value; a standard deviation of 0 with `eps=0`.
+        StepError: No such leaf of real numbers, or one that has a number without any finite value;
+            a standard deviation of 0 with `eps=0`; a result that its type cannot hold.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -64,9 +86,6 @@ class Normalize(MeasuredStep):
         [-1.225000023841858, 0.0, 1.225000023841858]
     """
 
-    name: ClassVar[str] = "normalize"
-    example: ClassVar[str] = "normalize:observation,eps=1e-3"
-
     keys: tuple[str, ...] = field(default=("observation",), metadata={"many": True})
     """Leaves. A name that means one leaf takes it; one that means several takes those of
     floating-point numbers."""
@@ -78,17 +97,15 @@ class Normalize(MeasuredStep):
     learnt: Mapping[str, Any] | None = field(
         default=None, hash=False, repr=False, metadata={"state": True}
     )
-    """Statistics as JSON values by the text of the key: `mean` and `std`, nested lists in the
-    shape of a row, and how many values were `not_finite`."""
+    """JSON values `{"leaves": {key: {mean, std, not_finite}}}`: nested lists in the shape of a row,
+    and how many values did not count."""
 
     def __post_init__(self) -> None:
-        self._expect("eps", "a finite number", fits=is_finite(self.eps))
-        if self.eps < 0 or not isinstance(self.std, bool) or not self.keys:
-            raise usage_error(
-                type(self),
-                f"has keys={list(self.keys)}, eps={self.eps}, std={self.std}; expected some "
-                "leaves, 0 or more, true or false",
-            )
+        self._expect("keys", "some leaves", fits=bool(self.keys))
+        self._expect(
+            "eps", "a finite number, 0 or more", fits=is_finite(self.eps) and self.eps >= 0
+        )
+        self._expect("std", "true or false", fits=isinstance(self.std, bool))
 
     def settled(self, probe: Piece) -> Self:
         """Return the step as it is, once it is known that the leaves are there."""
@@ -97,11 +114,11 @@ class Normalize(MeasuredStep):
 
     def measure(self, piece: Piece) -> dict[Key, Moments]:
         """Return the moments of each leaf, over the rows of some episodes."""
-        batch, observed = piece.batch, piece.batch.observations
+        batch = piece.batch
         known = np.ones(batch.transitions + len(batch.lengths), bool)
         known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
         return {
-            key: item_moments(column(piece, key), known if key in observed else None)
+            key: item_moments(column(piece, key), known if key in batch.observations else None)
             for key in self._meant(piece)
         }
 
@@ -115,39 +132,24 @@ class Normalize(MeasuredStep):
             self._check(f"Step 'normalize': {join_key(key)!r}", found)
             figures = {"mean": found.mean.tolist(), "std": found.std.tolist()}
             learnt[join_key(key)] = {**figures, "not_finite": found.not_finite}
-        return replace(self, learnt=learnt)
+        return replace(self, learnt={"leaves": learnt})
 
     def apply(self, piece: Piece) -> Piece:
-        """Return the episodes with the leaves normalized.
-
-        Raises:
-            StepError: There are no statistics yet, or a leaf they are of is not there; a result
-                that its type cannot hold.
-        """
-        if self.learnt is None:
-            raise self._unmeasured()
+        """Return the episodes with the leaves normalized."""
         made = {}
-        for name in self.learnt:
+        for name, learnt in self._known()["leaves"].items():
             key = tuple(name.split("/"))
             if key not in leaves(piece):
                 raise StepError(f"Step 'normalize' has statistics of {name!r}, which is not there")
-            made[key] = self._scaled(piece, key, self.learnt[name])
+            made[key] = self._scaled(piece, key, learnt)
         return replaced(piece, made)
-
-    def state(self) -> dict[str, Any]:
-        """Return the statistics: `{"leaves": {"observation/position": {"mean": …}}}`."""
-        return {} if self.learnt is None else {"leaves": self.learnt}
-
-    def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return the step with the statistics of a manifest."""
-        return replace(self, learnt=state.get("leaves"))
 
     def notes(self) -> tuple[str, ...]:
         """Return how many values did not count."""
         return tuple(
             f"normalize: {one['not_finite']} values of {key!r} are NaN or infinite; they are not "
             "in its statistics and stay as they are"
-            for key, one in (self.learnt or {}).items()
+            for key, one in self.state().get("leaves", {}).items()
             if one["not_finite"]
         )
 
@@ -197,7 +199,7 @@ class Normalize(MeasuredStep):
 
 
 @dataclass(frozen=True)
-class NormalizeReturn(MeasuredStep):
+class NormalizeReturn(_Learning, name="normalize_return", example="normalize_return:scale=1000"):
     """Multiply every reward by `scale / (best return - worst return)`.
 
     What IQL does for the locomotion sets of D4RL, with `scale=1000` (`normalize` of its
@@ -209,7 +211,8 @@ class NormalizeReturn(MeasuredStep):
 
     Raises:
         UsageError: `scale` is no number above 0.
-        StepError: All finite returns are the same, or there is none.
+        StepError: All finite returns are the same, or there is none; a reward becomes too large
+            for its type.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -221,9 +224,6 @@ class NormalizeReturn(MeasuredStep):
         [1.0, 1001.0]
     """
 
-    name: ClassVar[str] = "normalize_return"
-    example: ClassVar[str] = "normalize_return:scale=1000"
-
     scale: float = 1000.0
     """Best return less worst return, afterwards."""
     learnt: Mapping[str, Any] | None = field(
@@ -232,8 +232,8 @@ class NormalizeReturn(MeasuredStep):
     """`minimum` and `maximum` of the finite returns, and how many were `not_finite`."""
 
     def __post_init__(self) -> None:
-        self._expect("scale", "a finite number", fits=is_finite(self.scale))
-        self._expect("scale", "a number above 0", fits=self.scale > 0)
+        fits = is_finite(self.scale) and self.scale > 0
+        self._expect("scale", "a finite number above 0", fits=fits)
 
     def settled(self, probe: Piece) -> Self:  # noqa: ARG002 - every dataset has rewards
         """Return the step as it is."""
@@ -260,16 +260,10 @@ class NormalizeReturn(MeasuredStep):
         return replace(self, learnt={"minimum": low, "maximum": high, "not_finite": missing})
 
     def apply(self, piece: Piece) -> Piece:
-        """Return the episodes with their rewards scaled.
-
-        Raises:
-            StepError: Returns were not measured yet, or a reward becomes too large for its type.
-        """
-        if self.learnt is None:
-            raise self._unmeasured()
-        rewards = piece.batch.steps[REWARD]
+        """Return the episodes with their rewards scaled."""
+        learnt, rewards = self._known(), piece.batch.steps[REWARD]
         dtype = rewards.dtype if rewards.dtype.kind == "f" else np.float32
-        factor = self.scale / (self.learnt["maximum"] - self.learnt["minimum"])
+        factor = self.scale / (learnt["maximum"] - learnt["minimum"])
 
         def scaled(values: NDArray[Any]) -> NDArray[Any]:
             product: NDArray[Any] = np.multiply(values, factor, dtype=np.float64)
@@ -278,16 +272,8 @@ class NormalizeReturn(MeasuredStep):
         made = without_overflow(piece, REWARD, rewards, scaled, self.name)
         return replaced(piece, {REWARD: made})
 
-    def state(self) -> dict[str, Any]:
-        """Return what was measured, as in `learnt`."""
-        return dict(self.learnt or {})
-
-    def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return the step with what was measured."""
-        return replace(self, learnt=dict(state) or None)
-
     def notes(self) -> tuple[str, ...]:
         """Return how many episodes did not count."""
-        missing = (self.learnt or {}).get("not_finite")
+        missing = self.state().get("not_finite")
         told = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
         return (f"{told}, and are not in the range of returns",) if missing else ()

@@ -13,6 +13,7 @@ from offline_data.errors import UsageError
 from offline_data.ids import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from dataclasses import Field
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -22,7 +23,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text"),
     "None": ((type(None),), "null"),
 }
-"""Annotations whose values are checked: the types of a value, and what a message calls it."""
+"""Annotations that are checked: types of a value, and what a message calls it."""
 
 
 def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
@@ -33,17 +34,15 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
     whose metadata have `"many"` takes all remaining values without a name, as a tuple of texts.
 
     Raises:
-        UsageError: Too many values, an unknown name, a value of another type, or a field without
-            a value; the hint shows an example.
+        UsageError: Too many values or too few, an unknown name, a value of another type.
 
     Example:
         >>> from offline_data.preprocess.steps.columns import Clip
         >>> read_arguments(Clip, "action,low=-1,high=1")
         {'low': -1, 'high': 1, 'keys': ('action',)}
     """
-    known = [one for one in fields(step) if not one.metadata.get("state")]
-    named = {one.name: one for one in known if not one.metadata.get("many")}
-    many = [one.name for one in known if one.name not in named]
+    known = {one.name: one for one in fields(step) if not one.metadata.get("state")}
+    many = [name for name, one in known.items() if one.metadata.get("many")]
     found: dict[str, Any] = {}
     unnamed: list[str] = []
     for part in _parts(text):
@@ -52,22 +51,20 @@ def read_arguments(step: type[Any], text: str) -> dict[str, Any]:
             unnamed.append(value if equals else part)
         elif name in found:
             raise usage_error(step, f"is given {name} twice")
-        elif name in named:
-            found[name] = _value(step, named[name], value)
+        elif name in known:
+            found[name] = _value(step, known[name], value)
         else:
-            near, names = nearest(name, [*named, *many]), ", ".join([*named, *many])
-            guess = f"; did you mean {near[0]!r}?" if near else names and f"; there are {names}"
-            raise usage_error(step, f"has no {name!r}{guess}")
-    for one in [one for one in known if one.name not in found]:
-        if unnamed and one.name in many:
-            found[one.name], unnamed = tuple(unnamed), []
+            listed = f"there are {', '.join(known)}" if known else "it takes none"
+            raise usage_error(step, f"has no {name!r}; {did_you_mean(name, known) or listed}")
+    for name in [name for name in known if name not in found]:
+        if unnamed and name in many:
+            found[name], unnamed = tuple(unnamed), []
         elif unnamed:
-            found[one.name] = _value(step, one, unnamed.pop(0))
+            found[name] = _value(step, known[name], unnamed.pop(0))
+        elif known[name].default is MISSING and known[name].default_factory is MISSING:
+            raise usage_error(step, f"needs {name}")
     if unnamed:
         raise usage_error(step, f"has no use for {', '.join(map(repr, unnamed))}")
-    for one in known:
-        if one.name not in found and one.default is MISSING and one.default_factory is MISSING:
-            raise usage_error(step, f"needs {one.name}")
     return found
 
 
@@ -104,6 +101,12 @@ def usage_error(step: type[Any], what: str) -> UsageError:
     example = getattr(step, "example", None)
     hint = f"for example --step {shlex.quote(example)}" if example else None
     return UsageError(f"Step {step.name!r} {what}", hint=hint)
+
+
+def did_you_mean(wanted: str, known: Iterable[str]) -> str | None:
+    """Return a question with the known name most like `wanted`, or None."""
+    near = nearest(wanted, known, 1)
+    return f"did you mean {near[0]!r}?" if near else None
 
 
 def is_finite(value: object) -> bool:

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
 
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
-from offline_data.ids import nearest
+from offline_data.preprocess.steps.parse import did_you_mean
 
 if TYPE_CHECKING:
     from offline_data.preprocess.steps.base import Step
@@ -15,50 +15,34 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "offline_data.steps"
 """Steps of other packages: an entry point of this group, named like the step."""
 
-_BUILT_IN = {
-    "cast": "columns:Cast",
-    "clip": "columns:Clip",
-    "concat": "columns:Concat",
-    "crop": "images:Crop",
-    "decode": "encoded:Decode",
-    "dedupe": "episodes:Dedupe",
-    "encode": "encoded:Encode",
-    "exclude": "columns:Exclude",
-    "filter": "episodes:Filter",
-    "flatten": "columns:Flatten",
-    "grayscale": "images:Grayscale",
-    "normalize": "normalize:Normalize",
-    "normalize_return": "normalize:NormalizeReturn",
-    "rename": "columns:Rename",
-    "resize": "images:Resize",
-    "return_to_go": "rewards:ReturnToGo",
-    "reward_clip": "rewards:RewardClip",
-    "reward_scale": "rewards:RewardScale",
-    "reward_shift": "rewards:RewardShift",
-    "select": "columns:Select",
-    "split": "episodes:Split",
-    "subsample": "episodes:Subsample",
-    "to_chw": "images:ToChw",
+_FAMILIES = {
+    "columns": "cast clip concat exclude flatten rename select",
+    "encoded": "decode encode",
+    "episodes": "dedupe filter split subsample",
+    "images": "crop grayscale resize to_chw",
+    "normalize": "normalize normalize_return",
+    "rewards": "return_to_go reward_clip reward_scale reward_shift",
 }
-"""Module in this package and class of each step."""
+"""Steps of each module in this package; the class of `to_chw` is `ToChw`."""
+_BUILT_IN = {name: module for module, names in _FAMILIES.items() for name in names.split()}
 
 _registered: dict[str, type[Step]] = {}
 
 
 def register_step(step: type[Step]) -> type[Step]:
-    """Make a step of one's own known by its name in this process; may be used as a decorator.
+    """Make a step of your own known by its name in this process; may be used as a decorator.
 
     A class that is defined again at the same place, as in a notebook, replaces the old one. For the
     command line, name the class in an entry point of the group `offline_data.steps`.
 
     Raises:
-        UsageError: The name is taken by another step, or is not a valid one.
+        UsageError: The name is taken, or is not a valid one.
     """
     name = getattr(step, "name", None)
     if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
         raise UsageError(
             f"A step is called {name!r}; its name must be a word that can stand before ':'",
-            hint=f'name: ClassVar[str] = "…" in class {step.__name__}',
+            hint=f'class {step.__name__}(Step, name="…")',
         )
     old = _registered.get(name, step)
     same = (old.__module__, old.__qualname__) == (step.__module__, step.__qualname__)
@@ -82,9 +66,8 @@ def step_class(name: str) -> type[Step]:
         MissingDependencyError: Its module needs a package that is not installed.
     """
     if name in _BUILT_IN:
-        module, _, cls = _BUILT_IN[name].partition(":")
-        found = importlib.import_module(f"offline_data.preprocess.steps.{module}")
-        return cast("type[Step]", getattr(found, cls))
+        module = importlib.import_module(f"offline_data.preprocess.steps.{_BUILT_IN[name]}")
+        return cast("type[Step]", getattr(module, name.title().replace("_", "")))
     if name in _registered:
         return _registered[name]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
@@ -93,10 +76,9 @@ def step_class(name: str) -> type[Step]:
         except (ImportError, AttributeError) as error:
             raise MissingDependencyError(f"Step {name!r} cannot be imported: {error}") from error
     names = step_names()
-    near = nearest(name, names)
     raise NotFoundError(
         f"No step is called {name!r}; there are {', '.join(names)}",
-        hint=f"did you mean {near[0]!r}?" if near else "a step is written NAME or NAME:ARGUMENTS",
+        hint=did_you_mean(name, names) or "a step is written NAME or NAME:ARGUMENTS",
     )
 
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes.fields import REWARD, split_key
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.columns import Clip
-from offline_data.preprocess.steps.leaves import (
-    check_names,
-    column,
-    overflow,
-    replaced,
-    without_overflow,
-)
+from offline_data.preprocess.steps.leaves import overflow, rebuilt, replaced, without_overflow
 from offline_data.preprocess.steps.parse import is_finite
 
 if TYPE_CHECKING:
@@ -31,12 +25,8 @@ _LEAST = 5e-324
 
 
 @dataclass(frozen=True)
-class RewardClip(Clip):
+class RewardClip(Clip, name="reward_clip", example="reward_clip:low=-1,high=1"):
     """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
-
-    Raises:
-        UsageError: No bound, one that is not finite, or `low` above `high`.
-        StepError: A reward of bools, or no number of its type is within the bounds.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -44,16 +34,13 @@ class RewardClip(Clip):
         [[0.125], [0.20000000298023224]]
     """
 
-    name: ClassVar[str] = "reward_clip"
-    example: ClassVar[str] = "reward_clip:low=-1,high=1"
-
     keys: tuple[str, ...] = field(
         default=("next/reward",), init=False, repr=False, metadata={"state": True}
     )
 
 
 @dataclass(frozen=True)
-class RewardScale(Step):
+class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
     """Multiply the reward: `reward · scale`, computed and stored in the reward's type.
 
     A reward of integers stays so where `scale` is whole, and else becomes float32, as one of bools
@@ -69,11 +56,7 @@ class RewardScale(Step):
         [[1.0], [2.0]]
     """
 
-    name: ClassVar[str] = "reward_scale"
-    example: ClassVar[str] = "reward_scale:0.1"
-
     scale: float
-    """Factor of every reward."""
 
     def __post_init__(self) -> None:
         self._expect("scale", "a finite number", fits=is_finite(self.scale))
@@ -84,16 +67,11 @@ class RewardScale(Step):
 
 
 @dataclass(frozen=True)
-class RewardShift(Step):
-    """Add to the reward: `reward + shift`, computed and stored in the reward's type.
+class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
+    """Add to the reward: `reward + shift`; types and errors are those of `RewardScale`.
 
     With -1, as is usual for sparse rewards of 0 and 1, every step costs 1 and success nothing.
-    A reward of integers stays so where `shift` is whole, and else becomes float32, as one of bools
-    always does. NaN and infinite rewards stay what they are.
-
-    Raises:
-        UsageError: A shift that is not a finite number.
-        StepError: A sum that is infinite or does not fit the reward's type; names the row.
+    NaN and infinite rewards stay what they are.
 
     Example:
         >>> from offline_data.testing.pieces import toy_piece
@@ -101,11 +79,7 @@ class RewardShift(Step):
         [[-0.875], [-0.75]]
     """
 
-    name: ClassVar[str] = "reward_shift"
-    example: ClassVar[str] = "reward_shift:-1"
-
     shift: float
-    """Number added to every reward."""
 
     def __post_init__(self) -> None:
         self._expect("shift", "a finite number", fits=is_finite(self.shift))
@@ -116,15 +90,13 @@ class RewardShift(Step):
 
 
 @dataclass(frozen=True)
-class ReturnToGo(Step):
+class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
     """Add the discounted sum of rewards from each transition to its episode's end.
 
-    `Σ_{k≥0} gamma^k r_t+k`, its own reward included, as the derived leaf `return_to_go` does. An
-    episode that was truncated is not continued: nothing stands for what would have come. Sums are
-    taken in float64; the leaf is float64 where rewards are, else float32, `[1]` a row.
-
-    The sum of an episode is that of its rewards at this point of the recipe: steps that change
-    rewards or cut episodes come before. NaN and infinite rewards reach back to the first step.
+    `Σ_{k≥0} gamma^k r_t+k`, its own reward included, of the rewards at this point of the recipe, as
+    the derived leaf `return_to_go` does. Nothing stands for what would have come after a truncated
+    episode. Sums are taken in float64; the leaf is float64 where rewards are, else float32, `[1]` a
+    row. NaN and infinite rewards reach back to the first step.
 
     Raises:
         UsageError: `gamma` outside 0 to 1.
@@ -139,29 +111,24 @@ class ReturnToGo(Step):
         [0.34375, 0.4375, 0.375]
     """
 
-    name: ClassVar[str] = "return_to_go"
-    example: ClassVar[str] = "return_to_go:gamma=0.99"
-
     gamma: float = 1.0
     """Discount of one step."""
     key: str = "return_to_go"
     """Where the leaf is put, `/` or `.` between the parts of a nested key."""
 
     def __post_init__(self) -> None:
-        self._expect("gamma", "a finite number", fits=is_finite(self.gamma))
-        self._expect("gamma", "a number from 0 to 1", fits=0 <= self.gamma <= 1)
+        fits = is_finite(self.gamma) and 0 <= self.gamma <= 1
+        self._expect("gamma", "a number from 0 to 1", fits=fits)
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes with the leaf added."""
-        steps, key = piece.batch.steps, split_key(self.key)
-        check_names([key], [*steps, key], [*piece.batch.observations], self.name)
-        rewards = steps[REWARD]
+        rewards = piece.batch.steps[REWARD]
         dtype = np.float64 if rewards.dtype == np.float64 else np.float32
         sums = discounted(rewards.astype(np.float64), piece.batch.lengths, self.gamma)
         leaf = without_overflow(
             piece, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
         )
-        return piece.having(steps={**steps, key: leaf})
+        return rebuilt(piece, self.name, {}, {split_key(self.key): leaf})
 
     def notes(self) -> tuple[str, ...]:
         """Return where sums end."""
@@ -197,7 +164,7 @@ def _with_reward(
     piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
 ) -> Piece:
     """Return the episodes with `operation(reward, number)`; see `RewardScale` for its type."""
-    reward = column(piece, REWARD)
+    reward: NDArray[Any] = piece.batch.steps[REWARD]
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offline_data
+from offline_data.buffers.derived import normalize
 from offline_data.episodes import EpisodeBatch
 from offline_data.errors import StepError
 from offline_data.preprocess import plan as planning
@@ -24,142 +26,112 @@ from offline_data.preprocess.steps.normalize import Normalize
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
 from offline_data.store.statistics import Moments, item_moments
-from offline_data.testing.pieces import episodes_of, toy_piece, with_leaves
+from offline_data.testing.pieces import toy_piece, with_leaves
 from offline_data.testing.steps import prepared
 from offline_data.testing.toy import write_toy
 
 
-def mean_and_std(values: list[float]) -> tuple[float, float]:
+def mean_and_std(values: Any) -> tuple[float, float]:
     """Of the finite ones, each sum exact."""
-    known = [value for value in values if math.isfinite(value)]
+    known = [float(value) for value in values if math.isfinite(value)]
     mean = math.fsum(known) / len(known)
     return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / len(known))
 
 
-def known_values(piece: Any, key: tuple[str, ...]) -> list[Any]:
-    """Rows of an observation leaf that the source has, picked one by one."""
-    found, row = [], 0
-    for length, final in zip(piece.batch.lengths, piece.batch.final_observation, strict=True):
-        found += list(piece.batch.observations[key][row : row + length + bool(final)])
-        row += int(length) + 1
-    return found
-
-
-def test_statistics_are_those_of_every_known_observation() -> None:
-    piece = toy_piece([3, 1, 4], unknown_final=[1])
-    step = prepared(parse_step("normalize"), piece)
-    assert list(step.state()["leaves"]) == ["observation/position", "observation/velocity"]
-    for leaf, found in step.state()["leaves"].items():
-        rows = np.array(known_values(piece, tuple(leaf.split("/")))).reshape(10, -1)
-        want = [mean_and_std(column.tolist()) for column in rows.T]
-        np.testing.assert_allclose(np.ravel(found["mean"]), [m for m, _ in want], rtol=1e-14)
-        np.testing.assert_allclose(np.ravel(found["std"]), [s for _, s in want], rtol=1e-14)
-        assert found["not_finite"] == 0
-    assert step.notes() == ()
+def normalized(values: Any, text: str = "normalize:observation.x,eps=0") -> Any:
+    """Return what the step makes of `observation.x`, and the step."""
+    piece = with_leaves(toy_piece([len(values) - 1]), observations={"observation.x": values})
+    step = prepared(parse_step(text), piece)
+    return step.apply(piece).batch.observations["observation", "x"], step
 
 
 @pytest.mark.parametrize("eps", [0, 1e-3, 0.5])
 def test_values_row_by_row(eps: float) -> None:
-    piece = toy_piece([2, 3])
+    piece = toy_piece([3, 1, 4], unknown_final=[1])
     step = prepared(Normalize(("observation", "action"), eps=eps), piece)
     result = step.apply(piece)
+    assert step.notes() == ()
     for table in ("observations", "steps"):
         for key, values in getattr(piece.batch, table).items():
-            found = getattr(result.batch, table)[key]
+            found, told = (
+                getattr(result.batch, table)[key],
+                step.state()["leaves"].get("/".join(key)),
+            )
             if key[0] not in {"observation", "action"}:
                 assert found is values
+                assert told is None
                 continue
-            flat = values.reshape(len(values), -1).astype(float)
-            for item, column in enumerate(flat.T):
-                mean, std = mean_and_std(column.tolist())
-                want = [(x - mean) / (std + eps) for x in column]
-                at = found.reshape(len(values), -1)[:, item]
-                np.testing.assert_allclose(at, want, rtol=1e-5, atol=1e-6)
             assert (found.dtype, found.shape) == (values.dtype, values.shape)
-
-
-def test_float64_is_not_rounded_to_float32() -> None:
-    values = 1e6 + np.arange(1, 5)[:, None] * 1e-6
-    piece = with_leaves(toy_piece([3]), observations={"observation.fine": values})
-    step = prepared(Normalize(("observation.fine",), eps=0), piece)
-    found: Any = step.apply(piece).batch.observations["observation", "fine"][:, 0]
-    np.testing.assert_allclose(found, np.array([-3, -1, 1, 3]) / math.sqrt(5), rtol=1e-3)
+            known = np.delete(values, 5, 0) if table == "observations" else values
+            for item in np.ndindex(*values.shape[1:]):
+                place = (slice(None), *item)
+                mean, std = mean_and_std(known[place])
+                assert np.asarray(told["mean"])[item] == pytest.approx(mean, rel=1e-14)
+                assert np.asarray(told["std"])[item] == pytest.approx(std, rel=1e-14)
+                want = [(float(x) - mean) / (std + eps) for x in values[place]]
+                np.testing.assert_allclose(found[place], want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "becomes"),
-    [("f2", "f2"), ("f4", "f4"), ("f8", "f8"), ("u1", "f4"), ("i4", "f4"), ("i8", "f4")],
+    ("values", "becomes"),
+    [
+        (np.array([[3], [7], [20], [50]], "f2"), "f2"),
+        (np.array([3, 7, 20, 50], "f4"), "f4"),
+        (1e6 + np.arange(1, 5)[:, None] * 1e-6, "f8"),  # not rounded to float32
+        (np.array([3, 7, 20, 50], "u1"), "f4"),
+        (2**30 + np.arange(4, dtype=np.int32), "f4"),  # nor these
+        (np.array([3, 7, 20, 50], "i8"), "f4"),
+    ],
 )
-def test_types(dtype: str, becomes: str) -> None:
-    values = np.array([[3], [7], [20], [50]], dtype)
-    piece = with_leaves(toy_piece([3]), observations={"observation.x": values})
-    step = prepared(parse_step("normalize:observation.x,eps=0"), piece)
-    found: Any = step.apply(piece).batch.observations["observation", "x"]
-    mean, std = mean_and_std([3, 7, 20, 50])
-    assert found.dtype == np.dtype(becomes)
-    want = [(x - mean) / std for x in (3, 7, 20, 50)]
-    np.testing.assert_allclose(found[:, 0], want, rtol=1e-3 if dtype == "f2" else 1e-6)
-
-
-def test_large_whole_numbers_keep_their_difference() -> None:
-    values = np.array([2**30, 2**30 + 1, 2**30 + 2, 2**30 + 3], np.int32)
-    piece = with_leaves(toy_piece([3]), observations={"observation.x": values})
-    step = prepared(parse_step("normalize:observation.x,eps=0"), piece)
-    found: Any = step.apply(piece).batch.observations["observation", "x"]
-    np.testing.assert_allclose(found, np.array([-3, -1, 1, 3]) / math.sqrt(5), rtol=1e-6)
+def test_types(values: Any, becomes: str) -> None:
+    found, _ = normalized(values)
+    mean, std = mean_and_std(np.ravel(values))
+    assert (found.dtype, found.shape) == (np.dtype(becomes), values.shape)
+    want = [(float(x) - mean) / std for x in np.ravel(values)]
+    np.testing.assert_allclose(np.ravel(found), want, rtol=1e-3)
 
 
 def test_a_parent_takes_floats_and_a_leaf_is_taken_as_it_is() -> None:
-    piece = with_leaves(
-        toy_piece([3]), observations={"observation.count": np.array([3, 5, 8, 9], np.int64)}
-    )
+    count = np.array([3, 5, 8, 9], np.int64)
+    piece = with_leaves(toy_piece([3]), observations={"observation.count": count})
     parent = prepared(parse_step("normalize:observation"), piece)
-    assert "observation/count" not in parent.state()["leaves"]
-    count = piece.batch.observations["observation", "count"]
     assert parent.apply(piece).batch.observations["observation", "count"] is count
     both = prepared(parse_step("normalize:observation,observation.count"), piece)
-    assert "observation/count" in both.state()["leaves"]
+    assert set(both.state()["leaves"]) == {*parent.state()["leaves"], "observation/count"}
     root = prepared(parse_step("normalize:info"), piece)  # it has one leaf, of whole numbers
     assert list(root.state()["leaves"]) == ["info/code"]
+    whole = with_leaves(piece, observations={"info.more": np.arange(1, 5)})
+    with pytest.raises(StepError, match="info/code is int64, info/more is int64"):
+        parse_step("normalize:info").settled(whole)
 
 
 def test_without_the_standard_deviation() -> None:
-    piece = toy_piece([2])
-    step = prepared(parse_step("normalize:reward,std=false"), piece)
-    found: Any = step.apply(piece).batch.steps["next", "reward"]
-    np.testing.assert_allclose(found[:, 0], [-0.0625, 0.0625])
+    found, _ = normalized(np.array([1.0, 2, 6]), "normalize:observation.x,std=false")
+    np.testing.assert_allclose(found, [-2, -1, 3])
 
 
 def test_a_number_that_never_changes_becomes_zero() -> None:
     values = np.full((4, 1), 7.5, np.float32)
-    piece = with_leaves(toy_piece([3]), observations={"observation.x": values})
-    step = prepared(parse_step("normalize:observation.x"), piece)
-    assert step.apply(piece).batch.observations["observation", "x"].tolist() == [[0]] * 4
+    assert normalized(values, "normalize:observation.x")[0].tolist() == [[0]] * 4
     with pytest.raises(StepError, match=r"'observation/x' has 1 of 1 numbers .* never change"):
-        prepared(parse_step("normalize:observation.x,eps=0"), piece)
+        normalized(values)
 
 
 def test_nan_and_infinite_values_do_not_count_and_stay() -> None:
     values = np.array([[1.5, np.nan], [np.inf, 4.0], [2.5, -np.inf], [9.0, 5.5]])
-    piece = with_leaves(toy_piece([3]), observations={"observation.x": values})
-    step = prepared(parse_step("normalize:observation.x,eps=0"), piece)
-    found: Any = step.apply(piece).batch.observations["observation", "x"]
+    found, step = normalized(values)
     for item in range(2):
-        mean, std = mean_and_std(values[:, item].tolist())
-        for row in range(4):
-            if math.isfinite(values[row, item]):
-                assert found[row, item] == pytest.approx((values[row, item] - mean) / std)
-            else:
-                assert str(found[row, item]) == str(values[row, item])
-    (note,) = step.notes()
-    assert note == (
-        "normalize: 3 values of 'observation/x' are NaN or infinite; they are not in its "
-        "statistics and stay as they are"
-    )
+        mean, std = mean_and_std(values[:, item])
+        for new, old in zip(found[:, item], values[:, item], strict=True):
+            want = (old - mean) / std if math.isfinite(old) else old
+            assert new == pytest.approx(want, nan_ok=True)
+    assert step.notes()[0].startswith("normalize: 3 values of 'observation/x' are NaN or infinite")
 
 
-def test_floats_go_through_json_exactly() -> None:
+def test_statistics_go_through_json_exactly() -> None:
     piece = toy_piece([3, 4, 2])
+    odd: Any = {("observation", "a.b"): piece.batch.observations["observation", "velocity"]}
+    piece = piece.having(observations={**piece.batch.observations, **odd})
     step = prepared(parse_step("normalize:observation,action"), piece)
     again = parse_step("normalize:observation,action").with_state(
         json.loads(json.dumps(step.state(), allow_nan=False))
@@ -167,69 +139,33 @@ def test_floats_go_through_json_exactly() -> None:
     assert again == step
     for key, values in step.apply(piece).batch.observations.items():
         assert again.apply(piece).batch.observations[key].tobytes() == values.tobytes()
-
-
-def test_names_of_leaves_with_dots_go_through_the_state() -> None:
-    piece = toy_piece([2])
-    odd: Any = {("observation", "a.b"): piece.batch.observations["observation", "velocity"]}
-    piece = piece.having(observations=odd)
-    step = prepared(parse_step("normalize"), piece)
-    assert step.apply(piece).batch.observations["observation", "a.b"].tolist() != [1.5, 2.5, 3.5]
+        assert (values is piece.batch.observations[key]) == (key[0] == "info")
 
 
 def test_the_derived_leaf_takes_the_statistics_and_gives_the_same() -> None:
-    import torch
-
-    from offline_data.buffers.derived import normalize
-
     piece = toy_piece([3, 5])
     step = prepared(parse_step("normalize:observation.velocity,action"), piece)
     leaves = step.state()["leaves"]
-    derived = normalize(
-        list(leaves), {key: (one["mean"], one["std"]) for key, one in leaves.items()}
-    )
-    found = step.apply(piece).batch
-    for key, before, after in (
-        ("action", piece.batch.steps["action",], found.steps["action",]),
-        (
-            "observation/velocity",
-            piece.batch.observations["observation", "velocity"],
-            found.observations["observation", "velocity"],
-        ),
-    ):
-        assert derived.normalized(key, torch.tensor(before)).numpy().tobytes() == after.tobytes()
-
-
-def test_leaves_that_cannot_be_meant() -> None:
-    piece = toy_piece([2])
-    with pytest.raises(StepError, match=r"'observation\.positon'") as caught:
-        parse_step("normalize:observation.positon").settled(piece)
-    assert "observation/position" in str(caught.value.hint)
-    with pytest.raises(StepError, match="mission is text"):
-        parse_step("normalize:mission").settled(piece)
-    with pytest.raises(StepError, match="next/terminated is bool"):
-        parse_step("normalize:terminated").settled(piece)
-    whole = with_leaves(piece, observations={"info.more": np.arange(1, 4)})
-    with pytest.raises(StepError, match="info/code is int64, info/more is int64"):
-        parse_step("normalize:info").settled(whole)
+    statistics = {key: (one["mean"], one["std"]) for key, one in leaves.items()}
+    derived, found = normalize(list(leaves), statistics), step.apply(piece).batch
+    for table, key in (("steps", ("action",)), ("observations", ("observation", "velocity"))):
+        before, after = (getattr(batch, table)[key] for batch in (piece.batch, found))
+        again = derived.normalized("/".join(key), torch.tensor(before))
+        assert again.numpy().tobytes() == after.tobytes()
 
 
 def test_values_without_statistics() -> None:
-    piece = toy_piece([2])
     with pytest.raises(StepError, match="Step 'normalize' has measured nothing yet"):
-        parse_step("normalize").apply(piece)
+        parse_step("normalize").apply(toy_piece([2]))
     with pytest.raises(StepError, match="no episode to take statistics of"):
         Normalize().fitted([])
-    values = np.array([[np.nan, 1.0], [np.inf, 2.0], [np.nan, 3.0]])
-    empty = with_leaves(piece, observations={"observation.x": values})
     with pytest.raises(StepError, match=r"'observation/x' has 1 of 2 numbers .* finite"):
-        prepared(parse_step("normalize"), empty)
-    huge = with_leaves(piece, observations={"observation.x": np.array([1e308, -1e308, 1e308])})
+        normalized(np.array([[np.nan, 1.0], [np.inf, 2.0], [np.nan, 3.0]]))
     with pytest.raises(StepError, match="too large"):
-        prepared(parse_step("normalize"), huge)
+        normalized(np.array([1e308, -1e308, 1e308]))
 
 
-def test_a_result_that_is_too_large() -> None:
+def test_data_that_the_statistics_do_not_fit() -> None:
     values = np.array([1, 2, 3, 60000], np.float16)
     piece = with_leaves(toy_piece([1, 1]), observations={"observation.x": values})
     step = Normalize(("observation.x",)).with_state(
@@ -238,30 +174,23 @@ def test_a_result_that_is_too_large() -> None:
     told = r"the observation after row 1 \(episode 1, step 0\) gives what float16 cannot hold"
     with pytest.raises(StepError, match=told):
         step.apply(piece)
+    with pytest.raises(StepError, match="statistics of 'observation/x', which is not there"):
+        step.apply(toy_piece([2]))
 
 
-def test_a_leaf_that_has_gone_since() -> None:
-    piece = toy_piece([2])
-    step = prepared(parse_step("normalize:action"), piece)
-    without = {key: c for key, c in piece.batch.steps.items() if key != ("action",)}
-    with pytest.raises(StepError, match="statistics of 'action', which is not there"):
-        step.apply(piece.having(steps={**without, ("action", "arm"): np.ones((2, 1))}))
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
-    shape=st.sampled_from([(), (1,), (3,), (2, 2), (70,), (0,)]),
+    shape=st.sampled_from([(), (3,), (2, 2), (0,)]),
     dtype=st.sampled_from(["f4", "f8", "u1", "i8"]),
     seed=st.integers(0, 2**32),
-    holes=st.booleans(),
 )
 def test_moments_are_exact_sums(
-    sizes: list[int], shape: tuple[int, ...], dtype: str, seed: int, holes: bool
+    sizes: list[int], shape: tuple[int, ...], dtype: str, seed: int
 ) -> None:
     draw = np.random.default_rng(seed)
     values = (100 + 20 * draw.standard_normal((sum(sizes), *shape))).clip(0, 255).astype(dtype)
-    if holes and values.dtype.kind == "f":
+    if seed % 2 and values.dtype.kind == "f":
         values[draw.random(values.shape) < 0.2] = draw.choice([np.nan, np.inf, -np.inf])
     counted = draw.random(len(values)) < 0.8
     found = Moments(np.zeros(shape, int), np.zeros(shape), np.zeros(shape))
@@ -270,33 +199,18 @@ def test_moments_are_exact_sums(
         found = found.merge(item_moments(values[part], counted[part]))
     for item in np.ndindex(*shape):
         place = (slice(None), *item)
-        known = [x for x in values[counted][place].tolist() if math.isfinite(x)]
-        assert found.count[item] == len(known)
-        if known:
-            mean, std = mean_and_std(known)
+        column = values[counted][place]
+        assert found.count[item] == np.isfinite(column).sum()
+        if found.count[item]:
+            mean, std = mean_and_std(column)
             assert found.mean[item] == pytest.approx(mean, rel=1e-13)
             assert found.std[item] == pytest.approx(std, rel=1e-9, abs=1e-9)
     assert found.not_finite == int((~np.isfinite(values[counted])).sum())
 
 
-def test_measures_merge_in_order_to_the_same_bytes() -> None:
-    piece = toy_piece([5, 1, 9, 3])
-    step = parse_step("normalize")
-    assert isinstance(step, Normalize)
-    measures = [step.measure(one) for one in episodes_of(piece)]
-    one, two = (json.dumps(step.fitted(measures).state()) for _ in range(2))
-    assert one == two
-
-
 LENGTHS = [5, 1, 9, 3, 7, 2, 8, 4, 6, 11, 1, 10, 3, 12, 5, 2, 9, 4]
-
-
 UNKNOWN = (3, 9)
-
-
 GAMMA = 0.9
-
-
 STEPS = [
     "normalize:observation,action",
     "normalize_return:scale=100",
@@ -367,55 +281,16 @@ def test_bytes_do_not_depend_on_processes_or_chunks(parent: Path, tmp_path: Path
     first = made(parent, tmp_path / "first", InProcess(), 10_000)
     assert {"steps", "observations", "episodes"} <= {name.partition("/")[0] for name in first[1]}
     backwards = Backwards()
-    runs: list[tuple[Executor, int]] = [
-        (backwards, 1),
-        (backwards, 29),
-        (InProcess(), 13),
-        (LocalProcesses(2), 17),
-        (LocalProcesses(3), 31),
-    ]
+    runs: list[tuple[Executor, int]] = [(backwards, 1), (backwards, 29), (LocalProcesses(2), 17)]
     for number, (engine, chunksize) in enumerate(runs):
         assert made(parent, tmp_path / str(number), engine, chunksize) == first, number
     assert min(backwards.counts) > 2
     assert len(set(backwards.counts)) > 1
 
 
-def test_what_was_measured_is_right(parent: Path, tmp_path: Path) -> None:
-    recipe, _ = made(parent, tmp_path / "made", Backwards(), 7)
-    batch = episodes()
-    stops = np.cumsum(batch.lengths)
-    known = [
-        batch.observations["observation",][row]
-        for e, (stop, length) in enumerate(zip(stops, batch.lengths, strict=True))
-        for row in range(stop - length + e, stop + e + (e not in UNKNOWN))
-    ]
-    for column, values in enumerate(zip(*known, strict=True)):
-        mean = math.fsum(values) / len(values)
-        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-        learnt = recipe[0]["leaves"]["observation"]
-        assert learnt["mean"][column] == pytest.approx(mean, rel=1e-12)
-        assert learnt["std"][column] == pytest.approx(spread, rel=1e-12)
-    reward = batch.steps["next", "reward"][:, 0]
-    returns = [math.fsum(reward[b - n : b]) for b, n in zip(stops, batch.lengths, strict=True)]
-    assert recipe[1]["minimum"] == pytest.approx(min(returns), rel=1e-12)
-    assert recipe[1]["maximum"] == pytest.approx(max(returns), rel=1e-12)
-    factor = 100 / (max(returns) - min(returns))
-    kept = [e for e, one in enumerate(returns) if one > np.percentile(returns, 25)]
-    reader = open_reader(tmp_path / "made")
-    assert reader.lengths.tolist() == [LENGTHS[e] for e in kept]
-    to_go = iter(reader.step(("return_to_go",))[:, 0])
-    for e in kept:
-        for row in range(stops[e] - LENGTHS[e], stops[e]):
-            rest = reward[row : stops[e]]
-            want = math.fsum(factor * one * GAMMA**ahead for ahead, one in enumerate(rest))
-            assert next(to_go) == pytest.approx(want, rel=1e-9)
-    assert next(to_go, None) is None
-
-
 @pytest.mark.parametrize(
     ("step", "passes"),
     [
-        ("split:a,a=0.5", 1),
         ("subsample:every=3", 1),
         ("filter:length > 4", 1),
         ("filter:length > 4 and return > 1", 2),

@@ -1,4 +1,4 @@
-"""Steps about rewards and returns, reckoned again by hand."""
+"""Steps about rewards and returns, computed again by hand."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from offline_data.errors import StepError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.normalize import NormalizeReturn
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.preprocess.steps.rewards import RewardClip, RewardScale, RewardShift, discounted
+from offline_data.preprocess.steps.rewards import discounted
 from offline_data.testing.pieces import assert_same_piece, toy_piece, with_leaves
 from offline_data.testing.steps import prepared
 
 REWARD = ("next", "reward")
+TYPES = [("f2", "f2"), ("f4", "f4"), ("f8", "f8"), ("i8", "f4"), ("u1", "f4")]
 
 
-def with_rewards(values: Any, dtype: str) -> Piece:
+def with_rewards(values: Any, dtype: str, lengths: list[int] | None = None) -> Piece:
     column = np.array(values, dtype)[:, None]
-    piece = toy_piece([len(values)])
-    return piece.having(steps={**piece.batch.steps, REWARD: column})
+    return with_leaves(toy_piece(lengths or [len(values)]), steps={"next.reward": column})
+
+
+def rewarded(text: str, values: Any, dtype: str) -> Any:
+    """Return the rewards that a step makes of these, `[N]`."""
+    return parse_step(text).apply(with_rewards(values, dtype)).batch.steps[REWARD][:, 0]
 
 
 def single(value: float) -> float:
@@ -43,63 +48,53 @@ def test_only_the_reward_changes() -> None:
         assert_same_piece(found.having(steps=steps), piece)
 
 
-@pytest.mark.parametrize("number", [0.1, -3, 1e-3, 0.7])
+@pytest.mark.parametrize("number", [0.1, -3, 0.7])
 def test_single_precision(number: float) -> None:
-    piece = toy_piece([3, 2])
-    old = [single(value) for value in piece.batch.steps[REWARD][:, 0].tolist()]
-    found = RewardScale(number).apply(piece).batch.steps[REWARD]
+    old = [single(value) for value in (0.125, 0.3, -1e30, 125.5)]
+    found = rewarded(f"reward_scale:{number}", old, "float32")
     assert found.dtype == np.float32
-    assert found.tolist() == [[single(value * single(number))] for value in old]
-    found = RewardShift(number).apply(piece).batch.steps[REWARD]
-    assert found.dtype == np.float32
-    assert found.tolist() == [[single(value + single(number))] for value in old]
+    assert found.tolist() == [single(value * single(number)) for value in old]
+    found = rewarded(f"reward_shift:{number}", old, "float32")
+    assert found.tolist() == [single(value + single(number)) for value in old]
 
 
-def test_double_precision() -> None:
+def test_double_and_half_precision() -> None:
+    found = rewarded("reward_shift:1e300", [math.nan, math.inf], "float32")
+    np.testing.assert_array_equal(found, [math.nan, math.inf])  # which no number changes
     values = [0.1, -7.3, 1e-200, math.inf, -math.inf, math.nan]
-    piece = with_rewards(values, "float64")
-    found = RewardScale(-0.3).apply(piece).batch.steps[REWARD]
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found[:, 0], [value * -0.3 for value in values])
-    found = RewardShift(-0.3).apply(piece).batch.steps[REWARD]
-    np.testing.assert_array_equal(found[:, 0], [value - 0.3 for value in values])
-    found = RewardScale(0).apply(piece).batch.steps[REWARD]
-    np.testing.assert_array_equal(found[:, 0], [0, 0, 0, math.nan, math.nan, math.nan])
+    found = rewarded("reward_scale:-0.3", values, "float64")
+    np.testing.assert_array_equal(found, [value * -0.3 for value in values])
+    found = rewarded("reward_shift:-0.3", values, "float64")
+    np.testing.assert_array_equal(found, [value - 0.3 for value in values])
+    found = rewarded("reward_scale:0", values, "float64")
+    np.testing.assert_array_equal(found, [0, 0, 0, math.nan, math.nan, math.nan])
+    found = rewarded("reward_scale:3", [1, 2.5], "float16")
+    assert (found.dtype, found.tolist()) == (np.float16, [3.0, 7.5])
 
 
-def test_half_precision_stays() -> None:
-    piece = with_rewards([1, 2.5], "float16")
-    found = RewardScale(3).apply(piece).batch.steps[REWARD]
-    assert found.dtype == np.float16
-    assert found.tolist() == [[3.0], [7.5]]
-
-
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint64"])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64"])
 def test_whole_numbers_keep_integers(dtype: str) -> None:
     info = np.iinfo(dtype)
     values = [1, 2, 60, info.max // 2]
-    piece = with_rewards(values, dtype)
-    found = RewardScale(2.0).apply(piece).batch.steps[REWARD]
-    assert found.dtype == dtype
-    assert found.tolist() == [[value * 2] for value in values]
-    found = RewardShift(-1).apply(piece).batch.steps[REWARD]
-    assert found.dtype == dtype
-    assert found.tolist() == [[value - 1] for value in values]
-    if info.min < 0:
-        found = RewardScale(-2).apply(piece).batch.steps[REWARD]
-        assert found.tolist() == [[value * -2] for value in values]
+    for text, want in (
+        ("reward_scale:2.0", [value * 2 for value in values]),
+        ("reward_shift:-1", [value - 1 for value in values]),
+    ):
+        found = rewarded(text, values, dtype)
+        assert (found.dtype, found.tolist()) == (dtype, want)
 
 
-def test_integers_are_exact_wherever_the_result_fits() -> None:
-    found = RewardShift(2**63 + 5).apply(with_rewards([1, 2], "uint64")).batch.steps[REWARD]
-    assert found.tolist() == [[2**63 + 6], [2**63 + 7]]
-    found = RewardShift(-(2**63) - 5).apply(with_rewards([2**63 + 6], "uint64")).batch.steps[REWARD]
-    assert found.tolist() == [[1]]
-    found = RewardShift(2**63 + 5).apply(with_rewards([-(2**63), -6], "int64")).batch.steps[REWARD]
-    assert found.tolist() == [[5], [2**63 - 1]]
-    far = 2**60 + 1
-    found = RewardScale(-3).apply(with_rewards([far, -far], "int64")).batch.steps[REWARD]
-    assert found.tolist() == [[-3 * far], [3 * far]]
+@pytest.mark.parametrize(
+    ("text", "dtype", "values", "want"),
+    [
+        (f"reward_shift:{2**63 + 5}", "uint64", [1, 2], [2**63 + 6, 2**63 + 7]),
+        (f"reward_shift:{-(2**63) - 5}", "uint64", [2**63 + 6], [1]),
+        (f"reward_shift:{2**63 + 5}", "int64", [-(2**63), -6], [5, 2**63 - 1]),
+        ("reward_scale:-3", "int64", [2**60 + 1, -(2**60) - 1], [-3 * 2**60 - 3, 3 * 2**60 + 3]),
+    ],
+)
+def test_integers_are_exact(text: str, dtype: str, values: list[int], want: list[int]) -> None:
+    assert rewarded(text, values, dtype).tolist() == want
 
 
 @pytest.mark.parametrize(
@@ -108,20 +103,18 @@ def test_integers_are_exact_wherever_the_result_fits() -> None:
         ("reward_scale:2", "int8", [1, -64, 64, 100], 2),
         ("reward_scale:-1", "int8", [127, -128], 1),
         ("reward_scale:-1", "uint8", [0, 1], 1),
-        ("reward_shift:-1", "uint8", [1, 0], 1),
         ("reward_shift:1", "int64", [5, 2**63 - 1], 1),
         ("reward_shift:1e30", "int64", [5], 0),
-        ("reward_scale:1e30", "uint64", [0, 1], 1),
         ("reward_scale:1e300", "float64", [1, 1e100], 1),
-        ("reward_scale:1e300", "float32", [1, 2], 0),
         ("reward_shift:1e300", "float32", [1, 2], 0),
         ("reward_scale:2", "float16", [32000, math.nan, math.inf, 60000], 3),
     ],
 )
-def test_what_the_type_cannot_hold(text: str, dtype: str, values: list[Any], bad: int) -> None:
-    piece = with_rewards(values, dtype)
+def test_results_that_the_type_cannot_hold(
+    text: str, dtype: str, values: list[Any], bad: int
+) -> None:
     with pytest.raises(StepError) as caught:
-        parse_step(text).apply(piece)
+        rewarded(text, values, dtype)
     name = text.partition(":")[0]
     assert caught.value.message == (
         f"Step '{name}' on 'next/reward' in row {bad} (episode 0, step {bad}) gives what {dtype} "
@@ -129,28 +122,15 @@ def test_what_the_type_cannot_hold(text: str, dtype: str, values: list[Any], bad
     )
 
 
-def test_rewards_that_no_number_changes() -> None:
-    piece = with_rewards([math.nan, math.inf], "float32")
-    found = parse_step("reward_shift:1e300").apply(piece).batch.steps[REWARD]
-    np.testing.assert_array_equal(found, piece.batch.steps[REWARD])
-
-
-@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
 def test_other_numbers_make_integers_single(dtype: str) -> None:
-    piece = with_rewards([0, 1, 1], dtype)
-    found = RewardScale(0.1).apply(piece).batch.steps[REWARD]
-    assert found.dtype == np.float32
-    assert found.tolist() == [[0.0], [single(0.1)], [single(0.1)]]
-    found = RewardShift(-0.5).apply(piece).batch.steps[REWARD]
-    assert found.tolist() == [[-0.5], [0.5], [0.5]]
-
-
-def test_bools_become_single() -> None:
-    found = RewardShift(-1).apply(with_rewards([True, False], "bool")).batch.steps[REWARD]
-    assert found.dtype == np.float32
-    assert found.tolist() == [[0.0], [-1.0]]
-    with pytest.raises(StepError, match="next/reward is bool"):
-        RewardClip(low=0).apply(with_rewards([True, False], "bool"))
+    found = rewarded("reward_scale:0.1", [0, 1, 1], dtype)
+    assert (found.dtype, found.tolist()) == (np.float32, [0.0, single(0.1), single(0.1)])
+    assert rewarded("reward_shift:-0.5", [0, 1, 1], dtype).tolist() == [-0.5, 0.5, 0.5]
+    if dtype == "bool":
+        assert rewarded("reward_shift:-1", [1, 0], dtype).dtype == np.float32
+        with pytest.raises(StepError, match="next/reward is bool"):
+            rewarded("reward_clip:low=0", [1, 0], dtype)
 
 
 def walked_back(rewards: list[float], lengths: list[int], gamma: float) -> list[float]:
@@ -164,7 +144,7 @@ def walked_back(rewards: list[float], lengths: list[int], gamma: float) -> list[
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 70), min_size=1, max_size=5),
     gamma=st.sampled_from((0.0, 0.25, 0.99, 1.0)),
@@ -184,36 +164,22 @@ def test_sums_are_exact_to_rounding_and_those_of_the_episode(
     assert np.concatenate(alone).tobytes() == found.tobytes()
 
 
-def test_the_leaf() -> None:
-    piece = toy_piece([3, 1, 2])
-    result = parse_step("return_to_go:gamma=0.5").apply(piece)
-    leaf: Any = result.batch.steps["return_to_go",]
-    rewards = piece.batch.steps["next", "reward"][:, 0].tolist()
-    assert (leaf.dtype, leaf.shape) == (np.dtype("f4"), (6, 1))
-    want = np.array(walked_back(rewards, [3, 1, 2], 0.5), np.float32)
-    assert leaf[:, 0].tolist() == want.tolist()
-    assert set(result.batch.steps) == {*piece.batch.steps, ("return_to_go",)}
+@pytest.mark.parametrize(("dtype", "becomes"), [("f2", "f4"), *TYPES[1:]])
+def test_the_leaf(dtype: str, becomes: str) -> None:
+    piece = with_rewards([200, 100, 7], dtype, [2, 1])
+    result = parse_step("return_to_go:1,next.sum").apply(piece)
+    found = result.batch.steps["next", "sum"]
+    assert (found.dtype, found.shape) == (np.dtype(becomes), (3, 1))
+    assert found[:, 0].tolist() == [300, 100, 7]  # more than a byte holds
     assert all(result.batch.steps[key] is column for key, column in piece.batch.steps.items())
     assert result.words == piece.words
 
 
-@pytest.mark.parametrize(
-    ("dtype", "becomes"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("i8", "f4"), ("u1", "f4")]
-)
-def test_types(dtype: str, becomes: str) -> None:
-    rewards = np.array([[200], [100], [7]], dtype)
-    piece = with_leaves(toy_piece([2, 1]), steps={"next.reward": rewards})
-    found = parse_step("return_to_go").apply(piece).batch.steps["return_to_go",]
-    assert found.dtype == np.dtype(becomes)
-    assert found[:, 0].tolist() == [300, 100, 7]  # more than a byte holds
-
-
 def test_truncated_episodes_are_not_continued() -> None:
     piece = toy_piece([2, 2])  # the second one ends truncated
-    assert piece.batch.steps["next", "truncated"][:, 0].tolist() == [False] * 3 + [True]
     step = prepared(parse_step("return_to_go"), piece)
     found = step.apply(piece).batch.steps["return_to_go",][:, 0]
-    reward = piece.batch.steps["next", "reward"][:, 0]
+    reward = piece.batch.steps[REWARD][:, 0]
     assert found.tolist() == [reward[0] + reward[1], reward[1], reward[2] + reward[3], reward[3]]
     assert "also where it was truncated" in step.notes()[0]
 
@@ -223,42 +189,17 @@ def test_nan_and_infinite_rewards_stay_in_their_episode() -> None:
     found = discounted(rewards, np.array([2, 2, 3]), 0.5)
     want = [2.0, 2.0, math.nan, 4.0, math.inf, math.inf, 3.0]
     np.testing.assert_array_equal(found, want)
+    far = np.ones(20_000)
+    far[-1] = np.inf
+    assert discounted(far, np.array([20_000]), 0.5).tolist() == [math.inf] * 20_000
+    assert discounted(np.array([1, np.inf]), np.array([2]), 0.0).tolist() == [1, math.inf]
 
 
-def test_an_infinite_reward_far_ahead() -> None:
-    rewards = np.ones(20_000)
-    rewards[-1] = np.inf
-    assert discounted(rewards, np.array([20_000]), 0.5).tolist() == [math.inf] * 20_000
-    rewards = np.ones(3)
-    rewards[-1] = np.inf
-    assert discounted(rewards, np.array([3]), 0.0).tolist() == [1, 1, math.inf]
-
-
-@pytest.mark.parametrize(
-    ("key", "told"),
-    [
-        ("action", "two leaves the name 'action'"),
-        ("action.more", "make 'action' a leaf, and 'action/more' is below"),
-        ("next", "'next': the name is reserved"),
-        ("next.reward", "two leaves the name 'next/reward'"),
-        ("observation", "make 'observation' a leaf"),
-        ("info.code", "two leaves the name 'info/code'"),
-        ("next.info.code", "two leaves the name 'next/info/code'"),
-        ("episode", "'episode': the name is reserved"),
-        ("next.done", "'next/done': the name is reserved"),
-        ("a..b", "cannot be a file name"),
-    ],
-)
-def test_places_that_are_taken(key: str, told: str) -> None:
-    with pytest.raises(StepError, match=told):
-        parse_step(f"return_to_go:key={key}").settled(toy_piece([2]))
-
-
-def test_a_sum_that_is_too_large() -> None:
-    rewards = np.array([3e38, 3e38, -1.0], np.float32)[:, None]
-    piece = with_leaves(toy_piece([2, 1]), steps={"next.reward": rewards})
+def test_a_leaf_that_cannot_be_added() -> None:
+    with pytest.raises(StepError, match="make 'action' a leaf, and 'action/more' is below"):
+        parse_step("return_to_go:key=action.more").settled(toy_piece([2]))
     with pytest.raises(StepError, match=r"row 0 \(episode 0, step 0\) .* float32 cannot hold"):
-        parse_step("return_to_go").apply(piece)
+        parse_step("return_to_go").apply(with_rewards([3e38, 3e38, -1.0], "f4", [2, 1]))
 
 
 def test_the_derived_leaf_has_the_same_sums() -> None:
@@ -273,11 +214,6 @@ def test_the_derived_leaf_has_the_same_sums() -> None:
     np.testing.assert_allclose(mine, found.numpy(), rtol=1e-15)
 
 
-def episodes_with(lengths: list[int], rewards: list[float], dtype: str = "f4") -> Any:
-    column = np.array(rewards, dtype)[:, None]
-    return with_leaves(toy_piece(lengths), steps={"next.reward": column})
-
-
 def iql(lengths: list[int], rewards: list[float]) -> list[float]:
     """Sort trajectories by return and divide, as IQL's train_offline.py does."""
     returns, at = [], 0
@@ -288,69 +224,59 @@ def iql(lengths: list[int], rewards: list[float]) -> list[float]:
     return [reward / (returns[-1] - returns[0]) * 1000.0 for reward in rewards]
 
 
-def test_it_is_what_iql_does() -> None:
+def test_returns_are_normalized_as_iql_does() -> None:
     lengths, rewards = [3, 1, 4], [1.5, -2.0, 4.25, -3.0, 0.5, 0.25, 8.0, 1.0]
-    piece = episodes_with(lengths, rewards)
+    piece = with_rewards(rewards, "f4", lengths)
     result = prepared(parse_step("normalize_return"), piece).apply(piece)
-    found: Any = result.batch.steps["next", "reward"]
+    found: Any = result.batch.steps[REWARD]
     np.testing.assert_allclose(found[:, 0], iql(lengths, rewards), rtol=1e-6)
-    assert found.dtype == np.float32
     assert np.ptp(result.batch.returns) == pytest.approx(1000, rel=1e-6)
-    for key, column in piece.batch.steps.items():
-        assert key == ("next", "reward") or result.batch.steps[key] is column
-    assert result.words == piece.words
+    assert_same_piece(
+        result.having(steps={**result.batch.steps, REWARD: piece.batch.steps[REWARD]}), piece
+    )
 
 
-@pytest.mark.parametrize(
-    ("dtype", "becomes"), [("f2", "f2"), ("f4", "f4"), ("f8", "f8"), ("i8", "f4"), ("u1", "f4")]
-)
-def test_return_types(dtype: str, becomes: str) -> None:
-    piece = episodes_with([2, 1], [3, 4, 5], dtype)
+@pytest.mark.parametrize(("dtype", "becomes"), TYPES)
+def test_normalized_returns_have_the_type_of_rewards(dtype: str, becomes: str) -> None:
+    piece = with_rewards([3, 4, 5], dtype, [2, 1])
     step = prepared(parse_step("normalize_return:scale=2"), piece)
-    found: Any = step.apply(piece).batch.steps["next", "reward"]
+    found: Any = step.apply(piece).batch.steps[REWARD]
     assert found.dtype == np.dtype(becomes)
     np.testing.assert_allclose(found[:, 0], [3, 4, 5])
-
-
-def test_state_and_parameters() -> None:
-    piece = episodes_with([2, 1], [3, 4, 5])
-    step = prepared(parse_step("normalize_return:scale=2"), piece)
     assert step.state() == {"minimum": 5.0, "maximum": 7.0, "not_finite": 0}
     assert step.describe() == {"step": "normalize_return", "scale": 2}
     assert step.notes() == ()
 
 
 def test_returns_that_are_not_finite_do_not_count() -> None:
-    piece = episodes_with([1, 2, 1, 1], [3.0, np.nan, 4.0, np.inf, 7.0])
+    piece = with_rewards([3.0, np.nan, 4.0, np.inf, 7.0], "f4", [1, 2, 1, 1])
     step = prepared(parse_step("normalize_return:scale=8"), piece)
     assert step.state() == {"minimum": 3.0, "maximum": 7.0, "not_finite": 2}
-    found = step.apply(piece).batch.steps["next", "reward"][:, 0]
-    np.testing.assert_array_equal(found, [6, np.nan, 8, np.inf, 14])
-    (note,) = step.notes()
-    assert note == (
-        "normalize_return: 2 episodes have a return that is NaN or infinite, and are not in the "
-        "range of returns"
+    np.testing.assert_array_equal(
+        step.apply(piece).batch.steps[REWARD][:, 0], [6, np.nan, 8, np.inf, 14]
     )
+    assert step.notes()[0].startswith("normalize_return: 2 episodes have a return that is NaN or")
 
 
 @pytest.mark.parametrize(
     ("lengths", "rewards", "told"),
     [
-        ([2], [3, 4], "all 1 finite returns are 7"),
         ([1, 2], [7, 3, 4], "all 2 finite returns are 7"),
         ([1, 1], [np.nan, np.inf], "no return is finite"),
     ],
 )
 def test_no_range(lengths: list[int], rewards: list[float], told: str) -> None:
     with pytest.raises(StepError, match=told) as caught:
-        prepared(parse_step("normalize_return"), episodes_with(lengths, rewards))
+        prepared(parse_step("normalize_return"), with_rewards(rewards, "f4", lengths))
     assert "reward_scale" in str(caught.value.hint)
     with pytest.raises(StepError, match="no return is finite"):
         NormalizeReturn().fitted([])
+    with pytest.raises(StepError, match="Step 'normalize_return' has measured nothing yet"):
+        NormalizeReturn().apply(toy_piece([1]))
 
 
 def test_a_reward_that_becomes_too_large() -> None:
-    piece = episodes_with([1, 2], [3.0, 5.0, 600.0], "f2")
+    piece = with_rewards([3.0, 5.0, 600.0], "f2", [1, 2])
     step = prepared(parse_step("normalize_return:scale=1e5"), piece)
     with pytest.raises(StepError, match=r"row 2 \(episode 1, step 1\) .* float16 cannot hold"):
         step.apply(piece)
