@@ -113,65 +113,41 @@ __all__ = [
     "to_torch_tensor",
 ]
 
-_HOMES = {
-    "BaseDatasetExperienceReplay": "dataset",
-    "D4RLExperienceReplay": "experience_replay",
-    "DatasetMixture": "ensemble",
-    "Flat2TED": "bridges.ted_flat",
-    "ImmutableDatasetWriter": "writers",
-    "LazyMemmapStorage": "storage",
-    "LazyTensorStorage": "storage",
-    "ListStorage": "storage",
-    "MinariExperienceReplay": "experience_replay",
-    "PrioritizedSampler": "samplers",
-    "PrioritizedSliceSampler": "samplers",
-    "RandomSampler": "samplers",
-    "ReplayBuffer": "buffer",
-    "ReplayBufferEnsemble": "ensemble",
-    "ReplayDataset": "bridges.agile",
-    "RoundRobinWriter": "writers",
-    "Sampler": "samplers",
-    "SamplerEnsemble": "ensemble",
-    "SamplerWithoutReplacement": "samplers",
-    "SliceSampler": "samplers",
-    "SliceSamplerWithoutReplacement": "samplers",
-    "StorageEnsemble": "ensemble",
-    "TED2Flat": "bridges.ted_flat",
-    "TensorDictMaxValueWriter": "writers",
-    "TensorDictReplayBuffer": "buffer",
-    "TensorDictRoundRobinWriter": "writers",
-    "TensorStorage": "storage",
-    "Transition": "bridges.agile",
-    "Writer": "writers",
-    "WriterEnsemble": "ensemble",
-    "action_chunk": "derived",
-    "frame_stack": "derived",
-    "from_schema": "bridges.schema",
-    "load_dataset": "load",
-    "n_step": "derived",
-    "normalize": "derived",
-    "open_dataset": "load",
-    "register_dataset": "load",
-    "relabel": "derived",
-    "return_to_go": "derived",
-    "split_trajs": "trajectories",
-    "to_tensordict": "bridges.agile",
-    "to_torch_tensor": "bridges.agile",
+_NAMES = {
+    "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
+    "buffers.bridges.schema": "from_schema",
+    "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
+    "buffers.buffer": "ReplayBuffer TensorDictReplayBuffer",
+    "buffers.dataset": "BaseDatasetExperienceReplay",
+    "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go",
+    "buffers.ensemble": (
+        "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
+    ),
+    "buffers.experience_replay": "D4RLExperienceReplay MinariExperienceReplay",
+    "buffers.load": "load_dataset open_dataset register_dataset",
+    "buffers.samplers": (
+        "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "
+        "SamplerWithoutReplacement SliceSampler SliceSamplerWithoutReplacement"
+    ),
+    "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
+    "buffers.trajectories": "split_trajs",
+    "buffers.writers": (
+        "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
+        "TensorDictRoundRobinWriter Writer"
+    ),
+    "preprocess.steps.base": "Step",
+    "preprocess.steps.registry": "register_step",
 }
-"""Module of `offline_data.buffers` that each public name lives in."""
-
-_STEPS = {"Step": "base", "register_step": "registry"}
-"""Module of `offline_data.preprocess.steps` that these live in."""
+"""Public names, by the module of this package that each lives in."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "__version__":
         value: Any = _version()
-    elif name in _STEPS:
-        value = getattr(import_module(f"offline_data.preprocess.steps.{_STEPS[name]}"), name)
     elif name in _HOMES:
-        value = getattr(import_module(f"offline_data.buffers.{_HOMES[name]}"), name)
+        value = getattr(import_module(f"offline_data.{_HOMES[name]}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -12,7 +12,7 @@ def test_every_public_name_is_there_and_sorted() -> None:
     for name in offline_data.__all__:
         assert getattr(offline_data, name) is not None
     assert offline_data.__all__ == sorted(offline_data.__all__)
-    assert {*offline_data._HOMES, *offline_data._STEPS, "__version__"} == set(offline_data.__all__)
+    assert {*offline_data._HOMES, "__version__"} == set(offline_data.__all__)
     assert set(offline_data.__all__) <= set(dir(offline_data))
 
 

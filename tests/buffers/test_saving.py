@@ -147,14 +147,9 @@ def test_workers_that_are_spawned_read_the_same_rows(steps: Any, folder: Path, k
     assert [actions(batch) for batch in loader] == [[-1001, -3002], [-3004, -1002]]
 
 
-def test_rows_of_a_pickle_are_paths_or_rows(steps: Any) -> None:
-    wide = TensorDict({"a": torch.arange(200_000).reshape(2, -1)}, [2])
-    sizes = []
-    for storage in (LazyTensorStorage(4), LazyMemmapStorage(4)):
-        buffer = ReplayBuffer(storage=storage)
-        buffer.extend(wide)
-        sizes.append(len(pickle.dumps(buffer)))
-        copy = pickle.loads(pickle.dumps(buffer))  # noqa: S301
-        assert copy[1]["a"][-1] == 199_999
-    assert sizes[0] > 1_600_000
-    assert sizes[1] < 50_000
+def test_a_pickle_of_a_memmap_has_its_path() -> None:
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(4))
+    buffer.extend(TensorDict({"a": torch.arange(200_000).reshape(2, -1)}, [2]))
+    data = pickle.dumps(buffer)
+    assert len(data) < 50_000
+    assert pickle.loads(data)[1]["a"][-1] == 199_999  # noqa: S301

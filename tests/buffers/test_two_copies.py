@@ -54,11 +54,8 @@ def before_and_after() -> tuple[NDArray[Any], NDArray[Any]]:
 def test_to_numpy(ds: BaseDatasetExperienceReplay, copy: bool) -> None:
     before, after = before_and_after()
     chosen = [7, 1, 1, 9]
-    for buffer, rows in (
-        (ds, slice(None)),
-        (ds.episodes_at([2]), slice(6, 10)),
-        (ds.subset(chosen), chosen),
-    ):
+    views = (ds, ds.episodes_at([2]), ds.subset(chosen))
+    for buffer, rows in zip(views, (slice(None), slice(6, 10), chosen), strict=True):
         for style in ("transitions", "episodes"):
             arrays = buffer.to_numpy(style, copy=copy)
             np.testing.assert_array_equal(arrays["observations"], before[rows])

@@ -1,4 +1,4 @@
-"""`to_torchrl` is TorchRL's buffer, and its samplers, losses and registry work with it."""
+"""`to_torchrl` is TorchRL's buffer, and its samplers and registry work with it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,8 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
     import torchrl.data.datasets as their_datasets
-    from tensordict.nn import TensorDictModule
     from torchrl.data.replay_buffers import samplers
     from torchrl.envs.transforms import RewardScaling
-    from torchrl.modules import QValueActor
-    from torchrl.objectives import DQNLoss
 
 LENGTHS = (30, 1, 44, 25, 8)
 UNKNOWN = 99
@@ -70,14 +67,11 @@ def test_it_is_torchrls_class_with_our_rows(ds: BaseDatasetExperienceReplay) -> 
     assert type(rb) is theirs.TensorDictReplayBuffer
     assert not isinstance(ds, theirs.ReplayBuffer)
     assert len(rb) == len(ds) - 1
-    seen = set()
-    for _ in range(20):
-        batch = rb.sample()
-        rows = rb.storage.rows(batch["index"])
-        assert_rows(batch, ds, rows)
-        seen |= set(rows.tolist())
-    assert UNKNOWN not in seen
-    assert len(seen) > 100
+    batch = rb.sample()
+    assert_rows(batch, ds, rb.storage.rows(batch["index"]))
+    every = ds.to_torchrl(sampler=samplers.SamplerWithoutReplacement(), batch_size=20)
+    rows = torch.cat([every.storage.rows(batch["index"]) for batch in every])
+    assert sorted(rows.tolist()) == [row for row in range(len(ds)) if row != UNKNOWN]
     assert len(ds.to_torchrl(valid_only=False)) == len(ds)
 
 
@@ -130,12 +124,6 @@ def test_pieces_of_an_episode_are_apart(folder: Path, end_key: Any) -> None:
     rb = view.to_torchrl(sampler=sampler, batch_size=4)
     firsts = {int(rb.sample()["index"][0]) for _ in range(80)}
     assert firsts == {0, 1, 2, 6, 7, 8}
-
-
-def test_an_epoch_has_every_row_once(ds: BaseDatasetExperienceReplay) -> None:
-    rb = ds.to_torchrl(sampler=samplers.SamplerWithoutReplacement(), batch_size=20)
-    rows = torch.cat([rb.storage.rows(batch["index"]) for batch in rb])
-    assert sorted(rows.tolist()) == [row for row in range(len(ds)) if row != UNKNOWN]
 
 
 def test_keys_derived_transforms_and_collate_come_along(folder: Path) -> None:
@@ -193,35 +181,6 @@ def test_state_and_pickles(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> N
         ds.to_torchrl(valid_only=False).loads(tmp_path / "state")
     assert rb.storage.contains(106)
     assert not rb.storage.contains(107)
-
-
-def test_a_loss_of_torchrl_learns_from_it(tmp_path: Path) -> None:
-    """Of two actions one gives reward 1, so the value of each is known."""
-    write_toy(tmp_path / "toy", [toy_batch([50] * 8)])
-
-    def coded(batch: Any) -> Any:
-        time = (-batch["action"]).long() % 1000
-        batch["action"] = torch.nn.functional.one_hot(time[:, 0] % 2, 2)
-        batch["next", "reward"] = (time % 2).float()
-        batch["observation"] = torch.ones(len(batch), 1)
-        batch["next", "observation"] = torch.ones(len(batch), 1)
-        return batch
-
-    torch.manual_seed(0)
-    rb = open_dataset(tmp_path / "toy", 64).to_torchrl(transform=coded)
-    net = torch.nn.Linear(1, 2)
-    actor = QValueActor(net, in_keys=["observation"], spec=theirs.OneHot(2))
-    loss = DQNLoss(actor, action_space="one_hot", delay_value=False)
-    loss.make_value_estimator(gamma=0.0)
-    optimiser = torch.optim.Adam(loss.parameters(), 0.05)
-    for _ in range(150):
-        optimiser.zero_grad()
-        loss(rb.sample())["loss"].backward()
-        optimiser.step()
-    values = TensorDictModule(net, ["observation"], ["value"])(
-        TensorDict({"observation": torch.ones(1)}, [])
-    )["value"]
-    torch.testing.assert_close(values.detach(), torch.tensor([0.0, 1.0]), atol=0.05, rtol=0)
 
 
 @pytest.fixture

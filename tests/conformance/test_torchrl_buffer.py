@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data import RandomSampler, SamplerWithoutReplacement, open_dataset
+from offline_data import RandomSampler, open_dataset
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
@@ -48,17 +48,6 @@ def assert_same(mine: Any, other: Any) -> None:
     assert mine["index"].tolist() == other["index"].tolist()
 
 
-def test_samples_of_torchrl_are_ours_at_the_same_rows(folder: Path, torchrl: Any) -> None:
-    torch.manual_seed(0)
-    ds = open_dataset(folder)
-    for _ in range(5):
-        other = torchrl.sample()
-        mine = ds[other["index"]]
-        assert mine.batch_size == other.batch_size
-        assert mine.device == other.device
-        assert_same(mine, other)
-
-
 def test_the_same_torch_seed_draws_the_same_rows(folder: Path, torchrl: Any) -> None:
     ds = open_dataset(folder, 16)
     torch.manual_seed(3)
@@ -66,18 +55,6 @@ def test_the_same_torch_seed_draws_the_same_rows(folder: Path, torchrl: Any) -> 
     torch.manual_seed(3)
     for batch in other:
         assert_same(ds.sample(), batch)
-
-
-def test_epochs_have_the_same_shape(folder: Path, torchrl: Any) -> None:
-    for drop_last in (False, True):
-        sampler = theirs.SamplerWithoutReplacement(drop_last=drop_last)
-        theirs_in_epochs = theirs.TensorDictReplayBuffer(
-            storage=torchrl.storage, sampler=sampler, batch_size=16
-        )
-        ours = open_dataset(folder, 16, sampler=SamplerWithoutReplacement(drop_last=drop_last))
-        for _ in range(2):
-            sizes = [len(batch) for batch in ours]
-            assert sizes == [len(batch) for batch in theirs_in_epochs]
 
 
 def test_transforms_of_torchrl_run_here(folder: Path, torchrl: Any) -> None:

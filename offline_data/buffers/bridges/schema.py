@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 
+_DTYPES = {name: one for name, one in vars(torch).items() if isinstance(one, torch.dtype)}
+
 Backend = Literal["memmap", "h5", "shared"]
 """Files, one a leaf; one HDF5 file; memory that processes share."""
 
@@ -36,7 +38,7 @@ def from_schema(
     path: str | os.PathLike[str] | None = None,
     rows: int,
 ) -> TensorDict | PersistentTensorDict:
-    """Make a TensorDict of `rows` rows of zeros; nothing is written to the disk but their absence.
+    """Make a TensorDict of `rows` rows of zeros, in memory or in sparse files.
 
     Args:
         schema: Shape of one row, and dtype (of torch or numpy, or its name), of each leaf.
@@ -95,16 +97,11 @@ def _hdf5(leaves: Mapping[Key, Leaf], rows: int, path: Path) -> PersistentTensor
 def _leaf(key: KeyLike, spec: Any) -> Leaf:
     try:
         shape, dtype = spec
-        return tuple(int(size) for size in shape), _torch_dtype(dtype)
-    except (TypeError, ValueError, AttributeError) as error:
+        if not isinstance(dtype, torch.dtype):
+            dtype = _DTYPES[np.dtype(dtype).name]
+        return tuple(int(size) for size in shape), dtype
+    except (TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"The schema of {join_key(as_key(key))} is {spec!r}; expected (shape of a row, dtype)",
             hint='for example {"observation": ([17], "float32")}',
         ) from error
-
-
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    found = dtype if isinstance(dtype, torch.dtype) else getattr(torch, np.dtype(dtype).name)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(f"torch has no dtype {dtype}")
-    return found
