@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
+from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.samplers import (
     SamplerWithoutReplacement,
@@ -125,26 +125,6 @@ def test_transforms_keep_their_state(steps: Any) -> None:
     assert second._chain.links[0].transform.bias.item() == 3.0
     with pytest.raises(UsageError, match="1 transforms; this buffer has 2"):
         first.append_transform(len).load_state_dict(second.state_dict())
-
-
-@pytest.mark.parametrize("kind", ["lazy", "memmap", "dataset"])
-def test_workers_that_are_spawned_read_the_same_rows(steps: Any, folder: Path, kind: str) -> None:
-    buffer: ReplayBuffer
-    if kind == "dataset":
-        buffer = BaseDatasetExperienceReplay(folder)
-    else:
-        storage = LazyMemmapStorage(8) if kind == "memmap" else LazyTensorStorage(8)
-        buffer = TensorDictReplayBuffer(storage=storage)
-        buffer.extend(steps([3, 1, 4]))
-    loader: Any = torch.utils.data.DataLoader(
-        buffer,  # type: ignore[arg-type]
-        sampler=[[0, 5], [7, 1]],
-        batch_size=None,
-        collate_fn=torch.nn.Identity(),
-        num_workers=1,
-        multiprocessing_context="spawn",
-    )
-    assert [actions(batch) for batch in loader] == [[-1001, -3002], [-3004, -1002]]
 
 
 def test_a_pickle_of_a_memmap_has_its_path() -> None:

@@ -19,7 +19,7 @@ from offline_data.buffers import load
 from offline_data.buffers.bridges.torchrl import register_in_torchrl, to_torchrl
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import n_step
-from offline_data.buffers.load import register_dataset, torchrl_dataset
+from offline_data.buffers.load import register_dataset
 from offline_data.errors import (
     ImmutableError,
     MissingDependencyError,
@@ -108,18 +108,9 @@ def test_slices_stay_in_their_episode(ds: BaseDatasetExperienceReplay, name: str
         assert batch["next", "truncated"].reshape(-1, 8)[:, -1].all()
 
 
-def test_a_single_episode_is_no_ring(tmp_path: Path) -> None:
-    write_toy(tmp_path / "toy", [toy_batch([9])])
-    sampler = samplers.SliceSampler(slice_len=5)
-    rb = open_dataset(tmp_path / "toy").to_torchrl(sampler=sampler)
-    firsts = {int(rb.sample(5)["index"][0]) for _ in range(60)}
-    assert firsts == {0, 1, 2, 3, 4}
-
-
 @pytest.mark.parametrize("end_key", [None, ("next", "done")])
 def test_pieces_of_an_episode_are_apart(folder: Path, end_key: Any) -> None:
-    whole = open_dataset(folder)
-    view = whole.subset([*range(40, 46), *range(50, 56)])
+    view = open_dataset(folder).subset([*range(40, 46), *range(50, 56)])
     sampler = samplers.SliceSampler(slice_len=4, end_key=end_key)
     rb = view.to_torchrl(sampler=sampler, batch_size=4)
     firsts = {int(rb.sample()["index"][0]) for _ in range(80)}
@@ -159,8 +150,6 @@ def test_it_cannot_be_written(ds: BaseDatasetExperienceReplay) -> None:
         rb.storage.set(0, rb[0])
     assert "LazyMemmapStorage" in str(error.value.hint)
 
-
-def test_refused_arguments(ds: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(UsageError, match="sampler of this package"):
         ds.to_torchrl(sampler=RandomSampler())
     for name in ("storage", "writer"):
@@ -197,24 +186,17 @@ def test_torchrls_load_dataset_finds_ours(registry: None, folder: Path) -> None:
     with pytest.raises(ValueError, match="Unknown dataset source"):
         their_datasets.load_dataset(f"offline_data:{folder}")
     register_in_torchrl()
-    rb = their_datasets.load_dataset(
-        f"offline_data:{folder}",
-        batch_size=12,
-        sampler=samplers.SliceSampler(slice_len=6),
-        keys=["action", "episode"],
-    )
+    options: dict[str, Any] = {"batch_size": 12, "keys": ["action", "episode"], "prefetch": 2}
+    rb = their_datasets.load_dataset(f"offline_data:{folder}", **options, valid_only=False)
     assert type(rb) is theirs.TensorDictReplayBuffer
+    assert len(rb) == 108
     batch = rb.sample()
     assert batch.batch_size == (12,)
     assert batch.get("observation", None) is None
+    with pytest.raises(TypeError):
+        their_datasets.load_dataset(f"offline_data:{folder}", no_such_option=1)
     with pytest.raises(NotFoundError):
         their_datasets.load_dataset("offline_data:local:none", download=False, root=folder)
-
-
-def test_registering_a_prefix_tells_torchrl_too(registry: None, folder: Path) -> None:
-    register_dataset("Mine", lambda name, **options: open_dataset(folder / name, **options))
-    assert len(load_dataset("mine:.", batch_size=5).sample()) == 5
-    assert len(their_datasets.load_dataset("offline_data:mine:.", batch_size=3).sample()) == 3
 
 
 def open_it(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
@@ -222,8 +204,11 @@ def open_it(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_registered_function_gets_what_was_given(
-    registry: None, monkeypatch: pytest.MonkeyPatch
+    registry: None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    register_dataset("Mine", lambda name, **options: open_dataset(folder / name, **options))
+    assert len(load_dataset("mine:.", batch_size=5).sample()) == 5
+    assert len(their_datasets.load_dataset("offline_data:mine:.", batch_size=3).sample()) == 3
     monkeypatch.setitem(sys.modules, "their_module", sys.modules[__name__])
     register_dataset("named", "their_module:open_it")
     assert load_dataset("named:a:b", keys=["x"]) == ("a:b", {"keys": ["x"]})  # type: ignore[comparison-overlap]
@@ -240,7 +225,6 @@ def test_a_registered_function_gets_what_was_given(
         ("a:b", open_it, "without ':'"),
         (" ", open_it, "without ':'"),
         ("other", "no colon", "cannot load datasets"),
-        ("other", 3, "cannot load datasets"),
     ],
 )
 def test_prefixes_that_cannot_be(registry: None, prefix: str, dataset: Any, words: str) -> None:
@@ -264,11 +248,3 @@ def test_a_torchrl_without_a_registry(monkeypatch: pytest.MonkeyPatch, registry:
         register_in_torchrl()
     register_dataset("mine", lambda name: name.upper())
     assert load_dataset("mine:a") == "A"  # type: ignore[comparison-overlap]
-
-
-def test_options_go_where_they_belong(folder: Path) -> None:
-    rb = torchrl_dataset(str(folder), batch_size=4, decode_text=True, valid_only=False, prefetch=2)
-    assert len(rb) == 108
-    assert len(rb.sample()) == 4
-    with pytest.raises(TypeError):
-        torchrl_dataset(str(folder), no_such_option=1)

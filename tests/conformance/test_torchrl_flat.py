@@ -110,22 +110,13 @@ def test_several_columns(shift: int, is_full: bool) -> None:
     assert_same(Flat2TED()(mine), data)
 
 
-def agents() -> TensorDict:
-    data = ted([3, 2])
-    data["agents", "observation"] = data["observation", "state"][:, None].repeat(1, 2, 1)
-    data["next", "agents", "observation"] = data["next", "observation", "state"][:, None].repeat(
-        1, 2, 1
-    )
-    data["next", "agents", "reward"] = data["next", "reward"][:, None].repeat(1, 2, 1) * 7
-    for name in ("done", "terminated", "truncated"):
-        data["next", "agents", name] = data["next", name][:, None].repeat(1, 2, 1)
-        data["agents", name] = torch.zeros_like(data["next", "agents", name])
-    return data
-
-
 def test_names_of_nested_environments() -> None:
-    data = agents()
-    names = ("done", "terminated", "truncated")
+    data, names = ted([3, 2]), ("done", "terminated", "truncated")
+    both = torch.stack([data, data], 1)  # [5, 2]: two agents
+    data["agents"] = both.select("action", *names)
+    data["agents", "observation"] = both["observation", "state"]
+    data["next", "agents"] = both["next"].select("reward", *names)
+    data["next", "agents", "observation"] = both["next", "observation", "state"]
     keys: dict[str, Any] = {
         "done_keys": (*names, *[("agents", name) for name in names]),
         "reward_keys": ("reward", ("agents", "reward")),
