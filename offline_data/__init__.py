@@ -9,109 +9,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offline_data.buffers.bridges.agile import (
-        ReplayDataset,
-        Transition,
-        to_tensordict,
-        to_torch_tensor,
+    from offline_data.buffers.bridges.agile import ReplayDataset as ReplayDataset
+    from offline_data.buffers.bridges.agile import Transition as Transition
+    from offline_data.buffers.bridges.agile import to_tensordict as to_tensordict
+    from offline_data.buffers.bridges.agile import to_torch_tensor as to_torch_tensor
+    from offline_data.buffers.bridges.schema import from_schema as from_schema
+    from offline_data.buffers.bridges.ted_flat import Flat2TED as Flat2TED
+    from offline_data.buffers.bridges.ted_flat import TED2Flat as TED2Flat
+    from offline_data.buffers.buffer import ReplayBuffer as ReplayBuffer
+    from offline_data.buffers.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+    from offline_data.buffers.dataset import (
+        BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
     )
-    from offline_data.buffers.bridges.schema import from_schema
-    from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
-    from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.derived import (
-        action_chunk,
-        frame_stack,
-        n_step,
-        normalize,
-        relabel,
-        return_to_go,
+    from offline_data.buffers.derived import action_chunk as action_chunk
+    from offline_data.buffers.derived import frame_stack as frame_stack
+    from offline_data.buffers.derived import n_step as n_step
+    from offline_data.buffers.derived import normalize as normalize
+    from offline_data.buffers.derived import relabel as relabel
+    from offline_data.buffers.derived import return_to_go as return_to_go
+    from offline_data.buffers.ensemble import DatasetMixture as DatasetMixture
+    from offline_data.buffers.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
+    from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
+    from offline_data.buffers.ensemble import StorageEnsemble as StorageEnsemble
+    from offline_data.buffers.ensemble import WriterEnsemble as WriterEnsemble
+    from offline_data.buffers.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
+    from offline_data.buffers.experience_replay import (
+        MinariExperienceReplay as MinariExperienceReplay,
     )
-    from offline_data.buffers.ensemble import (
-        DatasetMixture,
-        ReplayBufferEnsemble,
-        SamplerEnsemble,
-        StorageEnsemble,
-        WriterEnsemble,
-    )
-    from offline_data.buffers.experience_replay import D4RLExperienceReplay, MinariExperienceReplay
-    from offline_data.buffers.load import load_dataset, open_dataset, register_dataset
+    from offline_data.buffers.load import load_dataset as load_dataset
+    from offline_data.buffers.load import open_dataset as open_dataset
+    from offline_data.buffers.load import register_dataset as register_dataset
+    from offline_data.buffers.samplers import PrioritizedSampler as PrioritizedSampler
+    from offline_data.buffers.samplers import PrioritizedSliceSampler as PrioritizedSliceSampler
+    from offline_data.buffers.samplers import RandomSampler as RandomSampler
+    from offline_data.buffers.samplers import Sampler as Sampler
+    from offline_data.buffers.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
+    from offline_data.buffers.samplers import SliceSampler as SliceSampler
     from offline_data.buffers.samplers import (
-        PrioritizedSampler,
-        PrioritizedSliceSampler,
-        RandomSampler,
-        Sampler,
-        SamplerWithoutReplacement,
-        SliceSampler,
-        SliceSamplerWithoutReplacement,
+        SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
     )
-    from offline_data.buffers.storage import (
-        LazyMemmapStorage,
-        LazyTensorStorage,
-        ListStorage,
-        TensorStorage,
-    )
-    from offline_data.buffers.trajectories import split_trajs
+    from offline_data.buffers.storage import LazyMemmapStorage as LazyMemmapStorage
+    from offline_data.buffers.storage import LazyTensorStorage as LazyTensorStorage
+    from offline_data.buffers.storage import ListStorage as ListStorage
+    from offline_data.buffers.storage import TensorStorage as TensorStorage
+    from offline_data.buffers.trajectories import split_trajs as split_trajs
+    from offline_data.buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
+    from offline_data.buffers.writers import RoundRobinWriter as RoundRobinWriter
+    from offline_data.buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
     from offline_data.buffers.writers import (
-        ImmutableDatasetWriter,
-        RoundRobinWriter,
-        TensorDictMaxValueWriter,
-        TensorDictRoundRobinWriter,
-        Writer,
+        TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
-    from offline_data.preprocess.steps.base import Step
-    from offline_data.preprocess.steps.registry import register_step
+    from offline_data.buffers.writers import Writer as Writer
+    from offline_data.preprocess.steps.base import Step as Step
+    from offline_data.preprocess.steps.registry import register_step as register_step
 
     __version__: str
-
-__all__ = [
-    "BaseDatasetExperienceReplay",
-    "D4RLExperienceReplay",
-    "DatasetMixture",
-    "Flat2TED",
-    "ImmutableDatasetWriter",
-    "LazyMemmapStorage",
-    "LazyTensorStorage",
-    "ListStorage",
-    "MinariExperienceReplay",
-    "PrioritizedSampler",
-    "PrioritizedSliceSampler",
-    "RandomSampler",
-    "ReplayBuffer",
-    "ReplayBufferEnsemble",
-    "ReplayDataset",
-    "RoundRobinWriter",
-    "Sampler",
-    "SamplerEnsemble",
-    "SamplerWithoutReplacement",
-    "SliceSampler",
-    "SliceSamplerWithoutReplacement",
-    "Step",
-    "StorageEnsemble",
-    "TED2Flat",
-    "TensorDictMaxValueWriter",
-    "TensorDictReplayBuffer",
-    "TensorDictRoundRobinWriter",
-    "TensorStorage",
-    "Transition",
-    "Writer",
-    "WriterEnsemble",
-    "__version__",
-    "action_chunk",
-    "frame_stack",
-    "from_schema",
-    "load_dataset",
-    "n_step",
-    "normalize",
-    "open_dataset",
-    "register_dataset",
-    "register_step",
-    "relabel",
-    "return_to_go",
-    "split_trajs",
-    "to_tensordict",
-    "to_torch_tensor",
-]
 
 _NAMES = {
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
@@ -140,6 +92,8 @@ _NAMES = {
 }
 """Public names, by the module of this package that each lives in."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605 -- each name is said once, above
 
 
 def __getattr__(name: str) -> Any:

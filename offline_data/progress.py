@@ -30,7 +30,7 @@ class Progress(Protocol):
         """Pass on a sentence that the user should read once."""
 
 
-class SilentProgress(Task):
+class SilentProgress:
     """The default: says nothing; its tasks are itself.
 
     Example:
@@ -44,6 +44,12 @@ class SilentProgress(Task):
         yield self
 
     def note(self, message: str) -> None:
+        """Ignore it."""
+
+    def advance(self, amount: int = 1) -> None:
+        """Ignore it."""
+
+    def resize(self, total: int) -> None:
         """Ignore it."""
 
 

@@ -182,16 +182,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(block)
             return
         answer = fault.answer or _in_range(owner.answer(request), request, fault)
-        self._send_head(answer, fault)
-        if request.method != "HEAD":
-            self._send_body(answer.body, fault)
-
-    do_HEAD = do_POST = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-    def _send_head(self, answer: Answer, fault: Fault) -> None:
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
@@ -199,16 +189,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.close_connection = length != len(answer.body)
         self.end_headers()
-
-    def _send_body(self, body: bytes, fault: Fault) -> None:
+        if request.method == "HEAD":
+            return
         ends = [end for end in (fault.cut_after, fault.stall_after) if end is not None]
-        body = body[: min(ends)] if ends else body
+        body = answer.body[: min(ends)] if ends else answer.body
         for start in range(0, len(body), _BLOCK):
-            self.server.owner.closing.wait(fault.pause)
+            owner.closing.wait(fault.pause)
             self.wfile.write(body[start : start + _BLOCK])
         if fault.stall_after is not None:
-            self.server.owner.closing.wait(60)
+            owner.closing.wait(60)
         self.close_connection = self.close_connection or bool(ends)
+
+    do_HEAD = do_POST = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
 
 
 def _in_range(answer: Answer, request: Request, fault: Fault) -> Answer:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from offline_data.buffers.keys import KeyLike
-    from offline_data.episodes import Key
 
     Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 
@@ -77,21 +76,17 @@ def from_schema(
     with disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         if backend == "h5":
-            return _hdf5(leaves, count, place)
+            import h5py
+
+            with h5py.File(place, "x") as file:
+                for key, (shape, dtype) in leaves.items():
+                    numpy_dtype = torch.zeros(0, dtype=dtype).numpy().dtype
+                    file.create_dataset(join_key(key), (count, *shape), numpy_dtype)
+            return PersistentTensorDict(batch_size=[count], filename=place, mode="r+")
         made = TensorDict({}, batch_size=[count]).memmap_(place)
         for key, (shape, dtype) in leaves.items():
             made.make_memmap(key, shape=torch.Size((count, *shape)), dtype=dtype)
         return made
-
-
-def _hdf5(leaves: Mapping[Key, Leaf], rows: int, path: Path) -> PersistentTensorDict:
-    import h5py
-
-    with h5py.File(path, "x") as file:
-        for key, (shape, dtype) in leaves.items():
-            numpy_dtype = torch.zeros(0, dtype=dtype).numpy().dtype
-            file.create_dataset(join_key(key), (rows, *shape), numpy_dtype)
-    return PersistentTensorDict(batch_size=[rows], filename=path, mode="r+")
 
 
 def _leaf(key: KeyLike, spec: Any) -> Leaf:
