@@ -210,12 +210,7 @@ def check_magic(path: Path, magic: bytes, what: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    r"""Return False for lone surrogates, which JSON and arguments can have and no URL or name should.
-
-    Example:
-        >>> is_unicode("caf\u00e9"), is_unicode("\ud800")
-        (True, False)
-    """
+    """Return False for lone surrogates, which JSON and arguments can have and no name should."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -121,22 +121,12 @@ def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return True if a user means a folder rather than an id.
-
-    Example:
-        >>> [looks_like_path(t) for t in ("./data", "/data/x", "~/x", "d4rl:pen-human-v1")]
-        [True, True, True, False]
-    """
+    """Return True if a user means a folder (`./data`, `/data/x`, `~/x`) rather than an id."""
     return text.startswith(("/", "./", "../", "~")) or text in {".", ".."}
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to `count` known names most like `wanted`, best first (may be empty).
-
-    Example:
-        >>> nearest("hoper-medium-v2", ["hopper-medium-v2", "ant-medium-v2", "pen-human-v1"], 1)
-        ['hopper-medium-v2']
-    """
+    """Return up to `count` known names most like `wanted`, best first (may be empty)."""
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(wanted.casefold(), by_folded, n=count, cutoff=0.6)
     return [by_folded[name] for name in close]

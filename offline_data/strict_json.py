@@ -93,12 +93,7 @@ def count_of(value: object, where: str) -> int:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value of JSON for a message: printable ASCII, cut at `limit` letters.
-
-    Example:
-        >>> shown(["a"] * 3), shown("-" * 9, limit=5)
-        ("['a', 'a', 'a']", "'--…")
-    """
+    """Return a value of JSON for a message: printable ASCII, cut at `limit` letters."""
     if isinstance(value, int) and abs(value) > MAX_COUNT:
         return f"an integer of {value.bit_length()} bits"
     text = ascii(value[:limit] if isinstance(value, (str, list)) else value)

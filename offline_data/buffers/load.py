@@ -234,9 +234,7 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
 
     If TorchRL is installed (0.14 and newer have a registry), this imports it and makes the prefix
     `offline_data` known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)` then
-    loads whatever `load_dataset(id)` here does, see `torchrl_dataset`.
-
-    An adapter that converts other people's data does not go here: see `offline_data.sources`.
+    loads whatever `load_dataset(id)` here does. Adapters are not for here, see `offline_data.sources`.
 
     Args:
         prefix: Not empty, without `:`; lower and upper case are the same.

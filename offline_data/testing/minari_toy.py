@@ -71,8 +71,6 @@ def toy_rows(space: Space, episode: int, rows: int, leaf: int = 0) -> Nest:
     Example:
         >>> toy_rows(box(2), episode=3, rows=2).tolist()
         [[3001.0, 3001.125], [3002.0, 3002.125]]
-        >>> toy_rows({"type": "Text"}, episode=0, rows=2)
-        ['row 1', 'row 2']
     """
     kind = space["type"]
     if kind == "Dict":

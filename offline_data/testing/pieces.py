@@ -109,13 +109,7 @@ def episodes_of(piece: Piece) -> list[Piece]:
 
 
 def transitions_of(piece: Piece) -> Piece:
-    """Return every transition as an episode of its own, as a schema is learnt from.
-
-    Example:
-        >>> apart = transitions_of(toy_piece([2]))
-        >>> apart.batch.lengths.tolist(), apart.batch.observations["info", "code"][:, 0].tolist()
-        ([1, 1], [7, 14, 14, 21])
-    """
+    """Return every transition as an episode of its own, as a schema is learnt from."""
     batch, e = piece.batch, piece.batch.episode_of
     pairs = np.stack([batch.root_rows, batch.next_rows], axis=1).reshape(-1)
     last = np.isin(np.arange(batch.transitions), batch.last_rows)

@@ -135,7 +135,8 @@ def test_batch_sizes(folder: Path) -> None:
     ds = BaseDatasetExperienceReplay(folder, 4)
     assert (ds.batch_size, len(ds), len(ds.sample()), len(ds.sample(7))) == (4, 11, 4, 7)
     ds = BaseDatasetExperienceReplay(folder)
-    for call in (ds.sample, lambda: next(iter(ds))):
+    calls: list[Callable[[], Any]] = [ds.sample, lambda: next(iter(ds))]
+    for call in calls:
         with pytest.raises(UsageError, match="No batch size"):
             call()
     with pytest.raises(UsageError, match="at least 1"):

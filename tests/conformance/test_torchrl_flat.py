@@ -112,7 +112,7 @@ def test_several_columns(shift: int, is_full: bool) -> None:
 
 def test_names_of_nested_environments() -> None:
     data, names = ted([3, 2]), ("done", "terminated", "truncated")
-    both = torch.stack([data, data], 1)  # [5, 2]: two agents
+    both: Any = torch.stack([data, data], 1)  # [5, 2]: two agents
     data["agents"] = both.select("action", *names)
     data["agents", "observation"] = both["observation", "state"]
     data["next", "agents"] = both["next"].select("reward", *names)
