@@ -10,13 +10,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data import RandomSampler, open_dataset
+from offline_data import open_dataset
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
-    from torchrl.envs.transforms import Compose, RewardScaling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,15 +54,3 @@ def test_the_same_torch_seed_draws_the_same_rows(folder: Path, torchrl: Any) -> 
     torch.manual_seed(3)
     for batch in other:
         assert_same(ds.sample(), batch)
-
-
-def test_transforms_of_torchrl_run_here(folder: Path, torchrl: Any) -> None:
-    def scaling() -> Any:
-        return Compose(RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")]))
-
-    torchrl.append_transform(scaling())
-    ds = open_dataset(folder, 16, transform=scaling(), sampler=RandomSampler(seed=0))
-    batch = ds.sample()
-    plain = open_dataset(folder)[batch["index"]]["next", "reward"]
-    torch.testing.assert_close(batch["next", "reward"], plain * 2 + 1)
-    assert_same(ds[:8], torchrl[:8].set("index", torch.arange(8)))
