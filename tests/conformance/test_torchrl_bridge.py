@@ -62,6 +62,23 @@ def assert_rows(batch: Any, ds: BaseDatasetExperienceReplay, rows: Any) -> None:
         np.testing.assert_array_equal(batch[key].numpy(), want[key].numpy(), str(key))
 
 
+def test_a_plain_buffer_of_torchrl_draws_the_same_rows(tmp_path: Path) -> None:
+    """Over the files of layout `ted`, which it opens by itself."""
+    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, images=True)], layout="ted")
+    storage = theirs.TensorStorage(TensorDict.load_memmap(tmp_path / "toy" / "ted"))
+    options: dict[str, Any] = {"writer": theirs.ImmutableDatasetWriter(), "batch_size": 16}
+    rb, ds = (
+        theirs.TensorDictReplayBuffer(storage=storage, **options),
+        open_dataset(tmp_path / "toy"),
+    )
+    torch.manual_seed(3)
+    batches = [rb.sample() for _ in range(3)]
+    torch.manual_seed(3)
+    for batch in batches:
+        assert ds.sample(16)["index"].tolist() == batch["index"].tolist()
+        assert_rows(batch, ds, batch["index"])
+
+
 def test_it_is_torchrls_class_with_our_rows(ds: BaseDatasetExperienceReplay) -> None:
     rb = ds.to_torchrl(batch_size=64)
     assert type(rb) is theirs.TensorDictReplayBuffer
