@@ -225,6 +225,7 @@ def test_urls_stay_as_they_are_and_folders_files_are_found(tmp_path: Path) -> No
         ("hf://datasets/u/n@", "https://mirror.example/n/"),
     ):
         assert check_mirror(*pair, "here") == pair
+    assert check_mirror("http://a", "/b c", "here") == ("http://a", "file:///b%20c")
     folder = tmp_path / "50% of it, é"
     for slash in ("", "/"):
         mirror = check_mirror("http://a.example/data/", f"{folder}{slash}", "here")

@@ -241,16 +241,8 @@ class _Commit:
             found["lfs"] = {"oid": _sha256(content), "size": size, "pointerSize": 134}
         return found
 
-    def info(self, *, sizes: bool = False) -> dict[str, Any]:
-        """Answer of `/api/datasets/REPO`; `sizes` if `blobs` was asked for."""
-        siblings: list[dict[str, Any]] = []
-        for path in self.files:
-            found = self.facts(path) if sizes else {}
-            if sizes:
-                found["blobId"] = found.pop("oid")
-            if "lfs" in found:
-                found["lfs"]["sha256"] = found["lfs"].pop("oid")
-            siblings.append({"rfilename": path, **found})
+    def info(self) -> dict[str, Any]:
+        """Answer of `/api/datasets/REPO`."""
         return {
             "id": self.repo,
             "author": self.repo.split("/")[0],
@@ -260,7 +252,7 @@ class _Commit:
             **dict.fromkeys(("private", "gated", "disabled"), False),
             **dict.fromkeys(("downloads", "likes"), 0),
             "tags": [],
-            "siblings": siblings,
+            "siblings": [{"rfilename": path} for path in self.files],
         }
 
     def tree(self, under: str, *, deep: bool) -> list[dict[str, Any]] | None:
@@ -347,7 +339,7 @@ class HubServer(LocalServer):
         if verb == "tree":
             deep = request.query.get("recursive", ["false"])[0].lower() == "true"
             return self._page(request, commit.tree("/".join(rest[2:]), deep=deep))
-        return _json(commit.info(sizes="blobs" in request.query))
+        return _json(commit.info())
 
     def _file(self, repo: str, revision: str, path: str) -> Answer:
         commit = self._commits.get((repo, revision))
