@@ -50,7 +50,7 @@ _DATA_OPTIONS = (
 def open_dataset(
     path: str | os.PathLike[str], batch_size: int | None = None, **options: Any
 ) -> BaseDatasetExperienceReplay:
-    """Open a dataset directory, of which only the manifest is read: `BaseDatasetExperienceReplay`."""
+    """Open a dataset directory, reading its manifest only; options are those of `load_dataset`."""
     return BaseDatasetExperienceReplay(path, batch_size, **options)
 
 
@@ -234,7 +234,7 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
 
     If TorchRL is installed (0.14 and newer have a registry), this imports it and makes the prefix
     `offline_data` known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)` then
-    loads whatever `load_dataset(id)` here does. Adapters are not for here, see `offline_data.sources`.
+    loads whatever `load_dataset(id)` here does. For adapters of data see `offline_data.sources`.
 
     Args:
         prefix: Not empty, without `:`; lower and upper case are the same.
