@@ -9,169 +9,99 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offline_data.buffers.bridges.agile import (
-        ReplayDataset,
-        Transition,
-        to_tensordict,
-        to_torch_tensor,
+    from offline_data.buffers.bridges.agile import ReplayDataset as ReplayDataset
+    from offline_data.buffers.bridges.agile import Transition as Transition
+    from offline_data.buffers.bridges.agile import to_tensordict as to_tensordict
+    from offline_data.buffers.bridges.agile import to_torch_tensor as to_torch_tensor
+    from offline_data.buffers.bridges.schema import from_schema as from_schema
+    from offline_data.buffers.bridges.ted_flat import Flat2TED as Flat2TED
+    from offline_data.buffers.bridges.ted_flat import TED2Flat as TED2Flat
+    from offline_data.buffers.buffer import ReplayBuffer as ReplayBuffer
+    from offline_data.buffers.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+    from offline_data.buffers.dataset import (
+        BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
     )
-    from offline_data.buffers.bridges.schema import from_schema
-    from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
-    from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-    from offline_data.buffers.derived import (
-        action_chunk,
-        frame_stack,
-        n_step,
-        normalize,
-        relabel,
-        return_to_go,
+    from offline_data.buffers.derived import action_chunk as action_chunk
+    from offline_data.buffers.derived import frame_stack as frame_stack
+    from offline_data.buffers.derived import n_step as n_step
+    from offline_data.buffers.derived import normalize as normalize
+    from offline_data.buffers.derived import relabel as relabel
+    from offline_data.buffers.derived import return_to_go as return_to_go
+    from offline_data.buffers.ensemble import DatasetMixture as DatasetMixture
+    from offline_data.buffers.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
+    from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
+    from offline_data.buffers.ensemble import StorageEnsemble as StorageEnsemble
+    from offline_data.buffers.ensemble import WriterEnsemble as WriterEnsemble
+    from offline_data.buffers.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
+    from offline_data.buffers.experience_replay import (
+        MinariExperienceReplay as MinariExperienceReplay,
     )
-    from offline_data.buffers.ensemble import (
-        DatasetMixture,
-        ReplayBufferEnsemble,
-        SamplerEnsemble,
-        StorageEnsemble,
-        WriterEnsemble,
-    )
-    from offline_data.buffers.experience_replay import D4RLExperienceReplay, MinariExperienceReplay
-    from offline_data.buffers.load import load_dataset, open_dataset, register_dataset
+    from offline_data.buffers.load import load_dataset as load_dataset
+    from offline_data.buffers.load import open_dataset as open_dataset
+    from offline_data.buffers.load import register_dataset as register_dataset
+    from offline_data.buffers.samplers import PrioritizedSampler as PrioritizedSampler
+    from offline_data.buffers.samplers import PrioritizedSliceSampler as PrioritizedSliceSampler
+    from offline_data.buffers.samplers import RandomSampler as RandomSampler
+    from offline_data.buffers.samplers import Sampler as Sampler
+    from offline_data.buffers.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
+    from offline_data.buffers.samplers import SliceSampler as SliceSampler
     from offline_data.buffers.samplers import (
-        PrioritizedSampler,
-        PrioritizedSliceSampler,
-        RandomSampler,
-        Sampler,
-        SamplerWithoutReplacement,
-        SliceSampler,
-        SliceSamplerWithoutReplacement,
+        SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement,
     )
-    from offline_data.buffers.storage import (
-        LazyMemmapStorage,
-        LazyTensorStorage,
-        ListStorage,
-        TensorStorage,
-    )
-    from offline_data.buffers.trajectories import split_trajs
+    from offline_data.buffers.storage import LazyMemmapStorage as LazyMemmapStorage
+    from offline_data.buffers.storage import LazyTensorStorage as LazyTensorStorage
+    from offline_data.buffers.storage import ListStorage as ListStorage
+    from offline_data.buffers.storage import TensorStorage as TensorStorage
+    from offline_data.buffers.trajectories import split_trajs as split_trajs
+    from offline_data.buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
+    from offline_data.buffers.writers import RoundRobinWriter as RoundRobinWriter
+    from offline_data.buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
     from offline_data.buffers.writers import (
-        ImmutableDatasetWriter,
-        RoundRobinWriter,
-        TensorDictMaxValueWriter,
-        TensorDictRoundRobinWriter,
-        Writer,
+        TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
-    from offline_data.preprocess.steps.base import Step
-    from offline_data.preprocess.steps.registry import register_step
+    from offline_data.buffers.writers import Writer as Writer
+    from offline_data.preprocess.steps.base import Step as Step
+    from offline_data.preprocess.steps.registry import register_step as register_step
 
     __version__: str
 
-__all__ = [
-    "BaseDatasetExperienceReplay",
-    "D4RLExperienceReplay",
-    "DatasetMixture",
-    "Flat2TED",
-    "ImmutableDatasetWriter",
-    "LazyMemmapStorage",
-    "LazyTensorStorage",
-    "ListStorage",
-    "MinariExperienceReplay",
-    "PrioritizedSampler",
-    "PrioritizedSliceSampler",
-    "RandomSampler",
-    "ReplayBuffer",
-    "ReplayBufferEnsemble",
-    "ReplayDataset",
-    "RoundRobinWriter",
-    "Sampler",
-    "SamplerEnsemble",
-    "SamplerWithoutReplacement",
-    "SliceSampler",
-    "SliceSamplerWithoutReplacement",
-    "Step",
-    "StorageEnsemble",
-    "TED2Flat",
-    "TensorDictMaxValueWriter",
-    "TensorDictReplayBuffer",
-    "TensorDictRoundRobinWriter",
-    "TensorStorage",
-    "Transition",
-    "Writer",
-    "WriterEnsemble",
-    "__version__",
-    "action_chunk",
-    "frame_stack",
-    "from_schema",
-    "load_dataset",
-    "n_step",
-    "normalize",
-    "open_dataset",
-    "register_dataset",
-    "register_step",
-    "relabel",
-    "return_to_go",
-    "split_trajs",
-    "to_tensordict",
-    "to_torch_tensor",
-]
-
-_HOMES = {
-    "BaseDatasetExperienceReplay": "dataset",
-    "D4RLExperienceReplay": "experience_replay",
-    "DatasetMixture": "ensemble",
-    "Flat2TED": "bridges.ted_flat",
-    "ImmutableDatasetWriter": "writers",
-    "LazyMemmapStorage": "storage",
-    "LazyTensorStorage": "storage",
-    "ListStorage": "storage",
-    "MinariExperienceReplay": "experience_replay",
-    "PrioritizedSampler": "samplers",
-    "PrioritizedSliceSampler": "samplers",
-    "RandomSampler": "samplers",
-    "ReplayBuffer": "buffer",
-    "ReplayBufferEnsemble": "ensemble",
-    "ReplayDataset": "bridges.agile",
-    "RoundRobinWriter": "writers",
-    "Sampler": "samplers",
-    "SamplerEnsemble": "ensemble",
-    "SamplerWithoutReplacement": "samplers",
-    "SliceSampler": "samplers",
-    "SliceSamplerWithoutReplacement": "samplers",
-    "StorageEnsemble": "ensemble",
-    "TED2Flat": "bridges.ted_flat",
-    "TensorDictMaxValueWriter": "writers",
-    "TensorDictReplayBuffer": "buffer",
-    "TensorDictRoundRobinWriter": "writers",
-    "TensorStorage": "storage",
-    "Transition": "bridges.agile",
-    "Writer": "writers",
-    "WriterEnsemble": "ensemble",
-    "action_chunk": "derived",
-    "frame_stack": "derived",
-    "from_schema": "bridges.schema",
-    "load_dataset": "load",
-    "n_step": "derived",
-    "normalize": "derived",
-    "open_dataset": "load",
-    "register_dataset": "load",
-    "relabel": "derived",
-    "return_to_go": "derived",
-    "split_trajs": "trajectories",
-    "to_tensordict": "bridges.agile",
-    "to_torch_tensor": "bridges.agile",
+_NAMES = {
+    "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
+    "buffers.bridges.schema": "from_schema",
+    "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
+    "buffers.buffer": "ReplayBuffer TensorDictReplayBuffer",
+    "buffers.dataset": "BaseDatasetExperienceReplay",
+    "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go",
+    "buffers.ensemble": (
+        "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
+    ),
+    "buffers.experience_replay": "D4RLExperienceReplay MinariExperienceReplay",
+    "buffers.load": "load_dataset open_dataset register_dataset",
+    "buffers.samplers": (
+        "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "
+        "SamplerWithoutReplacement SliceSampler SliceSamplerWithoutReplacement"
+    ),
+    "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
+    "buffers.trajectories": "split_trajs",
+    "buffers.writers": (
+        "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
+        "TensorDictRoundRobinWriter Writer"
+    ),
+    "preprocess.steps.base": "Step",
+    "preprocess.steps.registry": "register_step",
 }
-"""Module of `offline_data.buffers` that each public name lives in."""
+"""Public names, by the module of this package that each lives in."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-_STEPS = {"Step": "base", "register_step": "registry"}
-"""Module of `offline_data.preprocess.steps` that these live in."""
+__all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605 -- each name is said once, above
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "__version__":
         value: Any = _version()
-    elif name in _STEPS:
-        value = getattr(import_module(f"offline_data.preprocess.steps.{_STEPS[name]}"), name)
     elif name in _HOMES:
-        value = getattr(import_module(f"offline_data.buffers.{_HOMES[name]}"), name)
+        value = getattr(import_module(f"offline_data.{_HOMES[name]}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -20,7 +20,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from offline_data.errors import AccessError, FormatError, NotFoundError, UsageError
@@ -30,17 +30,15 @@ from offline_data.urls import redact_setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-T = TypeVar("T")
 Mirror: TypeAlias = tuple[str, str]
 """A prefix and its replacement: a URL that begins with the one is tried with the other first."""
 
-KEYS = ("root", "offline", "workers", "mirrors")
-"""Keys of the config file."""
 ARGUMENT = "argument"
 """Origin of a setting that a caller or an option of the command line gave."""
 CONFIG_FILE = "config file"
 """Origin of a setting in the file `Settings.config`."""
 
+_KEYS = ("root", "offline", "workers", "mirrors")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 _HOME, _OFFLINE, _HUB_OFFLINE = "OFFLINE_DATA_HOME", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"
@@ -53,10 +51,9 @@ _TOOLS = {
 }
 """Variables of other tools, by the setting they are."""
 _MAX_NAME = 255
-_CONFIG_HINT = f"it is the config file; {_CONFIG} names another"
 _PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
 _REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
-_EXAMPLE = "http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
+_EXAMPLE = "for example http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Settings:
     """Folder under which all datasets live (`OFFLINE_DATA_HOME`)."""
     offline: bool = False
     """No network: what is not on this disk is an error."""
-    mirrors: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    mirrors: tuple[Mirror, ...] = field(default=(), repr=False)
     """`(prefix, replacement)` pairs: the rewritten URL is tried before the published one."""
     workers: int = 1
     """Processes a conversion may use."""
@@ -114,14 +111,12 @@ def resolve_settings(
     Args:
         root: Dataset root, or None for `OFFLINE_DATA_HOME`, else the file's, else the platform's
             user cache folder.
-        offline: True or False to decide here. None: offline if `OFFLINE_DATA_OFFLINE` or
-            `HF_HUB_OFFLINE` says so, online if `OFFLINE_DATA_OFFLINE` says that, else as the file
-            says, else online.
+        offline: None: offline if `OFFLINE_DATA_OFFLINE` or `HF_HUB_OFFLINE` says so, online if
+            `OFFLINE_DATA_OFFLINE` says that, else as the file says, else online.
         workers: Processes, or None for `OFFLINE_DATA_WORKERS`, else the file's, else the cores of
             this machine.
         mirrors: `(prefix, replacement)` pairs, see `check_mirror`.
-        environ: The environment to read, which also says where the config file is (see
-            `config_place`); a test passes its own.
+        environ: The environment to read, config file included; None: this process's.
 
     Raises:
         UsageError: Invalid value; the message names the variable, or file and key.
@@ -132,65 +127,51 @@ def resolve_settings(
         '/data'
     """
     env = os.environ if environ is None else environ
-    file = read_config(env)
-    home, minari = env.get(_HOME), env.get("MINARI_DATASETS_PATH")
-    folder, root_by = _first(
-        (ARGUMENT, lambda: user_path(root, "root") if root else None),
-        (_HOME, lambda: user_path(home, _HOME) if home else None),
-        (CONFIG_FILE, lambda: file.root),
-    )
+    file = _read_config(env)
     on = [name for name in (_OFFLINE, _HUB_OFFLINE) if offline is None and _flag(env, name)]
-    is_offline, offline_by = _first(
-        (ARGUMENT, lambda: offline),
-        (" and ".join(on), lambda: True if on else None),
-        (_OFFLINE, lambda: False if env.get(_OFFLINE, "").strip() else None),
-        (CONFIG_FILE, lambda: file.offline),
-    )
-    processes, workers_by = _first(
-        (ARGUMENT, lambda: None if workers is None else _positive(workers, "workers")),
-        (_WORKERS, lambda: _workers(env.get(_WORKERS, "").strip())),
-        (CONFIG_FILE, lambda: file.workers),
-    )
+    off = env.get(_OFFLINE, "").strip()
+    number = env.get(_WORKERS, "").strip()
+    candidates: dict[str, tuple[tuple[str, Any], ...]] = {
+        "root": ((ARGUMENT, root or None), (_HOME, env.get(_HOME) or None)),
+        "offline": (
+            (ARGUMENT, offline),
+            (" and ".join(on), True if on else None),
+            (_OFFLINE, False if off else None),
+        ),
+        "workers": ((ARGUMENT, workers), (_WORKERS, number or None)),
+    }
+    readers: dict[str, Callable[[Any, str], Any]] = {"root": user_path, "workers": _count}
+    found: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, tried in candidates.items():
+        for origin, value in (*tried, (CONFIG_FILE, file.get(name))):
+            if value is not None:
+                read = readers.get(name)
+                found[name] = read(value, name if origin == ARGUMENT else origin) if read else value
+                origins[name] = origin
+                break
+    if "root" not in found:
+        from platformdirs import user_cache_path
+
+        found["root"] = user_cache_path("offline_data", appauthor=False)
+    if "workers" not in found:
+        allowed = getattr(os, "sched_getaffinity", None)  # macOS has none
+        found["workers"] = (len(allowed(0)) if allowed else os.cpu_count()) or 1
+    for name, variable in _TOOLS.items():
+        if env.get(variable):
+            found[name], origins[name] = env[variable], variable
+    minari = found.get("minari_path", "~/.minari/datasets")
+    found["minari_path"] = user_path(minari, _TOOLS["minari_path"])
     places: dict[Mirror, str] = {}
     for origin, pairs in (
         (ARGUMENT, [check_mirror(*pair, "mirrors") for pair in mirrors]),
-        (_MIRRORS, parse_mirrors(env.get(_MIRRORS, ""), _MIRRORS)),
-        (CONFIG_FILE, file.mirrors),
+        (_MIRRORS, _parse_mirrors(env.get(_MIRRORS, ""))),
+        (CONFIG_FILE, file.get("mirrors", [])),
     ):
         for pair in pairs:
             places.setdefault(pair, origin)
-    if folder is None:
-        from platformdirs import user_cache_path
-
-        folder = user_cache_path("offline_data", appauthor=False)
-    allowed = getattr(os, "sched_getaffinity", None)  # macOS has none
-    cores = len(allowed(0)) if allowed else os.cpu_count()
-    decided = {"root": root_by, "offline": offline_by, "workers": workers_by}
-    return Settings(
-        root=folder,
-        offline=bool(is_offline),
-        mirrors=tuple(places),
-        workers=processes or cores or 1,
-        minari_path=user_path(minari or "~/.minari/datasets", "MINARI_DATASETS_PATH"),
-        minari_remote=env.get("MINARI_REMOTE") or "hf://farama-minari",
-        hub_endpoint=env.get("HF_ENDPOINT") or None,
-        hub_token=env.get("HF_TOKEN") or None,
-        config=config_place(env),
-        origins={
-            **{name: origin for name, origin in decided.items() if origin},
-            **{name: variable for name, variable in _TOOLS.items() if env.get(variable)},
-            **{"=".join(pair): origin for pair, origin in places.items()},
-        },
-    )
-
-
-def _first(*candidates: tuple[str, Callable[[], T | None]]) -> tuple[T | None, str | None]:
-    """Return the first value that is set, with its origin; later ones are not even read."""
-    for origin, read in candidates:
-        value = read()
-        if value is not None:
-            return value, origin
-    return None, None
+    origins |= {"=".join(pair): origin for pair, origin in places.items()}
+    return Settings(**found, mirrors=tuple(places), config=config_place(env), origins=origins)
 
 
 def child_environ(**changes: str) -> dict[str, str]:
@@ -207,40 +188,19 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     raise UsageError(f"{name} is {value!r}; expected one of 1, true, yes, on, 0, false, no, off")
 
 
-def _workers(value: str) -> int | None:
-    if value and not re.fullmatch(r"-?[0-9]{1,9}", value):
-        raise UsageError(f"{_WORKERS} is {value[:40]!r}; expected a whole number")
-    return _positive(int(value), _WORKERS) if value else None
-
-
-def _positive(value: int, name: str) -> int:
-    if value < 1:
-        raise UsageError(f"{name} is {value}; expected at least 1")
-    return value
-
-
-@dataclass(frozen=True)
-class ConfigFile:
-    """Content of the config file; None or empty for what it does not set."""
-
-    root: Path | None = None
-    """Absolute."""
-    offline: bool | None = None
-    workers: int | None = None
-    """At least 1."""
-    mirrors: tuple[Mirror, ...] = ()
-    """In the order of the file."""
+def _count(value: int | str, where: str) -> int:
+    if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,9}", value):
+        raise UsageError(f"{where} is {value[:40]!r}; expected a whole number")
+    if int(value) < 1:
+        raise UsageError(f"{where} is {value}; expected at least 1")
+    return int(value)
 
 
 def config_place(environ: Mapping[str, str]) -> Path | None:
     """Return where the config file is, whether or not there is one.
 
-    Args:
-        environ: `OFFLINE_DATA_CONFIG` names it, else it is `offline_data/config.toml` in the
-            folder that `XDG_CONFIG_HOME` names, else in the platform's config folder below `HOME`.
-
-    Raises:
-        UsageError: `OFFLINE_DATA_CONFIG` begins with a `~` that leads nowhere.
+    `OFFLINE_DATA_CONFIG` names it, else it is `offline_data/config.toml` in the folder that
+    `XDG_CONFIG_HOME` names, else in the platform's config folder below `HOME`. Raises `UsageError`.
     """
     if environ.get(_CONFIG):
         return user_path(environ[_CONFIG], _CONFIG)
@@ -253,10 +213,7 @@ def config_place(environ: Mapping[str, str]) -> Path | None:
 
 
 def user_path(path: str | os.PathLike[str], where: str) -> Path:
-    """Return a path as a user writes it, absolute and without `~`.
-
-    Raises `UsageError`.
-    """
+    """Return a path as a user writes it, absolute and without `~`; raises `UsageError`."""
     try:
         found = Path(path).expanduser().absolute()
         longest = max(len(os.fsencode(name)) for name in found.parts)
@@ -269,19 +226,16 @@ def user_path(path: str | os.PathLike[str], where: str) -> Path:
     return found
 
 
-def read_config(environ: Mapping[str, str]) -> ConfigFile:
-    """Read the config file at `config_place`; without one it says nothing.
-
-    Raises `UsageError`, `AccessError`.
-    """
-    path = config_place(environ)
+def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the config file sets, checked: nothing, where there is none."""
+    path, hint = config_place(environ), f"it is the config file; {_CONFIG} names another"
     if path is None:
-        return ConfigFile()
+        return {}
     try:
         text = read_whole(path, 1 << 20).decode()
     except NotFoundError:
         if not environ.get(_CONFIG):
-            return ConfigFile()
+            return {}
         raise UsageError(
             f"{_CONFIG} is {str(path)!r}: there is no such file",
             hint=f"unset {_CONFIG}, or write the file",
@@ -289,9 +243,9 @@ def read_config(environ: Mapping[str, str]) -> ConfigFile:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not TOML: it is not UTF-8: {error.reason}") from error
     except FormatError as error:
-        raise UsageError(f"{error.message}; expected TOML", hint=_CONFIG_HINT) from error
+        raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
     except AccessError as error:
-        raise AccessError(error.message, hint=_CONFIG_HINT) from error
+        raise AccessError(error.message, hint=hint) from error
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -305,33 +259,33 @@ def read_config(environ: Mapping[str, str]) -> ConfigFile:
     return _checked(value, path)
 
 
-def _checked(value: dict[str, Any], path: Path) -> ConfigFile:
-    unknown = ", ".join(map(redact_setting, sorted(set(value) - set(KEYS))))
+def _checked(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a config file with `root` as a path and `mirrors` as pairs."""
+    unknown = ", ".join(map(redact_setting, sorted(value.keys() - {*_KEYS})))
     if unknown:
-        raise UsageError(f"{path} has {unknown}; expected only {', '.join(KEYS)}")
+        raise UsageError(f"{path} has {unknown}; expected only {', '.join(_KEYS)}")
 
     def wrong(key: str, expected: str, found: Any) -> UsageError:
         return UsageError(f"{path}: {key} is {redact_setting(repr(found))}; expected {expected}")
 
-    root, offline, workers = (value.get(key) for key in ("root", "offline", "workers"))
+    root, offline, workers, table = (value.get(key) for key in _KEYS)
     if root is not None and not (isinstance(root, str) and root.startswith(("/", "~"))):
         raise wrong("root", "an absolute path as text, or one below ~", root)
-    folder = None if root is None else user_path(root, f"{path}: root")
     if offline is not None and not isinstance(offline, bool):
         raise wrong("offline", "true or false", offline)
     if workers is not None and not (type(workers) is int and workers >= 1):
         raise wrong("workers", "a whole number of at least 1", workers)
-    table = value.get("mirrors", {})
-    if not isinstance(table, dict):
+    if table is not None and not isinstance(table, dict):
         raise wrong("mirrors", 'a table: "PREFIX" = ["REPLACEMENT", …]', table)
     mirrors: list[Mirror] = []
-    for prefix, listed in table.items():
+    for prefix, listed in (table or {}).items():
         replacements = listed if isinstance(listed, list) else [listed]
         if not all(isinstance(item, str) for item in replacements):
             key = f'mirrors."{redact_setting(prefix)}"'
             raise wrong(key, "a URL or path as text, or a list of them", listed)
         mirrors += (check_mirror(prefix, item, f"{path}, mirrors") for item in replacements)
-    return ConfigFile(folder, offline, workers, tuple(mirrors))
+    folder = None if root is None else user_path(root, f"{path}: root")
+    return {**value, "root": folder, "mirrors": mirrors}
 
 
 def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
@@ -350,43 +304,43 @@ def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:
         >>> check_mirror("http://a.org/data/", "/mnt/my data", "OFFLINE_DATA_MIRRORS")
         ('http://a.org/data/', 'file:///mnt/my%20data/')
     """
+    shown = redact_setting(replacement)
     if not (_PREFIX.match(prefix) and _is_url(prefix)):
         raise UsageError(
             f"{where}: a mirror is for {redact_setting(prefix)!r}; expected how a URL begins, with its scheme",
-            hint=f"for example {_EXAMPLE}",
+            hint=_EXAMPLE,
         )
-    found = replacement
     if replacement[:1] == "/":
-        found = f"file://{quote(os.fsencode(replacement))}"
-        found = f"{found.rstrip('/')}/" if prefix.endswith("/") else found
-    shown = redact_setting(replacement)
-    if not (_REPLACEMENT.match(found) and _is_url(found)):
+        replacement = f"file://{quote(os.fsencode(replacement))}"
+        if prefix.endswith("/"):
+            replacement = f"{replacement.rstrip('/')}/"
+    if not (_REPLACEMENT.match(replacement) and _is_url(replacement)):
         raise UsageError(
             f"{where}: the mirror of {prefix} is {shown!r}; expected an http(s)://, file:/// "
             "or hf:// URL, or an absolute path",
-            hint=f"for example {_EXAMPLE}",
+            hint=_EXAMPLE,
         )
-    if prefix.endswith("/") and found[-1].isalnum():
+    if prefix.endswith("/") and replacement[-1].isalnum():
         raise UsageError(
             f"{where}: the mirror of {prefix} is {shown}, without the slash at the end that "
             "the prefix has",
             hint=f"write {shown}/, for the prefix is replaced letter by letter",
         )
-    return prefix, found
+    return prefix, replacement
 
 
-def parse_mirrors(text: str, where: str) -> tuple[Mirror, ...]:
-    """Read `PREFIX=REPLACEMENT;…`, in this order; raises what `check_mirror` raises."""
+def _parse_mirrors(text: str) -> list[Mirror]:
+    """Read `PREFIX=REPLACEMENT;…` of the environment, in this order."""
     pairs = []
-    for item in filter(None, (part.strip() for part in text.split(";"))):
-        prefix, equals, replacement = (part.strip() for part in item.partition("="))
-        if not (equals and prefix and replacement):
+    for item in filter(None, map(str.strip, text.split(";"))):
+        prefix, _, replacement = map(str.strip, item.partition("="))
+        if not (prefix and replacement):
             raise UsageError(
-                f"{where} has {redact_setting(item)!r}; expected PREFIX=REPLACEMENT, several separated by `;`",
-                hint=f"for example {_EXAMPLE}",
+                f"{_MIRRORS} has {redact_setting(item)!r}; expected PREFIX=REPLACEMENT, several separated by `;`",
+                hint=_EXAMPLE,
             )
-        pairs.append(check_mirror(prefix, replacement, where))
-    return tuple(pairs)
+        pairs.append(check_mirror(prefix, replacement, _MIRRORS))
+    return pairs
 
 
 def _is_url(text: str) -> bool:

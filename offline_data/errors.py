@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 from offline_data.urls import redact
@@ -10,17 +11,12 @@ from offline_data.urls import redact
 class OfflineDataError(Exception):
     """Base of every failure this package expects.
 
-    Args:
-        message: One sentence or two: what failed, where, what was expected, what was found.
-        hint: What to do next, as a sentence or a command; shown on a line of its own, also below a
-            traceback (from Python 3.11 on).
-
-    URLs in both are shown without passwords and tokens, see `offline_data.urls.redact`.
+    URLs are shown without passwords and tokens, see `offline_data.urls.redact`.
 
     Attributes:
         code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
-        message: The first argument, redacted.
-        hint: The second, redacted, or None.
+        message: What failed, where, what was expected and what was found.
+        hint: What to do next, or None; also below a traceback (from Python 3.11 on).
 
     Example:
         >>> error = NotFoundError("No dataset 'minari:x/y-v0' here", hint="offline-data list")
@@ -40,11 +36,7 @@ class OfflineDataError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the hint when an error crosses a process boundary."""
-        return _rebuild, (type(self), self.message, self.hint)
-
-
-def _rebuild(kind: type[OfflineDataError], message: str, hint: str | None) -> OfflineDataError:
-    return kind(message, hint=hint)
+        return functools.partial(type(self), hint=self.hint), (self.message,)
 
 
 class UsageError(OfflineDataError, ValueError):

@@ -118,13 +118,9 @@ def file_lock(
 ) -> Iterator[None]:
     """Hold the lock at `path`, which the operating system releases when its holder dies.
 
-    Args:
-        path: A file of its own, never deleted, so that no two processes hold it.
-        waiting: Called once if another process or thread holds it; may raise to give up.
-        pause: Waits so many seconds before the next try; may raise to give up.
-
-    Raises:
-        OSError: The lock cannot be made or opened.
+    The file is never deleted, so that no two processes hold it. `waiting` is called once if another
+    process or thread holds it, `pause` waits so many seconds before the next try; both may raise to
+    give up. Raises `OSError`.
     """
     from filelock import FileLock, Timeout
 
@@ -144,23 +140,15 @@ def file_lock(
         lock.release()
 
 
-class _HeldError(Exception):
-    pass
-
-
 def unless_locked(path: Path, act: Callable[[], object]) -> bool:
-    """Call `act` while holding a lock; return False without a call if another process holds it.
+    """Call `act` while holding a lock; return False if another process holds it. Raises `OSError`."""
+    from filelock import FileLock, Timeout
 
-    Raises `OSError`.
-    """
-
-    def give_up() -> None:
-        raise _HeldError
-
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with file_lock(path, give_up):
+        with FileLock(path).acquire(blocking=False):
             act()
-    except _HeldError:
+    except Timeout:
         return False
     return True
 
@@ -171,7 +159,7 @@ def is_locked(path: Path) -> bool:
 
 
 def describe_head(head: bytes) -> str:
-    """Say in words what a file that begins like this probably is.
+    """Say what a file that begins like this probably is.
 
     Example:
         >>> describe_head(b"<!DOCTYPE html><title>Not found")
@@ -186,27 +174,24 @@ def describe_head(head: bytes) -> str:
     return f"it begins with {head[:8]!r}"
 
 
-def read_head(path: Path) -> bytes:
-    """Return the first 512 bytes of a file, or all where it has fewer; see `read_plain`."""
-    return read_plain(path, 512)
-
-
-def read_plain(path: Path, count: int) -> bytes:
-    """Return the first `count` bytes of a plain file; never waits for a FIFO, reads no device.
+def read_head(path: Path, count: int = 512) -> bytes:
+    """Return the first bytes of a plain file; never waits for a FIFO, reads no device.
 
     Raises `NotFoundError`, `AccessError`, `FormatError`.
     """
-    try:
+
+    def opened(name: str, flags: int) -> int:
         # O_NONBLOCK: without it, opening a FIFO waits for somebody to write to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            found = os.fstat(descriptor)
+        return os.open(name, flags | os.O_NONBLOCK)
+
+    try:
+        with open(path, "rb", opener=opened) as file:
+            found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise FormatError(f"{path} is not a plain file")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(min(count, found.st_size))  # which takes so much memory at once
-        finally:
-            os.close(descriptor)
+            return file.read(min(count, found.st_size))  # which takes so much memory at once
+    except IsADirectoryError:
+        raise FormatError(f"{path} is not a plain file") from None
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"There is no file {path}") from None
     except OSError as error:
@@ -225,12 +210,7 @@ def check_magic(path: Path, magic: bytes, what: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    r"""Return False for lone surrogates, which JSON and arguments can have and no URL or name should.
-
-    Example:
-        >>> is_unicode("caf\u00e9"), is_unicode("\ud800")
-        (True, False)
-    """
+    """Return False for lone surrogates, which JSON and arguments can have and no name should."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -239,11 +219,7 @@ def is_unicode(text: str) -> bool:
 
 
 def check_relative(path: str, what: str = "A raw file") -> str:
-    """Return `path` if it stays inside the folder it is joined to.
-
-    Args:
-        path: Posix path as a listing, a catalogue or an archive gives it.
-        what: What has the name, for the message.
+    """Return a posix path of a listing or an archive if it stays inside the folder it is joined to.
 
     Raises:
         IntegrityError: It is absolute, has empty, `.` or `..` parts, characters that some system

@@ -21,10 +21,8 @@ _RULES = {
     "revision": "use letters, digits, . _ + - and begin with a letter or digit",
 }
 _REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)
-_MAX_LENGTH = 300
-"""Characters of an id without its revision."""
-_MAX_PART = 255
-"""Characters of a part of a name, or of a revision: each becomes a folder."""
+_MAX_LENGTH = 300  # without the revision
+_MAX_PART = 255  # a part of a name, or a revision, becomes a folder
 
 HUB_SOURCES = {"hf": "minari", "gcp": "minari"}
 """The source that a bare `scheme://…` id belongs to."""
@@ -44,33 +42,29 @@ class DatasetId:
     name: str
     """The source's own name, segments joined by `/`; may begin with a remote (`hf://user/`)."""
     revision: str | None = None
-    """A revision of the source, or None for the newest on this disk, else the source's newest."""
+    """None: the newest on this disk, else the source's newest."""
 
     def __str__(self) -> str:
-        """Give back the text that parses to this id."""
         return f"{self.source}:{self.name}" + (f"@{self.revision}" if self.revision else "")
 
     @property
     def folder(self) -> str:
-        """The id as a relative posix path under a root, without the revision; never leaves it."""
+        """Relative posix path under a root, without the revision; never leaves it."""
         return f"{self.source}/" + self.name.replace("://", "+", 1)
 
     def at(self, revision: str) -> DatasetId:
-        """Return the same dataset at `revision`; raises `InvalidIdError` where it is unfit."""
+        """Return the same dataset at `revision`; raises `InvalidIdError`."""
         _check(_REVISION, revision, "revision", str(self))
         return DatasetId(self.source, self.name, revision)
 
 
 def parse_id(text: str, *, default_source: str | None = None) -> DatasetId:
-    """Parse `source:name[@revision]`.
+    """Parse `source:name[@revision]`; `hf://…` and `gcp://…` stand for the source that lives there.
 
-    Args:
-        text: The id. `hf://…` and `gcp://…` stand for the source that lives there.
-        default_source: Source of an id that names none; without it such an id is an error.
+    Without a `default_source` an id that names no source is an error.
 
     Raises:
-        InvalidIdError: An empty part, `..`, an absolute path, a control character, or any
-            character that could leave the folder that the id maps to.
+        InvalidIdError: An empty part, or anything that could leave the folder the id maps to.
 
     Example:
         >>> parse_id("d4rl:halfcheetah-medium-v2")
@@ -127,22 +121,12 @@ def _check(pattern: re.Pattern[str], value: str, what: str, text: str) -> None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return True if a user means a folder rather than an id.
-
-    Example:
-        >>> [looks_like_path(t) for t in ("./data", "/data/x", "~/x", "d4rl:pen-human-v1")]
-        [True, True, True, False]
-    """
+    """Return True if a user means a folder (`./data`, `/data/x`, `~/x`) rather than an id."""
     return text.startswith(("/", "./", "../", "~")) or text in {".", ".."}
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to `count` known names most like `wanted`, best first (may be empty).
-
-    Example:
-        >>> nearest("hoper-medium-v2", ["hopper-medium-v2", "ant-medium-v2", "pen-human-v1"], 1)
-        ['hopper-medium-v2']
-    """
+    """Return up to `count` known names most like `wanted`, best first (may be empty)."""
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(wanted.casefold(), by_folded, n=count, cutoff=0.6)
     return [by_folded[name] for name in close]

@@ -30,16 +30,8 @@ class Progress(Protocol):
         """Pass on a sentence that the user should read once."""
 
 
-class _SilentTask:
-    def advance(self, amount: int = 1) -> None:
-        """Ignore it."""
-
-    def resize(self, total: int) -> None:
-        """Ignore it."""
-
-
 class SilentProgress:
-    """The default: says nothing.
+    """The default: says nothing; its tasks are itself.
 
     Example:
         >>> with SilentProgress().task("convert", 10, "episodes") as task:
@@ -49,9 +41,15 @@ class SilentProgress:
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:  # noqa: ARG002
         """Open a task that ignores everything."""
-        yield _SilentTask()
+        yield self
 
     def note(self, message: str) -> None:
+        """Ignore it."""
+
+    def advance(self, amount: int = 1) -> None:
+        """Ignore it."""
+
+    def resize(self, total: int) -> None:
         """Ignore it."""
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError
-from offline_data.files import describe_head, read_plain
+from offline_data.files import describe_head, read_head
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,24 +27,16 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_BYTES, finite: bool = False) -> Any:
-    """Read a file of JSON.
+    """Read a plain file of JSON, see `parse_json`.
 
     Raises `NotFoundError`, `AccessError`, `FormatError`.
-
-    Args:
-        path: A plain file, or a link to one.
-        max_bytes: Size of the largest file to read.
-        finite: Whether to refuse `NaN`, `Infinity` and numbers beyond float64.
     """
     return parse_json(read_whole(path, max_bytes), str(path), finite=finite)
 
 
 def read_whole(path: Path, max_bytes: int) -> bytes:
-    """Return the content of a plain file of at most `max_bytes` bytes.
-
-    Raises `NotFoundError`, `AccessError`, `FormatError`.
-    """
-    data = read_plain(path, max_bytes + 1)
+    """Return the content of a plain file; raises `NotFoundError`, `AccessError`, `FormatError`."""
+    data = read_head(path, max_bytes + 1)
     if len(data) > max_bytes:
         raise FormatError(f"{path} is larger than {max_bytes:,} bytes: too large for its kind")
     return data
@@ -94,22 +86,14 @@ def parse_json(data: bytes | str, where: str, *, finite: bool = False) -> Any:
 
 
 def count_of(value: object, where: str) -> int:
-    """Return a value of JSON that has to be a count or a size: an integer from 0 to int64's last.
-
-    Raises `FormatError`.
-    """
+    """Return a value of JSON that has to be a count or a size; raises `FormatError`."""
     if type(value) is not int or not 0 <= value <= MAX_COUNT:
         raise FormatError(f"{where} is {shown(value)}; expected an integer from 0 to 2**63 - 1")
     return value
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value of JSON as a message can have it: printable ASCII, cut at `limit` letters.
-
-    Example:
-        >>> shown(["a"] * 3), shown("-" * 9, limit=5)
-        ("['a', 'a', 'a']", "'--…")
-    """
+    """Return a value of JSON for a message: printable ASCII, cut at `limit` letters."""
     if isinstance(value, int) and abs(value) > MAX_COUNT:
         return f"an integer of {value.bit_length()} bits"
     text = ascii(value[:limit] if isinstance(value, (str, list)) else value)

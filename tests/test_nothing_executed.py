@@ -107,7 +107,7 @@ def _is_unsafe(node: ast.Attribute, aliases: dict[str, str]) -> bool:
 
 
 def _is_guarded(call: ast.Call, argument: str) -> bool:
-    """Tell whether a call spells the argument out as a literal, and nothing hides another."""
+    """Return True if a call spells the argument out as a literal, and nothing hides another."""
     given = {x.arg: x.value for x in call.keywords}
     value = given.get(argument)
     return None not in given and isinstance(value, ast.Constant) and value.value is SAFE[argument]
@@ -140,40 +140,24 @@ def test_what_is_allowed_is_used() -> None:
     for name, allowed in ALLOWED.items():
         used = {used for _, used in unsafe((ROOT / name).read_text(encoding="utf-8"))}
         assert allowed <= used, name
-
-
-def test_the_files_are_found() -> None:
-    names = {path.relative_to(ROOT).as_posix() for path in _files()}
-    assert {
-        "offline_data/readers/restricted_pickle.py",
-        "cli/main.py",
-        "benchmarks/sampling_data.py",
-    } <= names
+    assert {ROOT / name for name in (*ALLOWED, "cli/main.py")} <= {*_files()}
 
 
 @pytest.mark.parametrize(
     ("source", "used"),
     [
-        ("import pickle", "pickle"),
         ("import pickle as p", "pickle"),
         ("from pickle import loads", "pickle"),
-        ("def f():\n    import pickle", "pickle"),
         ("import importlib\nimportlib.import_module('pickle')", "pickle"),
         ("__import__('marshal').loads(b'')", "marshal"),
-        ("import shelve", "shelve"),
         ("import joblib.numpy_pickle", "joblib.numpy_pickle"),
-        ("from yaml import load", "yaml"),
-        ("import numpy as np\nnp.load('x')", "numpy.load"),
         ("import numpy as np\nnp.load('x', allow_pickle=flag)", "numpy.load"),
         ("import numpy as np\nnp.load('x', **options)", "numpy.load"),
         ("import numpy as np\nnp.load('x', allow_pickle=False, **options)", "numpy.load"),
         ("import numpy\nnumpy.load('x', None, True)", "numpy.load"),
         ("from numpy import load as read\nread('x')", "numpy.load"),
         ("np.save('x', y, allow_pickle=True)", "allow_pickle"),
-        ("import numpy as np\nnp.lib.format.read_array(f)", "read_array"),
-        ("import torch\ntorch.load('x')", "torch.load"),
         ("import torch\ntorch.load('x', weights_only=False)", "torch.load"),
-        ("TensorDict.load_memmap('x')", "load_memmap"),
         ("from tensordict import TensorDict as T\nT.load_memmap(p)", "load_memmap"),
         ("opened = TensorDict.load_memmap", "load_memmap"),
         ("eval('1')", "eval"),
@@ -192,13 +176,9 @@ def test_the_checker_sees(source: str, used: str) -> None:
     "source",
     [
         "import numpy as np\nnp.load('x', allow_pickle=False)",
-        "import torch\ntorch.load('x', weights_only=True)",
         "import json\njson.load(file)",
         "import re\nre.compile('x')",
         "from offline_data.readers.restricted_pickle import load\nload(stream, size=1, where='x')",
-        "from offline_data.readers import restricted_pickle\nrestricted_pickle.loads(b'', where='x')",
-        "import ast\nast.literal_eval('1')",
-        "loader.load_state_dict(state)",
         "module.eval()",
     ],
 )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +14,14 @@ def test_every_public_name_is_there_and_sorted() -> None:
     for name in offline_data.__all__:
         assert getattr(offline_data, name) is not None
     assert offline_data.__all__ == sorted(offline_data.__all__)
-    assert {*offline_data._HOMES, *offline_data._STEPS, "__version__"} == set(offline_data.__all__)
     assert set(offline_data.__all__) <= set(dir(offline_data))
+
+
+def test_type_checkers_know_the_same_names() -> None:
+    tree = ast.parse(Path(offline_data.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    typed = {alias.asname for node in imports for alias in node.names if alias.asname}
+    assert {*typed, "__version__"} == set(offline_data.__all__)
 
 
 def test_names_are_imported_on_use_only() -> None:

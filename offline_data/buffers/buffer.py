@@ -26,7 +26,7 @@ from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.storage.dataset import pinnable
 from offline_data.buffers.trajectories import MASK
-from offline_data.buffers.transforms import Chain, Link, Transform, through, transformed
+from offline_data.buffers.transforms import Chain, Transform, through, transformed
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
@@ -55,8 +55,7 @@ INDEX = "index"
 LOOKAHEAD_MISSES = 2
 """Batches in a row that were not those looked ahead for, after which no more are looked for."""
 
-_MASKS = (MASK, ("collector", MASK))
-"""Key of the mask that separates steps from padding in padded trajectories."""
+_MASKS = (MASK, ("collector", MASK))  # of steps in padded trajectories
 
 _TORCHRL = (
     "sample_unit dim_extend checkpointer consume_after_n_samples shared compilable delayed_init "
@@ -67,36 +66,30 @@ _TORCHRL = (
 class ReplayBuffer:
     """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
 
-    A batch is gathered, gets what is derived, then what the sampler says of it; then `collate_fn`
-    and the transforms see it. Whatever they make of `index` and `priority_weight`, these two are
-    set again afterwards, so that `update_tensordict_priority(batch)` finds its rows. Only a
-    transform that gives another batch size, or another order of rows, takes `index` and the
-    weights along itself, as indexing, reshaping and stacking do.
+    A batch is gathered, gets derived leaves, then those of the sampler; then `collate_fn` and the
+    transforms see it. Whatever they do to `index` and `priority_weight`, these two are set again
+    afterwards, unless a transform gives another batch size or another order of rows.
 
     Several threads may use a buffer that grows. A change waits for batches under way, and makes
     again those prefetched that it concerns: a batch that is handed out has its rows as they are
-    then, whenever they were drawn. Slices with rows that were written are drawn anew, as these
-    rows may be of other trajectories.
+    then. Slices with rows that were written are drawn anew.
 
     Args:
-        storage: Storage that batches come from, or a class or function that makes it; None: a
-            `ListStorage` of 1000 rows.
-        sampler: Which rows they have (or what makes the sampler); None: a `RandomSampler`.
-        writer: Writer of new rows (or a class or function that makes it); None: a
-            `RoundRobinWriter` where the storage grows, and for a dataset an
+        storage: Storage that batches come from, or what makes it; None: a `ListStorage` of 1000
+            rows.
+        sampler: Which rows they have, or what makes the sampler; None: a `RandomSampler`.
+        writer: Writer of new rows, or what makes it; None: a `RoundRobinWriter`, for a dataset an
             `ImmutableDatasetWriter`, the only one it takes.
         collate_fn: Called with every batch, before `transform`; with the list of rows where the
             storage is a `ListStorage`.
         batch_size: Rows of a batch where `sample` is not told; iteration needs it.
-        prefetch: Batches made ahead, by as many threads; rows and their order stay the same. Pays
-            where transforms are slow, or data are not in memory. Rows that are written are in
-            batches drawn later, up to `prefetch` batches after the next one.
-        transform: Called with every batch; see `append_transform`. More can be appended.
+        prefetch: Batches made ahead, by as many threads; rows and their order stay the same. Rows
+            that are written are in batches drawn later, up to `prefetch` after the next one.
+        transform: Called with every batch; see `append_transform`.
         transform_factory: Makes the transform, instead.
         pin_memory: Whether batches are put into page-locked memory, after all transforms.
         generator: Random generator of the sampler, instead of its own.
-        derived: Leaves computed for a batch from other rows of the storage, in this order, before
-            anything else is done to it.
+        derived: Leaves computed for a batch from other rows of the storage, in this order, first.
         **torchrl: Other arguments of TorchRL's signature, with their defaults.
 
     Raises:
@@ -213,22 +206,13 @@ class ReplayBuffer:
         return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
 
     def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Any:
-        """Make the batch of rows that were drawn elsewhere, as `sample` makes those of its own.
-
-        Args:
-            rows: Int64 `[B]` of the storage; given away.
-            leaves: Leaves that the sampler returned for them, see `Sampler.sample`.
-        """
+        """Make the batch of rows, int64 `[B]`, that a sampler drew elsewhere with these leaves."""
         with self._lock:
             gathered = self._gather(rows)
         return self._finish(Draw(rows, leaves, last=False), gathered)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does.
-
-        Raises:
-            UsageError: The buffer has no batch size.
-        """
+        """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does."""
         size = self._size(None)
         last = False
         while not last:
@@ -250,15 +234,12 @@ class ReplayBuffer:
         return next(self, None)
 
     def __getitem__(self, index: Index) -> Any:
-        """Return rows, transformed as batches are.
+        """Return rows, transformed as batches are, in the shape of the index, `[]` for an int.
 
-        Args:
-            index: See `rows_of`; the batch has the shape of the index, `[]` for an int. A
-                `ListStorage` gives its row as it is for an int, and knows one dimension.
+        A `ListStorage` gives its row as it is for an int, and knows one dimension.
 
         Raises:
-            IndexError: A row that is not there.
-            UsageError: Something that is no index.
+            IndexError, UsageError: See `rows_of`.
         """
         rows = rows_of(index, len(self))
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
@@ -270,19 +251,11 @@ class ReplayBuffer:
         return self._transformed(batch, {INDEX: rows})
 
     def add(self, data: Any) -> Any:
-        """Write one row.
-
-        Args:
-            data: A row as the storage takes it: a TensorDict `[]`, a tensor, …; copied. The
-                transforms' `inv` see it first, from the last to the first.
+        """Write one row: a TensorDict `[]`, a tensor, …, as the storage takes it; see `extend`.
 
         Returns:
-            Its row; None where the writer does not keep it; an empty tensor where a transform
+            Its number; None where the writer does not keep it; an empty tensor where a transform
             returned None.
-
-        Raises:
-            UsageError: Data that do not fit the rows that are there.
-            ImmutableError: The buffer is a dataset.
         """
         data = self._inward(data, "add")
         if data is None:
@@ -325,8 +298,7 @@ class ReplayBuffer:
         """Change rows that are there; transforms' `inv` see the values first.
 
         Raises:
-            IndexError: A row that is not there.
-            UsageError: Values that do not fit.
+            IndexError, UsageError: No such row, or values that do not fit.
             ImmutableError: The buffer is a dataset.
         """
         value = self._inward(value, "assigning rows")
@@ -338,11 +310,7 @@ class ReplayBuffer:
     def empty(self, empty_write_count: bool = True) -> None:
         """Drop all rows, and batches that were drawn ahead; begin again at row 0.
 
-        Args:
-            empty_write_count: Whether `write_count` begins again too.
-
-        Raises:
-            ImmutableError: The buffer is a dataset.
+        `empty_write_count`: whether `write_count` begins again too. Raises `ImmutableError`.
         """
         with self._lock:
             self._writer.empty(empty_write_count)
@@ -355,11 +323,8 @@ class ReplayBuffer:
 
         Args:
             index: Rows, of any shape; -1, for rows that were not kept, is passed over.
-            priority: One for all, or one for each; or several for each, in dimensions after those
-                of `index`, of which the sampler makes one.
-
-        Raises:
-            UsageError: Priorities that cannot be, or not as many as rows.
+            priority: One for all, one for each, or several for each, in more dimensions than those
+                of `index`, of which the sampler makes one. Raises `UsageError`.
         """
         rows, values = torch.as_tensor(index, device="cpu"), torch.as_tensor(priority).detach()
         kept = rows >= 0
@@ -374,41 +339,32 @@ class ReplayBuffer:
         Args:
             transform: Called with every batch, returns what the next one gets. If it is a TorchRL
                 `Transform`, its `inv` is called with what is written, before it is.
-            invert: Whether to swap the two: call it with what is written, and `inv`, where it has
-                one, with every batch.
+            invert: Whether to swap the two.
 
         Raises:
-            UsageError: Something that cannot be called; a dataset, for which `invert` leaves
-                nothing to do.
+            UsageError: It cannot be called, or `invert` leaves nothing to do on a dataset.
         """
         return self.insert_transform(len(self._chain.links), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
         """Add a transform before the one at `index`; see `append_transform`."""
         chain = self._chain.insert(index, transform, invert=invert)
-        if Link(transform, invert).outward is None and not self._grows:
+        if len(chain.outward) == len(self._chain.outward) and not self._grows:
             raise UsageError("invert=True transforms what is written, and a dataset is immutable")
         self._chain = chain
         return self
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Draw with another sampler from now on; returns the one before.
-
-        Batches that were drawn ahead are dropped.
-        """
+        """Draw with another sampler, dropping batches drawn ahead; returns the one before."""
         before, self._sampler = self._sampler, as_sampler(sampler)
         self._drop_drawn()
         return before
 
     def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
-        """Take rows from another storage from now on; returns the one before.
-
-        Args:
-            storage: One that grows, or never does, as the one before.
-            collate_fn: Must be None: it stays as it is.
+        """Take rows from another storage that grows, or does not, as this one; returns this one.
 
         Raises:
-            UsageError: A storage of the other kind, or a `collate_fn`.
+            UsageError: A storage of the other kind, or a `collate_fn`, which stays as it is.
         """
         after = as_storage(storage)
         if collate_fn is not None or isinstance(after, GrowingStorage) != self._grows:
@@ -423,23 +379,18 @@ class ReplayBuffer:
         return before
 
     def set_writer(self, writer: Writer) -> Writer:
-        """Write with another writer from now on; returns the one before.
-
-        Raises:
-            ImmutableError: The buffer is a dataset.
-        """
+        """Write with another writer; returns the one before. Raises `ImmutableError`."""
         if not isinstance(writer, ImmutableDatasetWriter):
             writer.register_storage(self._growing)
         before, self._writer = self._writer, writer
         return before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume from here, elsewhere or later.
+        """Return everything needed to resume from here: the next batches will be the same.
 
-        The batches after `load_state_dict` are those that would have come: the state has the draws
-        of batches that are under way. Its sampler's randomness is in it if the sampler has a seed,
-        or the buffer a `generator`; torch's global generator is saved by `torch.get_rng_state()`.
-        Of a dataset the id is in it and no rows; rows of a storage that grows are not copied.
+        The sampler's randomness is in it if the sampler has a seed, or the buffer a `generator`;
+        torch's global generator is saved by `torch.get_rng_state()`. Of a dataset the id is in it
+        and no rows; rows of a storage that grows are not copied.
         """
         with self._lock:
             storage = self._storage
@@ -455,11 +406,11 @@ class ReplayBuffer:
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned; the parts must be of the same kinds.
+        """Resume from a state that `state_dict` returned.
 
         Raises:
-            UsageError: Another sampler or writer, other transforms, another dataset, or rows that
-                do not fit. If the kinds or the dataset differ, nothing has changed.
+            UsageError: Another sampler, writer or dataset, with nothing changed; other transforms,
+                or rows that do not fit.
         """
         if state["kinds"] != self._kinds():
             raise UsageError(f"The state is of {state['kinds']}; this buffer has {self._kinds()}")
@@ -475,27 +426,24 @@ class ReplayBuffer:
             self._ahead.restore(draws, self._make)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder, whole or not at all.
-
-        Nothing in it is executed when it is read: it is JSON, and the bytes of tensors.
+        """Write `state_dict()` to a folder, whole or not at all, as JSON and bytes of tensors.
 
         Args:
-            path: Absent, an empty folder, or one that was written before, which is replaced.
+            path: Absent, empty, or a folder that was written before, which is replaced.
 
         Raises:
-            UsageError: Other files in the folder; rows, or a sampler's state, that only a pickle
-                could hold.
+            UsageError: Other files in the folder; something that only a pickle could hold.
             NoSpaceError, AccessError: The disk.
         """
         with self._lock:
             save_tree(self.state_dict(), Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from what `dumps` wrote.
+        """Resume from what `dumps` wrote; nothing in it is executed.
 
         Raises:
             NotFoundError, IntegrityError: There is no state, or it cannot be read.
-            UsageError: It is not of such a buffer; see `load_state_dict`.
+            UsageError: See `load_state_dict`.
         """
         state = load_tree(Path(path))
         parts = {name: part if name == "storage" else owned(part) for name, part in state.items()}
@@ -543,8 +491,7 @@ class ReplayBuffer:
     def _look_ahead(self, draw: Draw, size: int) -> None:
         """Have the rows that are likely to come next read from a disk while this batch is made.
 
-        The sampler is asked what it would draw now, which changes nothing. If something else draws
-        from its generator between two batches, others come: reads for nothing, so it is noticed.
+        Others come if something else draws from the sampler's generator between two batches.
         """
         if self._expected is not None:
             self._misses = 0 if torch.equal(self._expected, draw.rows) else self._misses + 1
@@ -648,16 +595,10 @@ def _has(draw: Draw, rows: Tensor) -> bool:
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """The same, with priorities in the data: every buffer here gives TensorDicts with `index`.
+    """A `ReplayBuffer` with priorities in the data; its default writer: `TensorDictRoundRobinWriter`.
 
-    Args:
-        storage: See `ReplayBuffer`, also for all other arguments.
-        priority_key: Leaf that has priorities, in what is written and in what
-            `update_tensordict_priority` gets; of several numbers in a row the sampler makes one.
-        **options: See `ReplayBuffer`; the writer by default is a `TensorDictRoundRobinWriter`.
-
-    Raises:
-        UsageError: See `ReplayBuffer`.
+    `priority_key` is the leaf that has priorities, in what is written and in what
+    `update_tensordict_priority` gets; of several numbers in a row the sampler makes one.
     """
 
     _default_writer = TensorDictRoundRobinWriter
@@ -682,9 +623,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
         """Write rows, with their priorities if they have some; see `ReplayBuffer.extend`.
 
-        Args:
-            data: `[B]` rows.
-            update_priority: False: whatever they have, rows get the priority of new ones.
+        `update_priority=False`: whatever they have, rows get the priority of new ones.
         """
         rows = super().extend(data)
         if update_priority is not False and len(rows):
@@ -692,16 +631,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return rows
 
     def update_tensordict_priority(self, data: Any) -> None:
-        """Tell the sampler the priorities of a batch; nothing where it has no use for them.
+        """Tell the sampler, if it has a use for them, the priorities of a batch `[B, …]` or `[]`.
 
         A row that is a trajectory `[T]` has one priority: the sampler's `reduction` makes it of
         those of its steps, padding left out where the batch has a `mask`.
 
-        Args:
-            data: `[B, …]` or `[]`, with `index` and `priority_key`.
-
         Raises:
-            UsageError: One of the two is missing, or a priority that cannot be.
+            UsageError: `index` or `priority_key` is missing, or an invalid priority.
         """
         if not self._prioritized:
             return

@@ -34,10 +34,8 @@ _DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torc
 def save_tree(tree: Any, folder: Path) -> None:
     """Write a tree to a folder, whole or not at all; replaces what was saved there before.
 
-    Args:
-        tree: Dicts (keys: strings, numbers, or tuples of them), lists, tuples, tensors,
-            TensorDicts, numpy arrays (they come back as tensors), strings, numbers, bools, None.
-        folder: Absent, empty, or with a state.
+    A tree is made of dicts (keys: strings, numbers, or tuples of them), lists, tuples, tensors,
+    TensorDicts, numpy arrays (they come back as tensors), strings, numbers, bools, None.
 
     Raises:
         UsageError: Something else in the tree, or in the folder.
@@ -90,11 +88,8 @@ def load_tree(folder: Path) -> Any:
 
 
 def owned(tree: Any) -> Any:
-    """Return a tree with tensors in memory of their own, free of the file that they were read from.
-
-    Some functions of torch, `Generator.set_state` for one, crash on tensors that begin inside of
-    another's memory.
-    """
+    """Return a tree with tensors in memory of their own, free of the file that they were read from."""
+    # `Generator.set_state`, for one, crashes on tensors that begin inside of another's memory.
     if isinstance(tree, torch.Tensor | TensorDictBase):
         return tree.clone()
     if isinstance(tree, dict):

@@ -54,16 +54,14 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     `batch["action"]`, which gave `batch["next", "reward"]`, `["next", "terminated"]`,
     `["next", "truncated"]` and `["next", "done"]` (their or); root `done`, `terminated` and
     `truncated` are False. `batch["index"]` has the rows and `batch["episode"]` the episodes,
-    int64 `[B]`. Text leaves have int32 codes. Flags and rewards are `[B, 1]`.
-
-    Batches are in memory of their own, each leaf contiguous and apart from the others.
+    int64 `[B]`. Text leaves have int32 codes. Flags and rewards are `[B, 1]`. Batches are in memory
+    of their own, each leaf contiguous and apart from the others.
 
     `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: a buffer of
-    its own over the same files, without a copy. A view of a view is a view of the dataset.
+    its own over the same files, without a copy.
 
     A pickled buffer carries its path, not its data. A `DataLoader` is best given a `ReplayDataset`;
-    with torch's own samplers it takes the buffer and lists of rows, of `valid_rows`, for of other
-    rows the next observation is not known:
+    with torch's own samplers it takes the buffer and lists of `valid_rows`:
 
     ```python
     rows = BatchSampler(SubsetRandomSampler(ds.valid_rows), 256, drop_last=False)
@@ -72,23 +70,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
 
     Args:
         path: The dataset directory.
-        batch_size: Rows of a batch where `sample` is not told.
-        sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or one of your own.
-        writer: None, or an `ImmutableDatasetWriter`.
-        collate_fn: Called with every batch, before `transform`.
-        pin_memory: Whether batches lie in (or go through) page-locked memory.
-        prefetch: Batches made ahead by threads; rows and their order stay the same.
-        transform: Called with every batch.
-        split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
-            `mask`, `traj_ids` and `dataset_index`, the transitions.
-        device: Device of batches.
-        in_memory: Whether the whole set is copied to `device` once, and batches are made there.
-        keys: Leaves that batches have, a parent standing for all below it; None: all.
-        derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
-        decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
-        decode: Whether leaves of encoded images (`offline-data info` shows which are) are tensors
-            of their pixels, decoded in as many threads as torch has (`torch.get_num_threads`);
-            False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None where padded).
+        batch_size: Rows of a batch where `sample` is not told; for all others see `load_dataset`.
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
@@ -158,7 +140,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest: schema, counts, spaces, provenance, licence and so on."""
+        """Schema, counts, spaces, provenance, licence and so on."""
         return self._steps_storage.reader.manifest
 
     @property
@@ -179,17 +161,10 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         return {**manifest.about, **spaces, "environment": manifest.environment}
 
     def decode(self, key: KeyLike, codes: Any) -> Any:
-        """Turn codes of a text leaf into strings.
+        """Turn codes of a text leaf, an int or ints of any shape, into strings in lists nested so.
 
-        Args:
-            key: The leaf, under `next` or not.
-            codes: An int, or a tensor, array or sequence of ints of any shape.
-
-        Returns:
-            One `str` (None where the source has nothing), or lists nested as `codes` is.
-
-        Raises:
-            UsageError: The leaf is not text, or a number is no code of it.
+        A string is None where the source has nothing. Raises `UsageError` where the leaf is not
+        text, or a number is no code of it.
         """
         return _decoded(as_key(key), self._words, codes)
 
@@ -243,11 +218,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         batch_size: int | None = None,
         **shares: float,
     ) -> dict[str, DatasetView]:
-        """Deal the episodes out at random to views that have none in common.
-
-        ```python
-        parts = ds.split(train=0.9, val=0.1, seed=0)
-        ```
+        """Split the episodes at random into views: `parts = ds.split(train=0.9, val=0.1, seed=0)`.
 
         Which episodes a view has follows from the seed, their number and the shares, and is the
         same on every machine; they stand in the order of this buffer.
@@ -278,17 +249,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view of some rows, in that order, repeated ones as often as they are named.
-
-        Args:
-            index: Rows of this buffer, see `buffer[index]`.
-            sampler: See `filter`.
-            batch_size: See `filter`.
-
-        Raises:
-            IndexError: A row that is not there.
-            UsageError: Something that is no index.
-        """
+        """Return a view of the rows of `buffer[index]`, in that order, with repeats; see `filter`."""
         rows = rows_at(self.storage, index)
         return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
 
@@ -299,12 +260,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view that was saved by `view.save(name)`.
-
-        Args:
-            name: Its name, or the path of its file.
-            sampler: See `filter`.
-            batch_size: See `filter`.
+        """Return a view that was saved by `view.save(name)`, by name or path; see `filter`.
 
         Raises:
             NotFoundError: There is none; the hint names those that are there.
@@ -325,8 +281,8 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         Args:
             style: `"transitions"`: rows that may be bootstrapped from, without `timeouts`;
                 `"episodes"`: all rows, to be cut where `terminals | timeouts`; `"qlearning"`: what
-                D4RL's `qlearning_dataset` gives. The table in
-                `offline_data.buffers.bridges.numpy.to_numpy` says more, of the next two too.
+                D4RL's `qlearning_dataset` gives. `offline_data.buffers.bridges.numpy.to_numpy` says
+                more, of the next two too.
             observation_key: Leaf that is the observation; needed where there are several.
             copy: Whether arrays are copies.
         """
@@ -338,14 +294,8 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
         """Return TorchRL's own `TensorDictReplayBuffer` over the same files.
 
-        Args:
-            valid_only: Whether to leave out transitions whose next observation is unknown and that
-                are not terminated: TorchRL's samplers draw any row there is.
-            **options: See `offline_data.buffers.bridges.torchrl.to_torchrl`.
-
-        Raises:
-            MissingDependencyError: torchrl is not installed, or cannot be imported.
-            UsageError: Invalid argument.
+        See `offline_data.buffers.bridges.torchrl.to_torchrl`; raises `MissingDependencyError` where
+        torchrl cannot be imported.
         """
         try:
             from offline_data.buffers.bridges.torchrl import to_torchrl
@@ -359,11 +309,8 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     def delete(self) -> None:
         """Delete the dataset directory, and nothing else; batches already drawn stay.
 
-        Anything later that needs its files raises `NotFoundError`.
-
-        Raises:
-            NotFoundError: It is gone already.
-            AccessError: A file may not be deleted.
+        Anything later that needs its files raises `NotFoundError`, as does another `delete`. Raises
+        `AccessError` if a file may not be deleted.
         """
         remove(entry_at(self.data_path))
         self._steps_storage.close()
@@ -375,28 +322,15 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
 class DatasetView(BaseDatasetExperienceReplay):
     """Some rows of a dataset, in an order of their own; made by `filter`, `split`, `subset`, ….
 
-    A buffer like the dataset's: `view[0]` is the view's first row, samplers draw rows of the view,
-    and slices, n-step returns and whatever else looks at neighbours see its episodes only. What a
-    view has of an episode may be pieces of it: they count as runs of their own, and nothing reaches
-    from one piece to the next.
-
-    All numbers are the view's own: `view[batch["index"]]` are the rows of a batch, and
-    `view.episodes["return"][batch["episode"]]` the returns of their episodes; `episodes` has the
-    view's episodes only, see `ViewEpisodes`. The dataset's numbers are in the leaves
-    `dataset_index` and `dataset_episode`, so that rows of two views can be compared, whether the
-    views were made of the dataset or of other views.
+    A buffer like the dataset's, whose numbers are its own: `view[batch["index"]]` are the rows of a
+    batch, and `view.episodes["return"][batch["episode"]]` the returns of their episodes. The
+    dataset's numbers are in the leaves `dataset_index` and `dataset_episode`. Slices, n-step returns
+    and whatever else looks at neighbours see the view's rows only; separate pieces of an episode
+    count as runs of their own.
 
     Nothing is copied: a view of whole episodes takes about 40 bytes for each, another at most 8 for
-    each row. A pickled one carries that and the dataset's path.
-
-    Keys, device, transforms and everything else are as in the buffer it was made of, at the time;
-    not so the sampler, for a sampler belongs to one buffer.
-
-    Args:
-        buffer: The dataset, or a view of it.
-        rows: Rows of the whole dataset.
-        sampler: None: a `RandomSampler`.
-        batch_size: None: that of `buffer`.
+    each row. A pickled one carries that and the dataset's path. Everything but the sampler is as in
+    the buffer it was made of, at the time.
     """
 
     episodes: ViewEpisodes
@@ -427,10 +361,7 @@ class DatasetView(BaseDatasetExperienceReplay):
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of the dataset, with `counts` of the view's rows.
-
-        Tables, files and digests are the dataset's.
-        """
+        """The manifest of the dataset, with `counts` of the view's rows."""
         return replace(super().manifest, counts=self.storage.counts)
 
     @property
@@ -445,14 +376,11 @@ class DatasetView(BaseDatasetExperienceReplay):
         return self.storage.row_map.at(torch.arange(len(self)))
 
     def save(self, name: str | os.PathLike[str]) -> Path:
-        """Write which rows the view has, and nothing else, to a small file.
+        """Write which rows the view has to a small file, and return it; see `saved_views`.
 
         Args:
             name: A name, for `ds.saved_view(name)`; or the path of a file `*.npz`. A file that is
                 there is replaced.
-
-        Returns:
-            The file; see `offline_data.buffers.saved_views` for where it is and what it holds.
 
         Raises:
             UsageError: Neither a name nor a path of such a file.
@@ -478,11 +406,7 @@ class DatasetView(BaseDatasetExperienceReplay):
 
 
 class TextDecoder:
-    """Replaces the codes of every text leaf of a batch by strings (`NonTensorStack`).
-
-    Args:
-        words: Vocabularies by key.
-    """
+    """Replaces the codes of every text leaf of a batch by strings (`NonTensorStack`)."""
 
     def __init__(self, words: Mapping[Key, list[str]]) -> None:
         self._words = words

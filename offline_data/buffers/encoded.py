@@ -34,7 +34,7 @@ def encoded_leaves(reader: DatasetReader) -> dict[Key, EncodedLeaf]:
 
 
 class EncodedGather:
-    """Gathers raw leaves as `gather` does, and puts encoded ones into the slots behind those.
+    """Gathers raw leaves as `gather` does, and encoded ones into the slots behind those.
 
     `decode`: whether these are pixels on `device`; else the numbers that `ImageBytes` looks up.
     """

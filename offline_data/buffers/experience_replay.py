@@ -30,16 +30,18 @@ class _NamesOfSource:
 
 
 class _OfSource(BaseDatasetExperienceReplay):
-    """A dataset of one source, by the source's own name."""
+    """A dataset of one source, by the source's own name.
+
+    Attributes:
+        available_datasets: Names of the datasets known without a network.
+        dataset_id: The name it was asked for by.
+        root: Folder of all datasets.
+    """
 
     source: ClassVar[str]
-    """Name of the source."""
     available_datasets: ClassVar[_NamesOfSource] = _NamesOfSource()
-    """Names of the datasets known without a network."""
     dataset_id: str
-    """The name it was asked for by."""
     root: Path
-    """Folder of all datasets."""
 
     def _directory(
         self,
@@ -64,23 +66,14 @@ class MinariExperienceReplay(_OfSource):
     """A Minari dataset; TorchRL's signature.
 
     Unlike TorchRL's, values are those of the source (there every leaf on disk is zero), text is
-    kept, images and Arrow storage are read, `root` is this package's own and holds datasets of
-    all sources, and `available_datasets` asks no network.
+    kept, as strings (`load_dataset` gives codes, which are faster), images and Arrow storage are
+    read, and `available_datasets` asks no network.
 
     Args:
         dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
-        batch_size: Rows of a batch where `sample` is not told.
-        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
-            user's cache folder.
-        download: True, False, or `"force"` to fetch and convert again.
         load_from_local_minari: Take it from `MINARI_DATASETS_PATH` (or what was converted
             before), and from no network.
-        sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs: See
-            `BaseDatasetExperienceReplay`. Text leaves are strings; `load_dataset` gives codes,
-            which are faster.
-
-    Raises:
-        OfflineDataError: See `load_dataset`.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
     """
 
     source = "minari"
@@ -124,24 +117,13 @@ class D4RLExperienceReplay(_OfSource):
 
     Args:
         dataset_id: D4RL's name, with or without `d4rl:`.
-        batch_size: Rows of a batch where `sample` is not told.
         from_env: Either way the published file is read whole, infos included.
-        use_truncated_as_done: False: `batch["next", "done"]` is `terminated` alone.
-        direct_download: None or True: files are read directly. False (through the d4rl package)
-            is refused.
+        use_truncated_as_done: False: `batch["next", "done"]` is `terminated` alone; `split_trajs`
+            cuts where episodes end all the same.
+        direct_download: False (through the d4rl package) is refused, as is any of `env_kwargs`.
         terminate_on_end: None or False: transitions without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
-        download: True, False, or `"force"` to fetch and convert again.
-        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
-            user's cache folder.
-        sampler, writer, collate_fn, pin_memory, prefetch, transform, split_trajs: See
-            `BaseDatasetExperienceReplay`. `split_trajs` cuts where episodes end, whatever
-            `use_truncated_as_done`.
-        **env_kwargs: Arguments of d4rl's functions: refused.
-
-    Raises:
-        UsageError: An argument that only the d4rl package could honour.
-        OfflineDataError: See `load_dataset`.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
     """
 
     source = "d4rl"

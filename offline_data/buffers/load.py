@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,13 +50,7 @@ _DATA_OPTIONS = (
 def open_dataset(
     path: str | os.PathLike[str], batch_size: int | None = None, **options: Any
 ) -> BaseDatasetExperienceReplay:
-    """Open a dataset directory; nothing is read but its manifest.
-
-    Args:
-        path: The directory.
-        batch_size: Rows of a batch where `sample` is not told.
-        **options: See `BaseDatasetExperienceReplay`, which also says what is raised.
-    """
+    """Open a dataset directory, reading its manifest only; options are those of `load_dataset`."""
     return BaseDatasetExperienceReplay(path, batch_size, **options)
 
 
@@ -117,20 +112,23 @@ def load_dataset(
             `"force"`: download and convert again.
         revision: Revision of the source; None: the newest here, else the source's newest.
         layout: `compact` or `ted`; None: as it is, `compact` where it is converted now.
+        view: Name, or file, of a view that was saved of it: the buffer is that view.
         sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or one of your own.
         writer: None, or an `ImmutableDatasetWriter`.
         collate_fn: Called with every batch, before `transform`.
         pin_memory: Whether batches lie in (or go through) page-locked memory.
         prefetch: Batches made ahead by threads; rows and their order stay the same.
         transform: Called with every batch.
-        split_trajs: Rows are whole episodes, padded to the longest.
+        split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
+            `mask`, `traj_ids` and `dataset_index`, the transitions.
         device: Device of batches.
         in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
         derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
-        decode_text: Whether text leaves are strings; slow.
-        decode: Whether encoded images are tensors of pixels, and not their bytes.
-        view: Name, or file, of a view that was saved of it: the buffer is that view.
+        decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
+        decode: Whether encoded images are tensors of pixels, decoded in `torch.get_num_threads`
+            threads; False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None where
+            padded).
 
     Returns:
         A buffer of transitions in TED, see `BaseDatasetExperienceReplay`.
@@ -193,21 +191,15 @@ def open_view(
     root: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> DatasetView:
-    """Open a saved view, and its dataset with it.
+    """Open a file that `DatasetView.save` wrote, and its dataset with it.
 
     The dataset is looked for beside the view, then where it was when the view was saved, then
-    under the root; nothing is downloaded.
-
-    Args:
-        path: The file that `DatasetView.save` wrote.
-        batch_size: Rows of a batch where `sample` is not told.
-        root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the user's cache folder.
-        **options: See `BaseDatasetExperienceReplay`.
+    under the root; nothing is downloaded. For `root` see `load_dataset`, for `options`
+    `BaseDatasetExperienceReplay`.
 
     Raises:
         NotFoundError: There is no such file, or the dataset is not on this disk.
         IntegrityError: It is damaged, or its dataset is not what it was.
-        OfflineDataError: See `BaseDatasetExperienceReplay`.
     """
     file = Path(path).expanduser().absolute()
     saved = read_view(file)
@@ -230,16 +222,8 @@ def open_view(
 def torchrl_dataset(id: str, **options: Any) -> Any:
     """Load a dataset as TorchRL's buffer: `load_dataset(id, …).to_torchrl(…)`.
 
-    After `register_dataset(…)`, it is what
-    `torchrl.data.datasets.load_dataset("offline_data:" + id)` calls.
-
-    Args:
-        id: `source:name[@revision]`, or the path of a dataset directory.
-        **options: Those of `load_dataset` that say what the data are (`root`, `download`, `keys`,
-            …), and those of `to_torchrl`.
-
-    Raises:
-        OfflineDataError: See `load_dataset` and `to_torchrl`.
+    After `register_dataset(…)`, `torchrl.data.datasets.load_dataset("offline_data:" + id)` calls
+    it. Options are those of `load_dataset` that say what the data are, and those of `to_torchrl`.
     """
     own = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
     return load_dataset(id, **own).to_torchrl(**options)
@@ -248,12 +232,9 @@ def torchrl_dataset(id: str, **options: Any) -> Any:
 def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = False) -> None:
     """Make `load_dataset("prefix:name", **options)` call `dataset("name", **options)`.
 
-    TorchRL's function of that name, for this package; registering the same in TorchRL's registry
-    is up to you. If TorchRL is installed (0.14 and newer have a registry), the prefix
-    `offline_data` becomes known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)`
-    then loads whatever `load_dataset(id)` here does, see `torchrl_dataset`. That imports torchrl.
-
-    An adapter that converts other people's data does not go here: see `offline_data.sources`.
+    If TorchRL is installed (0.14 and newer have a registry), this imports it and makes the prefix
+    `offline_data` known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)` then
+    loads whatever `load_dataset(id)` here does. For adapters of data see `offline_data.sources`.
 
     Args:
         prefix: Not empty, without `:`; lower and upper case are the same.
@@ -279,12 +260,10 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
         raise UsageError(f"The prefix {name!r} is taken", hint="choose another, or replace=True")
     _FACTORIES[name] = dataset
     if find_spec("torchrl") is not None:
-        try:
+        with suppress(ImportError):  # ours for a missing registry is one too
             from offline_data.buffers.bridges.torchrl import register_in_torchrl
 
             register_in_torchrl()
-        except ImportError:  # ours for a missing registry is one too
-            return
 
 
 def _is_source(name: str) -> bool:
@@ -295,5 +274,5 @@ def _is_source(name: str) -> bool:
     except NotFoundError:
         return False
     except MissingDependencyError:
-        return True
+        pass
     return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
@@ -19,31 +20,12 @@ Transform: TypeAlias = "Callable[[Any], Any]"
 """Anything that is called with a batch and returns one; TorchRL's `Transform`s among them."""
 
 
-@dataclass(frozen=True)
-class Link:
-    """One transform of a chain.
-
-    A TorchRL `Transform` has two directions, calling it and its method `inv`; any other callable
-    has one, and leaves alone what goes the other way.
-    """
+class Link(NamedTuple):
+    """One transform of a chain: called on the way out, its `inv`, where it has one, on the way in."""
 
     transform: Transform
-    """Called with a batch, returns what the next one gets."""
-    invert: bool = False
-    """Whether the directions are swapped: called on the way in, `inv` on the way out."""
-
-    @property
-    def outward(self) -> Transform | None:
-        """Applied to batches."""
-        return self._inverse() if self.invert else self.transform
-
-    @property
-    def inward(self) -> Transform | None:
-        """Applied to rows before they are written."""
-        return self.transform if self.invert else self._inverse()
-
-    def _inverse(self) -> Transform | None:
-        return getattr(self.transform, "inv", None)
+    invert: bool
+    """Whether the directions are swapped."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +33,24 @@ class Chain:
     """Transforms in the order in which batches go through them; rows go the other way."""
 
     links: tuple[Link, ...] = ()
-    outward: tuple[Transform, ...] = field(init=False, default=())
-    inward: tuple[Transform, ...] = field(init=False, default=())
 
-    def __post_init__(self) -> None:
-        out = (link.outward for link in self.links)
-        back = (link.inward for link in reversed(self.links))
-        object.__setattr__(self, "outward", tuple(step for step in out if step is not None))
-        object.__setattr__(self, "inward", tuple(step for step in back if step is not None))
+    @cached_property
+    def outward(self) -> tuple[Transform, ...]:
+        """Applied to batches, in this order."""
+        return _steps(self.links, invert=False)
+
+    @cached_property
+    def inward(self) -> tuple[Transform, ...]:
+        """Applied to rows before they are written, in this order."""
+        return _steps(self.links[::-1], invert=True)
 
     def insert(self, index: int, transform: Transform, *, invert: bool) -> Chain:
-        """Return the chain with one more transform before the one at `index`.
-
-        Raises:
-            UsageError: Something that cannot be called.
-        """
+        """Return the chain with one more before the one at `index`; raises `UsageError`."""
         if not callable(transform):
             raise UsageError(f"A transform is called with a batch; {transform!r} cannot be called")
         if hasattr(transform, "inv") and hasattr(transform, "eval"):
             transform.eval()  # TorchRL's are modules, some of which gather statistics in training
-        links = list(self.links)
-        links.insert(index, Link(transform, invert))
-        return Chain(tuple(links))
+        return Chain((*self.links[:index], Link(transform, invert), *self.links[index:]))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state of every transform that has one."""
@@ -89,6 +67,14 @@ class Chain:
                 link.transform.load_state_dict(state)  # type: ignore[attr-defined]
 
 
+def _steps(links: Sequence[Link], *, invert: bool) -> tuple[Transform, ...]:
+    ways = (
+        link.transform if link.invert == invert else getattr(link.transform, "inv", None)
+        for link in links
+    )
+    return tuple(step for step in ways if step is not None)
+
+
 LABELS = ("index", "priority_weight")
 """Leaves that say which rows a batch has, and with which importance weights it is to be used."""
 
@@ -101,9 +87,8 @@ def transformed(
 ) -> Any:
     """Call each step with what the one before it returned, and keep the labels true.
 
-    Steps see labels as any other leaf, and may change their own copies: what comes out has the
-    labels of the rows again. They are left to the steps where these moved, chose or reshaped rows,
-    and the labels with them: then only the steps know which row is where.
+    Steps see copies of the labels, and what comes out has the labels of the rows again, unless the
+    steps moved, chose or reshaped rows, and the labels with them.
 
     Args:
         steps: Called one after the other.
@@ -147,10 +132,7 @@ def _moved(found: Any, index: Any) -> bool:
 
 
 def spread(leaf: Any, size: torch.Size) -> Any:
-    """Repeat a leaf `[B]` for all of a batch of `size`, `[B, T, …]`, in memory of its own.
-
-    One that is no tensor is returned as it is.
-    """
+    """Repeat a leaf `[B]`, if it is a tensor, for a batch `[B, T, …]`, in memory of its own."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim >= len(size):
         return leaf
     return leaf.reshape(leaf.shape + (1,) * (len(size) - leaf.ndim)).expand(size).contiguous()

@@ -22,31 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToyD4RL:
-    """The shape of one toy file."""
+    """The shape of one toy file.
+
+    Attributes:
+        dataset: Published set whose rule and file name it has.
+        episodes: Length of each episode, and the flags of its last row: `terminal`, `timeout`,
+            `both`, or `none`.
+        timeouts: Whether there is a column `timeouts`; so `next_observations` and `metadata`.
+        infos: Names under `infos`, with the shape of a row.
+        demonstrations: Whether `infos` is kitchen's column of demonstration numbers.
+        goals: Other rows with `terminals` set: episode and step.
+        flags: dtype of `terminals`.
+        as_columns: Whether `rewards` and `terminals` are `[N, 1]`.
+    """
 
     dataset: str
-    """Published set whose rule and file name it has."""
     episodes: tuple[tuple[int, str], ...]
-    """Length of each episode, and the flags of its last row: `terminal`, `timeout`, `both`, or
-    `none`."""
     observation: tuple[int, ...] = (5,)
     action: tuple[int, ...] = (2,)
     timeouts: bool = True
-    """Whether there is a column `timeouts`."""
     next_observations: bool = False
-    """Whether there is a column `next_observations`."""
     infos: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Names under `infos`, with the shape of a row."""
     demonstrations: bool = False
-    """Whether `infos` is kitchen's column of demonstration numbers."""
     goals: tuple[tuple[int, int], ...] = ()
-    """Other rows with `terminals` set: episode and step."""
     flags: str = "bool"
-    """dtype of `terminals`."""
     as_columns: bool = False
-    """Whether `rewards` and `terminals` are `[N, 1]`."""
     metadata: bool = False
-    """Whether there is `metadata`, of which the scalars are kept."""
 
     @property
     def lengths(self) -> list[int]:
@@ -188,7 +189,6 @@ def _repeat(code: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.flo
 
 
 def _last_rows(episodes: tuple[tuple[int, str], ...], marks: tuple[str, ...]) -> NDArray[np.bool_]:
-    flags = []
-    for length, end in episodes:
-        flags += [False] * (length - 1) + [end in marks]
-    return np.array(flags)
+    return np.concatenate(
+        [np.arange(n) == n - 1 if e in marks else [False] * n for n, e in episodes]
+    )

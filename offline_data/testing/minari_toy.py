@@ -1,9 +1,7 @@
 """Toy Minari datasets in every storage, of any space, whose values say where they belong.
 
-They are written by hand after Minari's formats.
-
-Minari itself is not needed, so that a reader can be tested against files that its present version
-would not write: older metadata, episodes without a final observation, wrong lengths.
+Written by hand after Minari's formats, so that a reader can be tested against files that its present
+version would not write: older metadata, episodes without a final observation, wrong lengths.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 STORAGES = ("hdf5", "arrow", "parquet")
 
-
 Space: TypeAlias = "Mapping[str, Any]"
 """A space as Minari writes it in JSON."""
 
@@ -37,21 +34,20 @@ Nest: TypeAlias = Any
 
 @dataclass(frozen=True)
 class ToyEpisode:
-    """One episode of `T` steps, as the source has it."""
+    """One episode: observations of `T + 1` rows, infos of as many or `T`, all else of `T`.
+
+    `attributes` is anything else that a recorder notes on an episode.
+    """
 
     observations: Nest
-    """`T + 1` rows."""
     actions: Nest
-    """`T` rows, like the rest."""
     rewards: NDArray[Any]
     terminations: NDArray[Any]
     truncations: NDArray[Any]
     infos: Nest | None = None
-    """`T + 1` rows, or `T`."""
     seed: int | None = None
     options: Mapping[str, Any] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else that a recorder notes on an episode."""
 
 
 def box(*shape: int, dtype: str = "float32") -> Space:
@@ -75,8 +71,6 @@ def toy_rows(space: Space, episode: int, rows: int, leaf: int = 0) -> Nest:
     Example:
         >>> toy_rows(box(2), episode=3, rows=2).tolist()
         [[3001.0, 3001.125], [3002.0, 3002.125]]
-        >>> toy_rows({"type": "Text"}, episode=0, rows=2)
-        ['row 1', 'row 2']
     """
     kind = space["type"]
     if kind == "Dict":
@@ -142,15 +136,9 @@ def write_minari(
     action: Space | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a dataset and return its folder, which must not exist yet.
+    """Write a dataset of spaces as in `toy_episode`, and return its folder, which must not exist yet.
 
-    Args:
-        folder: The folder; `data` is made in it.
-        episodes: What to write.
-        storage: One of `STORAGES`.
-        observation: Space of the observations; three floats where not given.
-        action: Space of the actions; two floats where not given.
-        metadata: Fields to add to the metadata; None as a value leaves a field out.
+    `metadata` has fields to add; None as a value leaves a field out.
     """
     data = folder / "data"
     data.mkdir(parents=True)
@@ -265,7 +253,7 @@ def _arrow(value: Nest, rows: int | None = None, *, flat: bool = True) -> Any:
         value = {str(number): part for number, part in enumerate(value)}
     if isinstance(value, dict):
         parts = {name: _arrow(part, rows, flat=flat) for name, part in value.items()}
-        fields = [_field(name, parts[name], value[name]) for name in parts]
+        fields = [_field(name, part, value[name]) for name, part in parts.items()]
         return pa.StructArray.from_arrays(list(parts.values()), fields=fields)
     missing = 0 if rows is None else rows - len(value)
     if isinstance(value, list):
@@ -297,11 +285,7 @@ def read_minari(path: Path, budget: int = 1 << 40) -> EpisodeBatch:
 def write_minari_hdf5(
     folder: Path, episodes: int, length: int, *, dict_observations: bool = False
 ) -> Path:
-    """Write equal episodes for a benchmark and return the folder, which must not exist yet.
-
-    With `dict_observations`: three leaves of observations and two of infos (a maze with a goal)
-    instead of one of 17 numbers.
-    """
+    """Write equal episodes, of 17 numbers or a maze with a goal; return the folder, which is new."""
     goal = {"observation": box(4, dtype="float64"), "achieved_goal": box(2, dtype="float64")}
     maze = {"type": "Dict", "subspaces": {**goal, "desired_goal": box(2, dtype="float64")}}
     observation = maze if dict_observations else box(17, dtype="float64")

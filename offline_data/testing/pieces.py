@@ -29,13 +29,8 @@ def toy_piece(
     `v + 0.5`; `info/code` int64 `[1]` is `7 v`; `action` float32 `[3]` is `v, v / 2, v / 4`;
     `next/reward` float32 `[1]` is `v / 8`; the last step of even episodes is terminated, of odd
     ones truncated. `mission` is a text leaf of the steps (`code = v mod 3`). The parent's episodes
-    before these are as long as the first one here.
-
-    Args:
-        lengths: Transitions of each episode.
-        first_episode: Number in the parent of the first one.
-        unknown_final: Numbers of episodes whose final observation the source lacks: the last row
-            repeats the one before.
+    before these are as long as the first one here. Of the episodes `unknown_final` the source lacks
+    the final observation: the last row repeats the one before.
 
     Example:
         >>> toy_piece([2], first_episode=1).batch.observations["info", "code"][:, 0].tolist()
@@ -44,11 +39,12 @@ def toy_piece(
     sizes = np.asarray(lengths, np.int64)
     numbers = np.arange(len(sizes)) + first_episode
     final = ~np.isin(numbers, np.asarray(unknown_final, np.int64))
-    v = np.concatenate([1000.0 * e + np.arange(t) + 1 for e, t in zip(numbers, sizes, strict=True)])
     w = np.concatenate(
         [1000.0 * e + np.arange(t + 1) + 1 for e, t in zip(numbers, sizes, strict=True)]
     )
-    w[(np.cumsum(sizes + 1) - 1)[~final]] -= 1
+    final_rows = np.cumsum(sizes + 1) - 1
+    v = np.delete(w, final_rows)
+    w[final_rows[~final]] -= 1
     last = np.zeros(int(sizes.sum()), bool)
     last[np.cumsum(sizes) - 1] = True
     even = np.repeat(numbers % 2 == 0, sizes)
@@ -81,13 +77,7 @@ def with_leaves(
     observations: Mapping[str, NDArray[Any]] | None = None,
     words: Mapping[str, Sequence[str]] | None = None,
 ) -> Piece:
-    """Add columns to a piece, or put them in place of those of the same name.
-
-    Args:
-        piece: The episodes.
-        steps: `[N, …]` columns; names as `a.b`.
-        observations: `[N + E, …]` columns.
-        words: Vocabularies, of columns that are text codes.
+    """Add or replace columns of steps `[N, …]` and observations `[N + E, …]`, and vocabularies.
 
     Example:
         >>> piece = with_leaves(toy_piece([2]), steps={"a.b": np.array([5, 6])})
@@ -106,12 +96,7 @@ def with_leaves(
 
 
 def as_stored(piece: Piece) -> Piece:
-    """Return the same episodes as a dataset's files give them: read-only, strided views.
-
-    Example:
-        >>> as_stored(toy_piece([2])).batch.steps["action",].flags.c_contiguous
-        False
-    """
+    """Return the same episodes as a dataset's files give them: read-only, strided views."""
     return piece.having(
         steps={key: _packed(column) for key, column in piece.batch.steps.items()},
         observations={key: _packed(column) for key, column in piece.batch.observations.items()},
@@ -119,23 +104,12 @@ def as_stored(piece: Piece) -> Piece:
 
 
 def episodes_of(piece: Piece) -> list[Piece]:
-    """Return a piece of each episode alone.
-
-    Example:
-        >>> [one.row_numbers.tolist() for one in episodes_of(toy_piece([2, 1]))]
-        [[0, 1], [2]]
-    """
+    """Return a piece of each episode alone."""
     return [_one(piece, e) for e in range(len(piece.episodes))]
 
 
 def transitions_of(piece: Piece) -> Piece:
-    """Return every transition as an episode of its own, as a schema is learnt from.
-
-    Example:
-        >>> apart = transitions_of(toy_piece([2]))
-        >>> apart.batch.lengths.tolist(), apart.batch.observations["info", "code"][:, 0].tolist()
-        ([1, 1], [7, 14, 14, 21])
-    """
+    """Return every transition as an episode of its own, as a schema is learnt from."""
     batch, e = piece.batch, piece.batch.episode_of
     pairs = np.stack([batch.root_rows, batch.next_rows], axis=1).reshape(-1)
     last = np.isin(np.arange(batch.transitions), batch.last_rows)
@@ -150,12 +124,7 @@ def transitions_of(piece: Piece) -> Piece:
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
-    """Lay pieces of the same leaves, types and vocabularies end to end.
-
-    Example:
-        >>> joined(episodes_of(toy_piece([2, 1]))).episodes.tolist()
-        [0, 1]
-    """
+    """Lay pieces of the same leaves, types and vocabularies end to end."""
     words = {key: list(text) for key, text in pieces[0].words.items()}
     for one in pieces:
         assert {key: list(text) for key, text in one.words.items()} == words
@@ -196,17 +165,13 @@ def _types(piece: Piece) -> list[dict[Key, np.dtype[Any]]]:
 def _one(piece: Piece, e: int) -> Piece:
     batch = piece.batch
     first, stop = int(batch.starts[e]), int(batch.starts[e] + batch.lengths[e])
+    rows, after, own = slice(first, stop), slice(first + e, stop + e + 1), slice(e, e + 1)
     alone = replace(
         batch,
-        lengths=batch.lengths[e : e + 1],
-        steps={key: column[first:stop] for key, column in batch.steps.items()},
-        observations={k: column[first + e : stop + e + 1] for k, column in _observed(piece)},
-        final_observation=batch.final_observation[e : e + 1],
-        episodes={key: column[e : e + 1] for key, column in batch.episodes.items()},
+        lengths=batch.lengths[own],
+        steps={key: column[rows] for key, column in batch.steps.items()},
+        observations={key: column[after] for key, column in batch.observations.items()},
+        final_observation=batch.final_observation[own],
+        episodes={key: column[own] for key, column in batch.episodes.items()},
     )
-    where = (piece.episodes[e : e + 1], piece.rows[e : e + 1], piece.steps[e : e + 1])
-    return Piece(alone, *where, piece.words)
-
-
-def _observed(piece: Piece) -> list[tuple[Key, NDArray[Any]]]:
-    return list(piece.batch.observations.items())
+    return Piece(alone, piece.episodes[own], piece.rows[own], piece.steps[own], piece.words)

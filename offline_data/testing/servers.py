@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -18,7 +19,6 @@ from offline_data.fetch.crc32c import Crc32c
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -27,37 +27,29 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the server got it."""
+    """One request as the server got it: path and query decoded, names of headers in lower case."""
 
     method: str
-    """`GET`, `HEAD` or `POST`."""
     path: str
-    """Decoded path without the query."""
     target: str
     """Path and query as they came, still quoted."""
     query: Mapping[str, list[str]]
-    """Decoded query."""
     headers: Mapping[str, str]
-    """Names in lower case."""
     body: bytes = b""
-    """Body of a `POST`."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A status, headers and a body."""
+    """A status, headers (without lengths and ranges) and the whole body."""
 
     body: bytes = b""
-    """All of it: a `Range` is cut out of it, a `HEAD` gets its length only."""
     status: int = 200
-    """HTTP status."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """`Content-Length` and `Content-Range` are added."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in one answer. Several parts may be combined."""
+    """A fault in one answer; several parts may be combined."""
 
     answer: Answer | None = None
     """Say this instead of the right answer."""
@@ -73,13 +65,11 @@ class Fault:
     """Seconds to wait before each 64 KiB of the body."""
     wire: Callable[[Request, Answer], Iterable[bytes]] | None = None
     """Send exactly these bytes, status line and all, and close the connection. Gets the request and
-    the right answer, whole; may go on for ever: it ends when the client hangs up or the server does."""
+    the right answer, whole; may go on for ever."""
 
 
 class LocalServer:
-    """Base of servers that listen on 127.0.0.1 at a free port while a `with` block runs.
-
-    Subclasses say in `answer` what is right; scripted faults say how it goes wrong.
+    """Listens on 127.0.0.1 at a free port while a `with` block runs; subclasses `answer`.
 
     Attributes:
         requests: Every request so far, in order of arrival.
@@ -88,8 +78,8 @@ class LocalServer:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.closing = threading.Event()
-        self._script: dict[str, deque[Fault]] = defaultdict(deque)
-        self._always: dict[str, Fault] = {}
+        self.scripted: dict[str, deque[Fault]] = defaultdict(deque)
+        self.permanent: dict[str, Fault] = {}
         self._http = _Http(self)
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -101,52 +91,35 @@ class LocalServer:
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def script(self, path: str, *faults: Fault) -> None:
-        """Let the next requests for `path` go wrong, one fault each, then be right again.
-
-        `HEAD` requests use up faults too.
-        """
-        self._script[path].extend(faults)
+        """Let the next requests for `path`, `HEAD` too, go wrong, one fault each."""
+        self.scripted[path].extend(faults)
 
     def always(self, path: str, fault: Fault) -> None:
         """Let every request for `path` go wrong that `script` has no fault for."""
-        self._always[path] = fault
+        self.permanent[path] = fault
 
     def clear_script(self) -> None:
         """Be right from now on."""
-        self._script.clear()
-        self._always.clear()
+        self.scripted.clear()
+        self.permanent.clear()
 
     def answer(self, request: Request) -> Answer:
-        """Say what is right for `request`."""
+        """Return the right answer."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
 
-    def fault_for(self, path: str) -> Fault:
-        """Take the next fault for `path` off the script; a right answer is an empty fault."""
-        queue = self._script[path]
-        return queue.popleft() if queue else self._always.get(path, Fault())
-
 
 class FileServer(LocalServer):
-    """Serves bytes by path, with an `ETag` and ranges.
-
-    Args:
-        files: Path, beginning with `/`, to content; may be changed while the server runs.
-        validators: Whether to send an `ETag`; without one a download cannot be resumed.
+    """Serves `files`, content by path from `/` on, with ranges and, for `validators`, an `ETag`.
 
     Example:
         >>> import urllib.request
@@ -192,37 +165,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         owner = self.server.owner
-        request = self._read()
-        owner.requests.append(request)
-        fault = owner.fault_for(request.path)
-        if fault.wire is not None:
-            self._send_wire(fault.wire(request, owner.answer(request)))
-            return
-        answer = fault.answer or _in_range(owner.answer(request), request, fault)
-        self._send_head(answer, fault)
-        if request.method != "HEAD":
-            self._send_body(answer.body, fault)
-
-    do_HEAD = do_POST = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-    def _read(self) -> Request:
         parts = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(headers.get("content-length", 0)))
         query = parse_qs(parts.query, keep_blank_values=True)
-        return Request(self.command, unquote(parts.path), self.path, query, headers, body)
-
-    def _send_wire(self, blocks: Iterable[bytes]) -> None:
-        self.close_connection = True
-        for block in blocks:
-            if self.server.owner.closing.is_set():
-                return
-            self.wfile.write(block)
-
-    def _send_head(self, answer: Answer, fault: Fault) -> None:
+        path = unquote(parts.path)
+        request = Request(self.command, path, self.path, query, headers, body)
+        owner.requests.append(request)
+        queue = owner.scripted[path]
+        fault = queue.popleft() if queue else owner.permanent.get(path, Fault())
+        if fault.wire is not None:
+            self.close_connection = True
+            for block in fault.wire(request, owner.answer(request)):
+                if owner.closing.is_set():
+                    return
+                self.wfile.write(block)
+            return
+        answer = fault.answer or _in_range(owner.answer(request), request, fault)
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
@@ -230,16 +189,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.close_connection = length != len(answer.body)
         self.end_headers()
-
-    def _send_body(self, body: bytes, fault: Fault) -> None:
+        if request.method == "HEAD":
+            return
         ends = [end for end in (fault.cut_after, fault.stall_after) if end is not None]
-        body = body[: min(ends)] if ends else body
+        body = answer.body[: min(ends)] if ends else answer.body
         for start in range(0, len(body), _BLOCK):
-            self.server.owner.closing.wait(fault.pause)
+            owner.closing.wait(fault.pause)
             self.wfile.write(body[start : start + _BLOCK])
         if fault.stall_after is not None:
-            self.server.owner.closing.wait(60)
+            owner.closing.wait(60)
         self.close_connection = self.close_connection or bool(ends)
+
+    do_HEAD = do_POST = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
 
 
 def _in_range(answer: Answer, request: Request, fault: Fault) -> Answer:
@@ -263,42 +227,22 @@ def _in_range(answer: Answer, request: Request, fault: Fault) -> Answer:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    path: str
-    content: bytes
-    lfs: bool
-
-    def listed(self, oid_of_lfs: str = "oid") -> dict[str, Any]:
-        """Describe a file: git's name of its content, and of an LFS file its sha256."""
-        size = len(self.content)
-        header = f"blob {size}\0".encode()
-        oid = hashlib.sha1(header + self.content, usedforsecurity=False).hexdigest()
-        lfs = {oid_of_lfs: self.sha256, "size": size, "pointerSize": 134}
-        return {"oid": oid, "size": size, **({"lfs": lfs} if self.lfs else {})}
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
-
-@dataclass(frozen=True)
 class _Commit:
     repo: str
     sha: str
-    entries: Mapping[str, _Entry]
+    files: Mapping[str, bytes]
+    lfs_size: int
 
-    def folders(self) -> set[str]:
-        parents = [path.split("/")[:-1] for path in self.entries]
-        return {"/".join(parts[:end]) for parts in parents for end in range(1, len(parts) + 1)}
+    def facts(self, path: str) -> dict[str, Any]:
+        """Return git's name of a file's content and its size, and of an LFS file its sha256."""
+        content, size = self.files[path], len(self.files[path])
+        found: dict[str, Any] = {"oid": _sha1(f"blob {size}\0".encode() + content), "size": size}
+        if size >= self.lfs_size:
+            found["lfs"] = {"oid": _sha256(content), "size": size, "pointerSize": 134}
+        return found
 
-    def info(self, *, sizes: bool = False) -> dict[str, Any]:
-        """Answer of `/api/datasets/REPO`; `sizes` if `blobs` was asked for."""
-        siblings: list[dict[str, Any]] = []
-        for entry in self.entries.values():
-            found = entry.listed("sha256") if sizes else {}
-            if sizes:
-                found["blobId"] = found.pop("oid")
-            siblings.append({"rfilename": entry.path, **found})
+    def info(self) -> dict[str, Any]:
+        """Answer of `/api/datasets/REPO`."""
         return {
             "id": self.repo,
             "author": self.repo.split("/")[0],
@@ -308,35 +252,32 @@ class _Commit:
             **dict.fromkeys(("private", "gated", "disabled"), False),
             **dict.fromkeys(("downloads", "likes"), 0),
             "tags": [],
-            "siblings": siblings,
+            "siblings": [{"rfilename": path} for path in self.files],
         }
 
     def tree(self, under: str, *, deep: bool) -> list[dict[str, Any]] | None:
         """List folders and files below `under`, or return None where there is no such folder."""
-        if under and under not in self.folders():
+        parents = {str(one) for path in self.files for one in PurePosixPath(path).parents}
+        folders = sorted(parents - {"."})
+        if under and under not in folders:
             return None
+        found: list[dict[str, Any]] = [
+            {"type": "directory", "oid": _sha1(path.encode()), "size": 0, "path": path}
+            for path in folders
+        ]
+        found += [{"type": "file", "path": path, **self.facts(path)} for path in self.files]
         prefix = f"{under}/" if under else ""
-        found = [_folder(path) for path in sorted(self.folders())]
-        found += [{"type": "file", "path": p, **e.listed()} for p, e in self.entries.items()]
         inside = [row for row in found if row["path"].startswith(prefix)]
         return [row for row in inside if deep or "/" not in row["path"].removeprefix(prefix)]
 
 
-def _folder(path: str) -> dict[str, Any]:
-    oid = hashlib.sha1(path.encode(), usedforsecurity=False).hexdigest()
-    return {"type": "directory", "oid": oid, "size": 0, "path": path}
-
-
 class HubServer(LocalServer):
-    """A Hugging Face hub: serves folders as dataset repositories to huggingface_hub.
-
-    Give its `url` as the endpoint (`Settings.hub_endpoint`, `HfApi(endpoint=…)`). Files of at least
-    `lfs_size` bytes are LFS files, with a sha256 and a redirect, as on the real hub.
+    """A Hugging Face hub: serves folders as dataset repositories; its `url` is the endpoint.
 
     Args:
         repos: Repository id (`user/name`) to the folder whose files it has.
-        token: Where given, requests without this token get 401.
-        lfs_size: Bytes from which on a file is an LFS file.
+        token: Requests without this token get 401.
+        lfs_size: Bytes from which on a file is an LFS file, with a sha256 and a redirect.
         page_size: Entries in one page of a listing.
     """
 
@@ -357,16 +298,16 @@ class HubServer(LocalServer):
             self.commit(repo, folder)
 
     def commit(self, repo: str, folder: Path, revision: str = "main") -> str:
-        """Let `revision` of `repo` have the files that `folder` has now; return the sha of the commit.
+        """Let a revision have the files that `folder` has now; return the sha of the commit.
 
-        It is a function of paths and contents. Earlier commits stay available by their sha.
+        It follows from paths and contents. Earlier commits stay available by their sha.
         """
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        contents = [(path.relative_to(folder).as_posix(), path.read_bytes()) for path in files]
-        entries = {name: _Entry(name, c, len(c) >= self._lfs_size) for name, c in contents}
-        names = "".join(f"{path}\0{entry.sha256}\n" for path, entry in entries.items())
-        sha = hashlib.sha1(f"{repo}\n{names}".encode(), usedforsecurity=False).hexdigest()
-        self._commits[repo, sha] = self._commits[repo, revision] = _Commit(repo, sha, entries)
+        contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+        names = "".join(f"{path}\0{_sha256(content)}\n" for path, content in contents.items())
+        sha = _sha1(f"{repo}\n{names}".encode())
+        commit = _Commit(repo, sha, contents, self._lfs_size)
+        self._commits[repo, sha] = self._commits[repo, revision] = commit
         return sha
 
     def answer(self, request: Request) -> Answer:
@@ -398,29 +339,30 @@ class HubServer(LocalServer):
         if verb == "tree":
             deep = request.query.get("recursive", ["false"])[0].lower() == "true"
             return self._page(request, commit.tree("/".join(rest[2:]), deep=deep))
-        return _json(commit.info(sizes="blobs" in request.query))
+        return _json(commit.info())
 
     def _file(self, repo: str, revision: str, path: str) -> Answer:
         commit = self._commits.get((repo, revision))
         if commit is None:
             return self._no_commit(repo)
-        entry = commit.entries.get(path)
-        if entry is None:
+        if path not in commit.files:
             return _refuse(404, "EntryNotFound", "Entry not found", commit.sha)
-        headers = {"X-Repo-Commit": commit.sha, "ETag": f'"{entry.listed()["oid"]}"'}
-        if not entry.lfs:
-            return Answer(entry.content, headers=headers)
-        linked = {"X-Linked-Size": str(len(entry.content)), "X-Linked-ETag": f'"{entry.sha256}"'}
+        facts = commit.facts(path)
+        headers = {"X-Repo-Commit": commit.sha, "ETag": f'"{facts["oid"]}"'}
+        if "lfs" not in facts:
+            return Answer(commit.files[path], headers=headers)
+        sha256 = facts["lfs"]["oid"]
+        linked = {"X-Linked-Size": str(facts["size"]), "X-Linked-ETag": f'"{sha256}"'}
         # another host than the one that was asked, as on the real hub: it gets no token
         cdn = self.url.replace("127.0.0.1", "localhost")
-        return Answer(b"", 302, {**headers, **linked, "Location": f"{cdn}/cdn/{entry.sha256}"})
+        return Answer(b"", 302, {**headers, **linked, "Location": f"{cdn}/cdn/{sha256}"})
 
     def _blob(self, sha256: str) -> Answer:
         for commit in self._commits.values():
-            for entry in commit.entries.values():
-                if entry.sha256 == sha256:
+            for content in commit.files.values():
+                if _sha256(content) == sha256:
                     headers = {"ETag": f'"{sha256}"', "X-Repo-Commit": commit.sha}
-                    return Answer(entry.content, headers=headers)
+                    return Answer(content, headers=headers)
         return Answer(b"", 404)
 
     def _no_commit(self, repo: str) -> Answer:
@@ -440,9 +382,17 @@ class HubServer(LocalServer):
         return _json(items[start:stop], link if stop < len(items) else {})
 
 
-def _json(value: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Answer:
+def _json(value: Any, headers: Mapping[str, str] | None = None) -> Answer:
     head = {"Content-Type": "application/json", **(headers or {})}
-    return Answer(json.dumps(value).encode(), status, head)
+    return Answer(json.dumps(value).encode(), headers=head)
+
+
+def _sha1(content: bytes) -> str:
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _refuse(status: int, code: str, message: str, commit: str | None = None) -> Answer:
@@ -458,10 +408,10 @@ _LISTING = "/storage/v1/b/"
 
 
 class GcsServer(LocalServer):
-    """Serves buckets as `https://storage.googleapis.com` does; a mirror setting points there.
+    """Serves buckets as `https://storage.googleapis.com` does; `mirror` points there.
 
     Listings know `prefix`, `delimiter`, `maxResults`, `pageToken` and a `matchGlob` of the form
-    `**ENDING`; `fields` is taken and all are sent.
+    `**ENDING`.
 
     Args:
         buckets: Bucket name to objects, by name.

@@ -61,8 +61,11 @@ def toy_batch(
     counts = np.array(lengths, dtype=np.int64)
     numbers = np.arange(first_episode, first_episode + len(counts))
     final = ~np.isin(numbers, np.array(unknown_final, dtype=np.int64))
-    codes = _codes(numbers, counts, final)
-    before, after = _before(codes, counts), _after(codes, counts)
+    runs = [1000.0 * (e + 1) + np.arange(n + 1) + 1 for e, n in zip(numbers, counts, strict=True)]
+    codes = np.concatenate([*runs, np.zeros(0)])
+    final_rows = np.cumsum(counts + 1) - 1
+    codes[final_rows[~final]] -= 1  # the row before is repeated
+    before, after = np.delete(codes, final_rows), np.delete(codes, final_rows - counts)
     observations: dict[Key, NDArray[np.generic]] = {
         ("observation", "state"): np.repeat(codes[:, None], width, axis=1).astype(np.float32),
         ("info", "code"): codes.astype(np.int64),
@@ -91,24 +94,6 @@ def toy_batch(
     )
 
 
-def _codes(
-    numbers: NDArray[np.int64], counts: NDArray[np.int64], final: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    runs = []
-    for number, count, known in zip(numbers, counts, final, strict=True):
-        run = 1000.0 * (number + 1) + np.arange(count + 1) + 1
-        runs.append(run if known else np.append(run[:-1], run[-2]))
-    return np.concatenate(runs) if runs else np.zeros(0)
-
-
-def _before(codes: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.delete(codes, np.cumsum(counts + 1) - 1)
-
-
-def _after(codes: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.delete(codes, np.cumsum(counts + 1) - counts - 1)
-
-
 def write_toy(
     folder: Path,
     batches: Sequence[EpisodeBatch],
@@ -135,14 +120,9 @@ def assert_same_batch(found: EpisodeBatch, expected: EpisodeBatch) -> None:
         mine, theirs = getattr(found, table), getattr(expected, table)
         assert set(mine) == set(theirs), f"{table}: {sorted(mine)} but expected {sorted(theirs)}"
         for key, column in theirs.items():
-            _assert_same_column(f"{table} {join_key(key)}", mine[key], column)
-
-
-def _assert_same_column(
-    name: str, found: NDArray[np.generic], expected: NDArray[np.generic]
-) -> None:
-    assert found.dtype == expected.dtype, f"{name}: {found.dtype} but expected {expected.dtype}"
-    np.testing.assert_array_equal(found, expected, err_msg=name)
+            name, dtype = f"{table} {join_key(key)}", mine[key].dtype
+            assert dtype == column.dtype, f"{name}: {dtype} but expected {column.dtype}"
+            np.testing.assert_array_equal(mine[key], column, err_msg=name)
 
 
 def concatenate(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
@@ -171,16 +151,12 @@ def _joined(
 
 @dataclass(frozen=True)
 class ToyRaw:
-    """Episodes of `toy_batch`, a fixed number in each part, that may fail to be read.
+    """Episodes of `toy_batch`, `per_part` in each part, that may fail to be read.
 
     Args:
-        lengths: Transitions of each episode.
-        per_part: Episodes a part.
         seconds: Time that reading a part takes.
         fails_at: Episode that cannot be read.
         dies_at: Episode at which the process that reads it ends at once, unless it is `parent`.
-        parent: Process that never dies.
-        info: What it says of itself.
         threaded: Whether it claims to keep all cores busy.
     """
 

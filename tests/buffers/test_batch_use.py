@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import io
-import pickle
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -17,7 +14,6 @@ from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor
@@ -26,9 +22,6 @@ pytestmark = pytest.mark.usefixtures("gathering")
 
 LENGTHS = (30, 1, 40, 29)
 ROWS = sum(LENGTHS)
-STATE, NEXT_STATE = ("observation", "state"), ("next", "observation", "state")
-OVERHEAD = 4096
-"""Bytes of a pickle or archive that are not values."""
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -67,14 +60,6 @@ def test_leaves_are_contiguous_and_of_their_own_memory(batch: TensorDict) -> Non
         assert leaf.data_ptr() % leaf.itemsize == 0
 
 
-def test_pinned_where_there_is_an_accelerator(batch: TensorDict) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no accelerator")
-    pinned = batch.pin_memory()
-    assert all(leaf.is_pinned() for leaf in leaves_of(pinned).values())
-    assert torch.equal(pinned[STATE], batch[STATE])
-
-
 def test_writing_to_a_leaf_reaches_nothing_else(
     buffer: BaseDatasetExperienceReplay, toy: Path
 ) -> None:
@@ -103,32 +88,6 @@ def test_writing_to_rows_asked_for_leaves_the_index_alone(
     assert torch.equal(info["index"], drawn["index"])
 
 
-def saved(value: Any) -> int:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return len(file.getvalue())
-
-
-@pytest.mark.parametrize("size", [saved, lambda value: len(pickle.dumps(value))])
-def test_saving_takes_what_the_values_take(batch: TensorDict, size: Callable[[Any], int]) -> None:
-    for key, leaf in leaves_of(batch).items():
-        assert size(leaf) <= leaf.numel() * leaf.itemsize + OVERHEAD, key
-    leaves = leaves_of(batch)
-    total = sum(leaf.numel() * leaf.itemsize for leaf in leaves.values())
-    assert size(batch) <= total + OVERHEAD * len(leaves)
-
-
-def test_pickled_and_saved_values_come_back(batch: TensorDict) -> None:
-    file = io.BytesIO()
-    torch.save(batch[STATE], file)
-    file.seek(0)
-    assert torch.equal(torch.load(file, weights_only=True), batch[STATE])
-    again = pickle.loads(pickle.dumps(batch))  # noqa: S301 - it was made here
-    for key, leaf in leaves_of(batch).items():
-        assert torch.equal(again[key], leaf), key
-        assert again[key].dtype == leaf.dtype
-
-
 def test_a_leaf_kept_for_long_keeps_its_own_bytes_only(
     buffer: BaseDatasetExperienceReplay,
 ) -> None:
@@ -144,15 +103,6 @@ def test_a_leaf_kept_for_long_keeps_its_own_bytes_only(
     assert all(map(torch.equal, kept, want))
 
 
-def test_sharing_memory(batch: TensorDict) -> None:
-    want = {key: leaf.clone() for key, leaf in leaves_of(batch).items()}
-    shared = batch.share_memory_()
-    assert shared.is_shared()
-    for key, leaf in leaves_of(shared).items():
-        assert leaf.is_shared()  # type: ignore[no-untyped-call]
-        assert torch.equal(leaf, want[key]), key
-
-
 def test_batches_outlive_their_buffer(toy: Path) -> None:
     buffer = BaseDatasetExperienceReplay(toy, 24)
     batch = buffer.sample()
@@ -163,16 +113,3 @@ def test_batches_outlive_their_buffer(toy: Path) -> None:
         file.write_bytes(b"")
     for key, leaf in leaves_of(batch).items():
         assert torch.equal(leaf, want[key]), key
-
-
-def test_tensordict_operations(batch: TensorDict) -> None:
-    assert torch.equal(batch.clone()[STATE], batch[STATE])
-    assert batch.clone()[STATE].data_ptr() != batch[STATE].data_ptr()
-    assert batch.apply(lambda leaf: leaf.float()).select(STATE)[STATE].dtype == torch.float32
-    assert TensorDict.cat([batch, batch]).batch_size == (48,)
-    assert batch[batch["next", "done"][:, 0]]["next", "done"].all()
-    assert batch.exclude("next").to_dict()["action"].shape == (24, 1)
-    batch["weight"] = torch.ones(24)
-    assert batch.flatten_keys(".")["next.observation.state"] is batch[NEXT_STATE]
-    memory = batch.select("action").contiguous()
-    assert np.shares_memory(memory["action"].numpy(), batch["action"].numpy())

@@ -1,13 +1,16 @@
+"""The flat form of TED: nothing is lost, TorchRL writes the same, and each reads the other's."""
+
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -15,18 +18,39 @@ from offline_data.buffers.bridges.ted_flat import Flat2TED, TED2Flat
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.errors import UsageError
 
+with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
+    warnings.simplefilter("ignore")
+    import torchrl.data as theirs
+
+
+def ted(lengths: Sequence[int], first: int = 1) -> TensorDict:
+    """Transitions whose observation at time `t` of episode `e` is `1000·e + t + 1`."""
+    codes = [1000.0 * (first + e) + torch.arange(n + 1) + 1 for e, n in enumerate(lengths)]
+    before = torch.cat([code[:-1] for code in codes])[:, None]
+    after = torch.cat([code[1:] for code in codes])[:, None]
+    done = torch.cat([torch.arange(n) == n - 1 for n in lengths])[:, None]
+    flags = {"done": done, "terminated": done.clone(), "truncated": torch.zeros_like(done)}
+    return TensorDict(
+        {
+            "observation": {"state": before * torch.ones(2), "code": after.long() - 1},
+            "action": -before,
+            "index": torch.arange(len(done)),
+            **{name: torch.zeros_like(done) for name in flags},
+            "next": {
+                "observation": {"state": after * torch.ones(2), "code": after.long()},
+                "reward": after / 10,
+                **flags,
+            },
+        },
+        [len(done)],
+    )
+
 
 def assert_same(found: Any, want: Any) -> None:
     assert set(found.keys(True, True)) == set(want.keys(True, True))
     for key in want.keys(True, True):
         assert found[key].dtype == want[key].dtype, key
         assert torch.equal(found[key], want[key]), key
-
-
-def with_root_flags(data: TensorDict) -> TensorDict:
-    for name in ("done", "terminated", "truncated"):
-        data[name] = torch.zeros_like(data["next", name])
-    return data
 
 
 def test_a_dataset_goes_there_and_back(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
@@ -37,25 +61,19 @@ def test_a_dataset_goes_there_and_back(ds: BaseDatasetExperienceReplay, tmp_path
     assert len(flat["reward"]) == len(data)
     for one in (flat, TensorDict.load_memmap(tmp_path / "flat")):
         assert_same(Flat2TED(**keys)(one), data)
+    out = data.clone().zero_()
+    assert Flat2TED(**keys)(flat, out=out) is out
+    assert_same(out, data)
 
 
-def test_it_is_written_where_out_is(steps: Callable[..., TensorDict], tmp_path: Path) -> None:
-    data = with_root_flags(steps([3, 1, 2]))
-    out = data.clone().zero_().memmap_(tmp_path / "out")
-    assert Flat2TED()(TED2Flat()(data), out=out) is out
-    assert_same(TensorDict.load_memmap(tmp_path / "out"), data)
-
-
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5),
     cursor=st.integers(0, 25),
     is_full=st.booleans(),
 )
-def test_any_ring(
-    steps: Callable[..., TensorDict], lengths: list[int], cursor: int, is_full: bool
-) -> None:
-    data = with_root_flags(steps(lengths))
+def test_any_ring(lengths: list[int], cursor: int, is_full: bool) -> None:
+    data = ted(lengths)
     shift = cursor % (len(data) + 1) if is_full else len(data)
     hook = TED2Flat()
     if is_full:  # rows in time: shift … N-1, 0 … shift-1
@@ -67,8 +85,8 @@ def test_any_ring(
     assert_same(Flat2TED()(flat), data)
 
 
-def test_rows_behind_the_cursor_need_not_fit(steps: Callable[..., TensorDict]) -> None:
-    data = with_root_flags(steps([3, 2, 4]))
+def test_rows_behind_the_cursor_need_not_fit() -> None:
+    data = ted([3, 2, 4])
     data["next", "observation", "state"][5:] = 7
     hook = TED2Flat()
     hook.shift, hook.is_full = 5, False
@@ -80,40 +98,25 @@ def test_rows_behind_the_cursor_need_not_fit(steps: Callable[..., TensorDict]) -
         hook(data)
 
 
-def broken(data: TensorDict, how: str) -> TensorDict:
-    if how == "a seam without a flag":
-        data["next", "done"][2] = False
-    elif how == "a next that is two steps on":
-        data["next", "observation", "state"][0] += 1
-    elif how == "a root flag":
-        data["truncated"][1] = True
-    elif how == "next alone":
-        data["next", "bonus"] = torch.ones(len(data))
-    elif how == "no flag":
-        del data["next", "done"]
-    return data
-
-
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("change", "words"),
     [
-        ("a seam without a flag", "Row 2 of next/.* is not the .* of the row after it"),
-        ("a next that is two steps on", "Row 0 of next/observation/state is not"),
-        ("a root flag", "root leaf truncated is not all zero"),
-        ("next alone", "next/bonus has no counterpart bonus"),
-        ("no flag", "no leaf next/done"),
+        (lambda data: data["next", "done"][2].fill_(False), "Row 2 of next/.* of the row after it"),
+        (lambda data: data["next", "observation", "state"][0].add_(1), "Row 0 of next/observation"),
+        (lambda data: data["truncated"][1].fill_(True), "root leaf truncated is not all zero"),
+        (lambda data: data.set(("next", "bonus"), data["action"]), "no counterpart bonus"),
+        (lambda data: data.del_(("next", "done")), "no leaf next/done"),
     ],
 )
-def test_what_would_be_lost_is_refused(
-    steps: Callable[..., TensorDict], how: str, words: str
-) -> None:
-    data = broken(with_root_flags(steps([3, 2])), how)
+def test_what_would_be_lost_is_refused(change: Callable[[TensorDict], Any], words: str) -> None:
+    data = ted([3, 2])
+    change(data)
     with pytest.raises(UsageError, match=words):
         TED2Flat()(data)
 
 
-def test_the_check_can_be_left_out_and_nan_is_nan(steps: Callable[..., TensorDict]) -> None:
-    data = with_root_flags(steps([3, 2]))
+def test_the_check_can_be_left_out_and_nan_is_nan() -> None:
+    data = ted([3, 2])
     data["observation", "state"][1] = torch.nan
     data["next", "observation", "state"][0] = torch.nan
     TED2Flat()(data)
@@ -123,13 +126,114 @@ def test_the_check_can_be_left_out_and_nan_is_nan(steps: Callable[..., TensorDic
     assert TED2Flat(check=False)(data)["observation", "state"][1].isnan().all()
 
 
-def test_what_does_not_fit_is_refused(steps: Callable[..., TensorDict]) -> None:
+def test_what_does_not_fit_is_refused() -> None:
     hook = pickle.loads(pickle.dumps(TED2Flat(reward_keys=("reward", "cost"))))  # noqa: S301
     assert vars(hook) == vars(TED2Flat(reward_keys=("reward", "cost")))
     hook.shift = 9
     with pytest.raises(UsageError, match="shift is 9; expected 0 to 5"):
-        hook(with_root_flags(steps([3, 2])))
-    flat = TED2Flat()(with_root_flags(steps([3, 2])))
+        hook(ted([3, 2]))
+    flat = TED2Flat()(ted([3, 2]))
     flat["action"] = flat["action"][:4]
     with pytest.raises(UsageError, match="action has 4 rows; expected 5, or 7"):
         Flat2TED()(flat)
+
+
+def flatten(kind: Any, data: TensorDict, *, shift: int, is_full: bool, **keys: Any) -> Any:
+    hook = kind(**keys)
+    hook.shift, hook.is_full = shift, is_full
+    return hook(data)
+
+
+RINGS = [(9, False), (9, True), (4, True), (1, True)]
+
+
+@pytest.mark.parametrize(("shift", "is_full"), RINGS)
+def test_the_flat_form_is_torchrls(shift: int, is_full: bool) -> None:
+    data = ted([3, 2, 4])
+    mine = flatten(TED2Flat, data, shift=shift, is_full=is_full)
+    other = flatten(theirs.TED2Flat, data, shift=shift, is_full=is_full)
+    assert_same(mine, other)
+    for key in ("shift", "is_full", "_storage_shape"):
+        assert mine.get_non_tensor(key) == other.get_non_tensor(key)
+    assert_same(Flat2TED()(other), data)
+    if shift == 4:
+        assert_same(theirs.Flat2TED()(mine), data)
+
+
+def test_a_ring_that_is_filled_in_part() -> None:
+    """The newest row, 6, is in the middle of an episode; what is behind it was never written."""
+    data = ted([3, 2, 4])
+    data[7:] = data[7:].apply(torch.zeros_like)
+    flat = flatten(TED2Flat, data, shift=7, is_full=False)
+    assert_same(flat, flatten(theirs.TED2Flat, data, shift=7, is_full=False))
+    back = Flat2TED()(flat)
+    assert_same(back, data)
+    assert back["next", "observation", "code"][6] == 3003
+
+
+def test_the_last_next_is_kept_where_torchrl_zeroes_it() -> None:
+    data = ted([3, 2, 4])
+    flat = flatten(theirs.TED2Flat, data, shift=9, is_full=False)
+    lost = theirs.Flat2TED()(flat)["next", "observation", "state"]
+    assert lost[-1].tolist() == [0, 0]
+    assert Flat2TED()(flat)["next", "observation", "state"][-1].tolist() == [3005, 3005]
+
+
+def test_a_cursor_at_zero_works_where_torchrl_fails() -> None:
+    data = ted([3, 2, 4])
+    with pytest.raises(RuntimeError, match=r"mismatch|must match"):
+        flatten(theirs.TED2Flat, data, shift=0, is_full=True)
+    flat = flatten(TED2Flat, data, shift=0, is_full=True)
+    assert flat["observation", "code"].tolist()[:5] == [[1001], [1002], [1003], [1004], [2001]]
+    assert_same(Flat2TED()(flat), data)
+
+
+@pytest.mark.parametrize(("shift", "is_full"), [(6, True), (6, False), (2, True)])
+def test_several_columns(shift: int, is_full: bool) -> None:
+    columns = [ted([2, 4], 1), ted([5, 1], 3), ted([6], 5), ted([1, 5], 6)]
+    data: Any = torch.stack(columns, 1)
+    if is_full:
+        data = data.reshape(6, 2, 2)
+    mine = flatten(TED2Flat, data, shift=shift, is_full=is_full)
+    assert_same(mine, flatten(theirs.TED2Flat, data, shift=shift, is_full=is_full))
+    assert_same(Flat2TED()(mine), data)
+
+
+def test_names_of_nested_environments() -> None:
+    data, names = ted([3, 2]), ("done", "terminated", "truncated")
+    both: Any = torch.stack([data, data], 1)  # [5, 2]: two agents
+    data["agents"] = both.select("action", *names)
+    data["agents", "observation"] = both["observation", "state"]
+    data["next", "agents"] = both["next"].select("reward", *names)
+    data["next", "agents", "observation"] = both["next", "observation", "state"]
+    keys: dict[str, Any] = {
+        "done_keys": (*names, *[("agents", name) for name in names]),
+        "reward_keys": ("reward", ("agents", "reward")),
+        "shift_key": "cursor",
+        "is_full_key": "full",
+    }
+    mine = flatten(TED2Flat, data, shift=2, is_full=True, **keys)
+    other = flatten(theirs.TED2Flat, data, shift=2, is_full=True, **keys)
+    assert_same(mine, other)
+    assert_same(Flat2TED(**keys)(other), data)
+    theirs_back = theirs.Flat2TED(**keys)(other)
+    assert ("agents", "reward") in theirs_back.keys(True)  # zeros that were never there
+    assert (theirs_back["agents", "reward"] == 0).all()
+
+
+def test_as_hooks_of_torchrls_buffer(tmp_path: Path) -> None:
+    data = ted([3, 2, 4]).exclude("index")
+    rb = theirs.ReplayBuffer(storage=theirs.LazyTensorStorage(9), batch_size=4)
+    rb.register_save_hook(TED2Flat())
+    rb.extend(ted([5]).exclude("index"))
+    rb.extend(data)  # rows 5 to 8, then 0 to 4: a full ring
+    rb.dumps(tmp_path)
+    stored = TensorDict.load_memmap(tmp_path / "storage")
+    assert stored["observation", "code"].flatten().tolist() == [
+        *[1001, 1002, 1003, 1004, 2001, 2002, 2003],
+        *[3001, 3002, 3003, 3004, 3005],
+    ]
+    again = theirs.ReplayBuffer(storage=theirs.LazyTensorStorage(9), batch_size=4)
+    again.register_load_hook(Flat2TED())
+    again.loads(tmp_path)
+    assert_same(again[:], rb[:])

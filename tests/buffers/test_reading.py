@@ -18,15 +18,6 @@ def actions(batch: Any) -> list[float]:
     return found
 
 
-def test_prefetching_changes_no_row(steps: Any, new_sampler: Any, growing: Any) -> None:
-    def rows(prefetch: int) -> list[list[int]]:
-        buffer = growing(16, sampler=new_sampler(), batch_size=4, prefetch=prefetch)
-        buffer.extend(steps([5, 4, 4]))
-        return [buffer.sample()["index"].tolist() for _ in range(9)]
-
-    assert rows(0) == rows(1) == rows(3)
-
-
 def test_a_batch_has_its_rows_as_they_are_when_it_is_handed_out(
     steps: Any, recording: Any, growing: Any
 ) -> None:

@@ -54,7 +54,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_workers_share_an_epoch(toy: Path, name: str, workers: int) -> None:
     ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
     alone = rows(ReplayDataset(ds, 8, seed=5))
@@ -85,12 +85,10 @@ def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
     assert first(0, seed=2) != first(0, seed=3)
     assert len({tuple(batch) for batch in first(2, seed=2)}) == 7
 
-
-def test_without_a_seed_the_loader_decides(toy: Path) -> None:
     def epoch(seed: int) -> list[list[int]]:
-        ds = BaseDatasetExperienceReplay(toy, sampler=SamplerWithoutReplacement())
-        dataset = ReplayDataset(ds, 8)
-        return rows(loader(dataset, 2, generator=torch.Generator().manual_seed(seed)))
+        ds = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
+        generator = torch.Generator().manual_seed(seed)
+        return rows(loader(ReplayDataset(ds), 2, generator=generator))
 
     assert epoch(1) == epoch(1)
     assert epoch(1) != epoch(2)
@@ -119,8 +117,7 @@ def test_epochs_go_on(toy: Path) -> None:
     assert rows(dataset) == alone[2]
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("workers", "persistent"), [(1, False), (3, False), (3, True)])
 def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
     toy: Path, workers: int, persistent: bool
 ) -> None:
@@ -129,7 +126,7 @@ def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
     dataset = ReplayDataset(BaseDatasetExperienceReplay(toy, 4, sampler=sampler))
     loading = loader(dataset, workers, persistent_workers=persistent)
     found = []
-    for number in range(6):
+    for number in range(5):
         if number > 2:
             torch.manual_seed(0)
         if number == 1:

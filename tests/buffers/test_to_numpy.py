@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from offline_data.buffers.bridges.numpy import STYLES, Style
+from offline_data.buffers.bridges.numpy import STYLES
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.episodes import Key
 from offline_data.errors import NotFoundError, UsageError
@@ -47,12 +47,9 @@ def test_rows_are_those_with_a_known_next(
     assert_rows(arrays, truth, every)
     assert list(arrays) == list(NAMES)
     every.remove(LEFT_OUT)
-    for arrays in (
-        ds.to_numpy(observation_key=STATE),
-        ds.to_numpy(style="transitions", observation_key=STATE),
-    ):
-        assert_rows(arrays, truth, every)
-        assert "timeouts" not in arrays
+    arrays = ds.to_numpy(observation_key=STATE)
+    assert_rows(arrays, truth, every)
+    assert "timeouts" not in arrays
 
 
 VIEWS: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
@@ -70,34 +67,23 @@ def test_views(ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], 
     assert_rows(make(ds).to_numpy(observation_key=STATE), truth, rows)
 
 
-@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_arrays_are_copies(tmp_path: Path, layout: LayoutName, style: Style) -> None:
-    write_toy(tmp_path / "toy", [toy_batch([5, 4, 3])], layout=layout)
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
-    for buffer in (ds, ds.episodes_at([1]), ds.subset([3, 1, 2])):
-        before = buffer.to_numpy(style)
-        for array in before.values():
-            assert array.flags.writeable
-            assert array.flags.owndata
-            assert array.flags.c_contiguous
-        written = buffer.to_numpy(style)
-        for array in written.values():
-            torch.from_numpy(array).zero_()
-        for name, array in buffer.to_numpy(style).items():
-            np.testing.assert_array_equal(array, before[name])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_arrays_without_a_copy(tmp_path: Path, layout: LayoutName) -> None:
-    """Writing to them is tried in a process of its own, in `test_memory_safety`."""
+def test_arrays_are_copies_unless_asked_for_otherwise(tmp_path: Path, layout: LayoutName) -> None:
+    """Writing to those that are not is tried in a process of its own, in `test_memory_safety`."""
     write_toy(tmp_path / "toy", [toy_batch([5, 4, 3])], layout=layout)
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
     for view in (ds, ds.episodes_at([1]), ds.subset([3, 1])):
-        want, arrays = view.to_numpy("episodes"), view.to_numpy("episodes", copy=False)
+        for style in STYLES:
+            before, written = view.to_numpy(style), view.to_numpy(style)
+            for array in written.values():
+                assert array.flags.owndata
+                assert array.flags.c_contiguous
+                torch.from_numpy(array).zero_()
+            for found in (view.to_numpy(style), view.to_numpy(style, copy=False)):
+                for name, array in found.items():
+                    np.testing.assert_array_equal(array, before[name])
+        arrays = view.to_numpy("episodes", copy=False)
         assert arrays["actions"].flags.owndata == (len(view) == 2)
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(array, want[name])
 
 
 def cut_as_d4rl_does(data: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
@@ -114,14 +100,13 @@ def cut_as_d4rl_does(data: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[An
 def qlearning_as_d4rl_makes_it(data: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Make what D4RL's `qlearning_dataset` gives where there are `timeouts`."""
     rows = [i for i in range(len(data["rewards"]) - 1) if not data["timeouts"][i]]
+    after = [i + 1 for i in rows]
     return {
-        "observations": np.array([data["observations"][i].astype(np.float32) for i in rows]),
-        "actions": np.array([data["actions"][i].astype(np.float32) for i in rows]),
-        "next_observations": np.array(
-            [data["observations"][i + 1].astype(np.float32) for i in rows]
-        ),
-        "rewards": np.array([data["rewards"][i].astype(np.float32) for i in rows]),
-        "terminals": np.array([bool(data["terminals"][i]) for i in rows]),
+        "observations": data["observations"][rows].astype(np.float32),
+        "actions": data["actions"][rows].astype(np.float32),
+        "next_observations": data["observations"][after].astype(np.float32),
+        "rewards": data["rewards"][rows].astype(np.float32),
+        "terminals": data["terminals"][rows],
     }
 
 
@@ -188,17 +173,10 @@ def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
 def test_no_row_at_all(tmp_path: Path) -> None:
     write_toy(tmp_path / "toy", [toy_batch([1, 1], first_episode=1, unknown_final=(1,))])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy").episodes_at([0])
-    arrays = ds.to_numpy()
     assert [len(ds.to_numpy(style)["rewards"]) for style in STYLES] == [0, 1, 0]
     empty = ds.episodes_at([])
     assert [len(empty.to_numpy(style)["rewards"]) for style in STYLES] == [0, 0, 0]
-    assert {name: array.shape for name, array in arrays.items()} == {
-        "observations": (0, 3),
-        "actions": (0, 1),
-        "rewards": (0,),
-        "next_observations": (0, 3),
-        "terminals": (0,),
-    }
+    assert [array.shape for array in ds.to_numpy().values()] == [(0, 3), (0, 1), (0,), (0, 3), (0,)]
 
 
 def test_which_observation(ds: BaseDatasetExperienceReplay) -> None:
@@ -207,11 +185,8 @@ def test_which_observation(ds: BaseDatasetExperienceReplay) -> None:
     assert "observation_key=… names one of observation/state" in str(error.value.hint)
     with pytest.raises(UsageError, match="goal is 0 leaves"):
         ds.to_numpy(observation_key="goal")
-    assert ds.to_numpy(observation_key="info/code")["observations"][:3].tolist() == [
-        1001,
-        1002,
-        1003,
-    ]
+    codes = ds.to_numpy(observation_key="info/code")["observations"]
+    assert codes[:3].tolist() == [1001, 1002, 1003]
 
 
 def test_refusals(folder: Path) -> None:

@@ -53,12 +53,10 @@ def before_and_after() -> tuple[NDArray[Any], NDArray[Any]]:
 @pytest.mark.parametrize("copy", [True, False])
 def test_to_numpy(ds: BaseDatasetExperienceReplay, copy: bool) -> None:
     before, after = before_and_after()
-    chosen = [7, 1, 1, 9]
-    for buffer, rows in (
-        (ds, slice(None)),
-        (ds.episodes_at([2]), slice(6, 10)),
-        (ds.subset(chosen), chosen),
-    ):
+    chosen: Any = [7, 1, 1, 9]
+    parts: list[Any] = [slice(None), slice(6, 10), chosen]
+    views = (ds, ds.episodes_at([2]), ds.subset(chosen))
+    for buffer, rows in zip(views, parts, strict=True):
         for style in ("transitions", "episodes"):
             arrays = buffer.to_numpy(style, copy=copy)
             np.testing.assert_array_equal(arrays["observations"], before[rows])

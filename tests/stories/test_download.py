@@ -174,21 +174,3 @@ def test_the_only_place_fails(
     assert user.datasets() == []
     hub.clear_script()
     user.run("download", DOOR)
-
-
-def test_every_place_is_named_on_a_line_of_its_own(shell: Shell, pen: bytes) -> None:
-    with FileServer({PEN_FILE: pen}) as first, FileServer({PEN_FILE: pen}) as second:
-        first.always(PEN_FILE, Fault(PAGE))
-        second.always(PEN_FILE, Fault(Answer(b"", 403)))
-        mirrors = f"http{D4RL_HOST[4:]}={first.url}/;https{D4RL_HOST[4:]}={second.url}/"
-        published = {"http_proxy": first.url, "https_proxy": "http://127.0.0.1:9"}
-        user = Shell(shell.folder, {"OFFLINE_DATA_MIRRORS": mirrors, **published})
-        lines = user.run("download", PEN, code=3).stderr.splitlines()
-    told = [line for line in lines if line.startswith("  ")]
-    assert [line.split("/")[2].partition(":")[0] for line in told] == [
-        "127.0.0.1",
-        "rail.eecs.berkeley.edu",
-        "127.0.0.1",
-        "rail.eecs.berkeley.edu",
-    ]
-    assert user.datasets() == []

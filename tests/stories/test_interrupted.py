@@ -112,12 +112,3 @@ def test_a_full_disk_is_met_before_and_while_writing(shell: Shell, small_disk: P
     after = shell.json(*verb, "--episodes", "0:390", code=7)["error"]
     assert "became full" in after["message"]
     assert sum(path.stat().st_size for path in small_disk.rglob("*") if path.is_file()) == 0
-
-
-def test_a_read_only_root_is_one_line(shell: Shell, tmp_path: Path) -> None:
-    write_minari(shell.folder / "minari" / NAME, [toy_episode(0, 3)])
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    done = shell.run("download", f"minari:{NAME}", "--root", str(blocked / "root"), code=2)
-    assert len(done.stderr.strip().splitlines()) <= 2
-    assert "--root" in done.stderr

@@ -17,9 +17,6 @@ from offline_data.ingest import Options, convert
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import DatasetReader, decode, open_reader
 
-ROOTS = {"observations": "observation", "actions": "action"}
-D4RL = "fixtures_generated/d4rl"
-
 
 def written(path: Path, settings: Settings, layout: LayoutName, source: str) -> DatasetReader:
     result = convert(path, "real", replace(settings), Options(layout=layout), source=source)
@@ -88,34 +85,3 @@ def compare_episode(reader: DatasetReader, episode: int, group: Any) -> int:
         np.testing.assert_array_equal(found[next_of(key)], values)
         compared += 2
     return compared
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_d4rl_files(realdata: Path, settings: Settings, layout: LayoutName) -> None:
-    for path in sorted((realdata / D4RL).glob("*.hdf5")):
-        here = replace(settings, root=settings.root / path.stem)
-        reader = written(path, here, layout, "d4rl")
-        found = reader.transitions_at(np.arange(reader.transitions))
-        with h5py.File(path) as file:
-            seen, flags = file["observations"][()], file["terminals"][()].reshape(-1)
-            np.testing.assert_array_equal(found["observation",], seen, strict=True)
-            np.testing.assert_array_equal(found["action",], file["actions"][()], strict=True)
-            rewards = file["rewards"][()].reshape(-1)
-            np.testing.assert_array_equal(found["next", "reward"][:, 0], rewards)
-            np.testing.assert_array_equal(found["next", "terminated"][:, 0], flags.astype(bool))
-            if "timeouts" in file:
-                ends = file["timeouts"][()] | (np.arange(len(seen)) == len(seen) - 1)
-                truncated = found["next", "truncated"][:, 0]
-                assert not (truncated & ~ends).any()
-                assert not (file["timeouts"][()] & ~truncated).any()
-            last = np.zeros(len(seen), bool)
-            last[reader.starts + reader.lengths - 1] = True
-            after = found["next", "observation"]
-            np.testing.assert_array_equal(after[~last], seen[1:][~last[:-1]])
-            if "next_observations" in file:
-                np.testing.assert_array_equal(after, file["next_observations"][()])
-            else:
-                np.testing.assert_array_equal(after[last], seen[last])
-            if isinstance(file.get("infos"), h5py.Group):
-                for key, dataset in arrays(file["infos"], ("info",)):
-                    np.testing.assert_array_equal(found[key], dataset[()], strict=True)

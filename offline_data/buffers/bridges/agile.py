@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,44 +30,35 @@ _NUMBER = (1 << 31) - 1
 def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> torch.Tensor:
     """Turn an array, a tensor, a number or a sequence of numbers into a tensor, as AgileRL does.
 
-    Args:
-        data: It is not copied where its dtype is right and its memory can be written to.
-        dtype: Dtype that it is cast to; None: float64 becomes float32, anything else stays.
-
-    Raises:
-        UsageError: It is nothing that tensors are made of.
+    It is copied only if it must be. `dtype=None`: float64 becomes float32, anything else stays.
+    Raises `UsageError` for what is nothing that tensors are made of.
 
     Example:
         >>> to_torch_tensor(True), to_torch_tensor(np.array([1, 2]), dtype=None)
         (tensor(1.), tensor([1, 2]))
     """
-    try:
-        tensor = data if isinstance(data, torch.Tensor) else _from_numpy(np.asarray(data))
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"{data!r} is not a tensor: {error}", hint="to_tensordict takes dicts and tuples"
-        ) from error
+    if isinstance(data, torch.Tensor):
+        tensor = data
+    else:
+        try:
+            array = np.asarray(data)
+            if not array.flags.writeable or min(array.strides, default=0) < 0:
+                array = array.copy()  # torch takes neither as it is
+            tensor = torch.from_numpy(array)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{data!r} is not a tensor: {error}", hint="to_tensordict takes dicts and tuples"
+            ) from error
     if dtype is None:
         dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
     return tensor.to(dtype)
 
 
-def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    # Memory that may not be written to, or runs backwards, torch does not take as it is.
-    fit = array.flags.writeable and all(step >= 0 for step in array.strides)
-    return torch.from_numpy(array if fit else array.copy())
-
-
 def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> TensorDictBase:
     """Turn a dict or a tuple, nested or not, into a TensorDict of batch size `[]`.
 
-    Args:
-        data: Items of a tuple are called `tuple_obs_0`, `tuple_obs_1`, …, as in AgileRL. A
-            TensorDict keeps its batch size.
-        dtype: See `to_torch_tensor`.
-
-    Raises:
-        UsageError: It is neither, or has something in it that is no tensor.
+    Items of a tuple are called `tuple_obs_0`, `tuple_obs_1`, …, as in AgileRL. A TensorDict keeps
+    its batch size. Leaves are those of `to_torch_tensor`, as are `dtype` and `UsageError`.
 
     Example:
         >>> to_tensordict((np.zeros(2), 1))["tuple_obs_1"]
@@ -94,9 +86,10 @@ class Transition(TensorClass):  # type: ignore[misc]
     """One step of an environment, or of several at once, as AgileRL's buffers take it.
 
     Fields are what an environment gives: arrays, dicts, tuples, numbers, bools. `action`, `reward`
-    and `done` become float32, and a single number of the last two becomes `[1]`. Observations that
-    are dicts or tuples become TensorDicts; in observations float64 becomes float32, and integers
-    stay (AgileRL casts the images of a dict to float32, and leaves a float64 array as it is).
+    and `done` (whether nothing bootstraps from `next_obs`) become float32, and a single number of
+    the last two `[1]`. Observations that are dicts or tuples become TensorDicts; in observations
+    float64 becomes float32, and integers stay (AgileRL casts the images of a dict to float32, and
+    leaves a float64 array as it is).
 
     The batch size is `[]` unless `batch_size=[…]` is given: then all fields begin with it.
 
@@ -107,13 +100,10 @@ class Transition(TensorClass):  # type: ignore[misc]
     """
 
     obs: Any
-    """Observation before the action."""
     action: Any
     next_obs: Any
-    """Observation after it."""
     reward: Any
     done: Any
-    """Whether the episode ended, so that nothing bootstraps from `next_obs`."""
 
     def __post_init__(self) -> None:
         self.obs = _either(self.obs, None)
@@ -130,22 +120,16 @@ def to_transition(
     observation_key: KeyLike = "observation",
     done_key: KeyLike = ("next", "terminated"),
 ) -> Any:
-    """Return the `Transition` `[B]` that a batch in TED is.
+    """Return the `Transition` `[B]` that a batch in TED is; a `collate_fn` for `ReplayDataset`.
 
     Args:
         batch: `[B]`, as `ds.sample()` gives it.
         observation_key: Leaf, or parent of leaves, that is the observation.
-        done_key: Leaf that `done` is; by default truncated episodes are not done, for what follows
-            them is known, and targets bootstrap from it.
+        done_key: Leaf that `done` is; by default truncated episodes are not done: targets bootstrap
+            from what follows them.
 
     Raises:
         UsageError: A leaf that is not there.
-
-    Example:
-        ```python
-        dataset = ReplayDataset(ds, 256)
-        loader = DataLoader(dataset, batch_size=None, collate_fn=to_transition)
-        ```
     """
 
     def leaf(key: Key) -> Any:
@@ -178,14 +162,14 @@ class ReplayDataset(IterableDataset[Any]):
     DataLoader(ReplayDataset(ds, 256), batch_size=None, collate_fn=Identity(), num_workers=2)
     ```
 
-    Randomness: without workers, and if no `seed` is given, from the buffer's
-    sampler. In workers samplers that are seeded by numbers, as `SamplerWithoutReplacement(seed=0)`,
-    keep their orders; all others draw from `seed`, or if it is None from what the loader draws for
-    its workers whenever an iteration begins (`torch.manual_seed`, `DataLoader(generator=…)`).
+    Without workers and `seed` the buffer's sampler draws as ever. In workers samplers that are
+    seeded by numbers, as `SamplerWithoutReplacement(seed=0)`, keep their orders; all others draw
+    from `seed`, or if it is None from what the loader draws for its workers whenever an iteration
+    begins (`torch.manual_seed`, `DataLoader(generator=…)`).
 
-    Workers have copies of the buffer, and what they draw does not reach this process's. They count
-    epochs together, also where workers are started anew for each: the first is that of `set_epoch`,
-    else the one that the buffer is at, and every iteration is the next one.
+    Workers have copies of the buffer, whose draws do not reach this process's. Every iteration is
+    the next epoch, also if workers are started anew for each; the first is that of `set_epoch`,
+    else the one that the buffer is at.
 
     Args:
         buffer: A dataset, a view, or any other buffer; picklable, if there are workers.
@@ -194,10 +178,6 @@ class ReplayDataset(IterableDataset[Any]):
 
     Raises:
         UsageError: Invalid argument.
-
-    Attributes:
-        buffer: As given.
-        batch_size: Rows of a batch.
     """
 
     def __init__(
@@ -211,16 +191,12 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer = buffer
         self.batch_size = positive(size, "batch_size")
         self.seed = seed
-        self._epochs = WorkerEpochs()
+        self._epochs = _WorkerEpochs()
         self._first: int | None = None
         self._begun = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is.
-
-        Not needed for epochs to differ: each iteration is the next epoch. Samplers that know no
-        epochs draw from `(seed, epoch)`.
-        """
+        """Say which epoch the next iteration is, which is not needed for epochs to differ."""
         self._first = epoch
         self._begun = 0
         self._epochs.restart(epoch)
@@ -234,7 +210,8 @@ class ReplayDataset(IterableDataset[Any]):
         begun = self._epochs.begin(info.id, seed)
         first = self._epochs.first
         epoch = begun + (self._first_epoch() if first is None else first)
-        return self._own_batches(info.id, info.num_workers, seed, epoch)
+        self._begin(seed if self.seed is None else self.seed, epoch)
+        return self._own_batches(info.id, info.num_workers)
 
     def _all_batches(self) -> Iterator[Any]:
         if self.seed is not None or self._first is not None:
@@ -246,15 +223,13 @@ class ReplayDataset(IterableDataset[Any]):
             last = draw.last
             yield batch
 
-    def _own_batches(self, worker: int, workers: int, base_seed: int, epoch: int) -> Iterator[Any]:
-        self._begin(base_seed if self.seed is None else self.seed, epoch)
-        number, last = 0, False
-        while not last:
+    def _own_batches(self, worker: int, workers: int) -> Iterator[Any]:
+        for number in count():
             draw = self.buffer._draw(self.batch_size)
-            last = draw.last
             if number % workers == worker:
                 yield self.buffer._make(draw)
-            number += 1
+            if draw.last:
+                return
 
     def _first_epoch(self) -> int:
         """Return the epoch of the first iteration; by default the one that the sampler is at."""
@@ -274,14 +249,13 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer._drop_drawn()
 
 
-class WorkerEpochs:
+class _WorkerEpochs:
     """Counts the iterations of a `DataLoader`'s workers, in memory that they share with each other.
 
-    Workers of one iteration have one seed, and each of them begins it once; nothing else tells a
-    worker that was started anew which iteration it is for. A worker that finds the seed in another
-    worker's word takes the number beside it, and otherwise the one after the highest: two that begin
-    at once read the same words and come to the same number, so no lock is needed, which could not be
-    pickled, or stay locked where a worker is killed.
+    All that tells a worker that was started anew which iteration it is for is the seed, which
+    workers of one iteration share. A worker that finds it in another worker's word takes the number
+    beside it, and otherwise the one after the highest: two that begin at once come to the same
+    number without a lock, which would stay locked where a worker is killed.
 
     ```
     word of worker w    | seed of its latest iteration, 32 bits | its number, from 1, 31 bits |
@@ -305,18 +279,11 @@ class WorkerEpochs:
         self._words[0] = first
 
     def begin(self, worker: int, seed: int) -> int:
-        """Note that a worker begins an iteration; return its number, from 0.
-
-        Args:
-            worker: Number of the worker.
-            seed: That of all workers of the iteration.
-        """
+        """Note that a worker begins the iteration with this seed; return its number, from 0."""
         own, tag = worker % _WORKERS, seed & 0xFFFFFFFF
         words: list[int] = self._words[1:].tolist()
-        numbers = {word & _NUMBER for word in words if word and word >> 31 == tag}
-        if (
-            words[own] and words[own] >> 31 == tag
-        ):  # a worker that persists: the seed is that of its process
+        numbers = [word & _NUMBER for word in words if word and word >> 31 == tag]
+        if words[own] and words[own] >> 31 == tag:  # it persists, and so does its seed
             number = (words[own] & _NUMBER) + 1
         else:
             number = max(numbers) if numbers else 1 + max(word & _NUMBER for word in words)

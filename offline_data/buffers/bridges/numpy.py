@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from offline_data.buffers.views import SubsetStorage
     from offline_data.store.reader import DatasetReader
 
-    Rows: TypeAlias = slice | NDArray[np.int64]
-
 Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]
 """Which rows and which arrays `to_numpy` returns."""
 
-STYLES: tuple[Style, ...] = ("transitions", "episodes", "qlearning")
+STYLES: tuple[Style, ...] = get_args(Style)
 
 
 def to_numpy(
@@ -47,21 +45,18 @@ def to_numpy(
 
     - `"transitions"` is what Q-learning needs, and the default: every row may be bootstrapped from.
       It has the names of D4RL's `qlearning_dataset`, so that CORL's and IQL's scripts take it, and
-      more rows: here the transition before a time-out is kept where the observation after it is
-      known.
+      more rows: the transition before a time-out, where the observation after it is known.
     - `"episodes"` is what D4RL's `env.get_dataset()` gives, for `sequence_dataset`, Decision
       Transformer and other code that cuts episodes itself. `timeouts` is set at the last row of
-      every episode that does not end terminated, whether the source has a flag there or not; of a
-      view that has pieces of an episode, at the last row of each piece. If the observation after
-      the last action is not known, `next_observations` repeats the one before it (`valid_rows`
-      are all other rows).
-    - `"qlearning"` is what D4RL's `qlearning_dataset` returns for these episodes, number for number:
-      numbers are float32, and `next_observations` is the observation of the next row, so that of
-      a terminated row is the beginning of the next episode. To repeat published results.
+      every episode, or piece of one in a view, that does not end terminated. If the observation
+      after the last action is not known, `next_observations` repeats the one before it.
+    - `"qlearning"` is what D4RL's `qlearning_dataset` returns for these episodes, number for number,
+      to repeat published results: numbers are float32, and `next_observations` is the observation
+      of the next row, also where that is the beginning of the next episode.
 
-    `observations` and `next_observations` are `[n, …]`, `actions` `[n, …]`, `rewards` `[n]`;
-    `terminals` and `timeouts` are bool `[n]`. Dtypes are as stored, but with `"qlearning"`. Rows are
-    as stored: transforms, `derived` and `device` of the buffer do not count, text is codes.
+    `observations`, `next_observations` and `actions` are `[n, …]`, `rewards` `[n]`, `terminals` and
+    `timeouts` bool `[n]`. Values and dtypes are as stored, but with `"qlearning"`: transforms,
+    `derived` and `device` of the buffer do not count, text is codes.
 
     Args:
         storage: Storage of a dataset or a view.
@@ -71,19 +66,10 @@ def to_numpy(
             dataset, arrays that can be are strided views of the files that take no memory;
             writing to them changes this process's memory only. Encoded images are decoded.
 
-    Returns:
-        Arrays that may be written to; the dataset never changes.
-
     Raises:
         UsageError: The observation has several leaves, the buffer's rows are whole episodes, or
             `"episodes"` of a dataset with end flags inside of episodes, which then cannot be cut.
         NotFoundError: The dataset was deleted.
-
-    Example:
-        ```python
-        data = ds.to_numpy()
-        policy.train(data["observations"], data["actions"])
-        ```
     """
     if style not in STYLES:
         raise UsageError(f"style is {style!r}; expected one of {', '.join(STYLES)}")
@@ -165,23 +151,15 @@ class _Table:
     """Leaves at some rows of a dataset, as arrays; `copy` is that of `to_numpy`."""
 
     def __init__(self, reader: DatasetReader, rows: NDArray[np.int64], *, copy: bool) -> None:
-        self._reader, self._copy = reader, copy
-        adjacent = len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all()
-        self._rows: Rows = slice(int(rows[0]), int(rows[-1]) + 1) if adjacent else rows
+        self._reader, self._rows, self._copy = reader, rows, copy
 
     def observations(self, key: Key, *, after: bool) -> NDArray[Any]:
         """Return an observation leaf before or after each action."""
-        reader, rows = self._reader, self._rows
+        reader = self._reader
         if key not in reader.observation_leaves or TED in reader.manifest.tables:
             return self.steps(next_of(key) if after else key)
-        if isinstance(rows, slice):
-            first, last = self._episodes(np.array([rows.start, rows.stop - 1])).tolist()
-            if first == last:
-                shift = first + int(after)
-                shifted = slice(rows.start + shift, rows.stop + shift)
-                return self._leaf(OBSERVATIONS, key, shifted)
-            rows = np.arange(rows.start, rows.stop)
-        return self._leaf(OBSERVATIONS, key, rows + self._episodes(rows) + int(after))
+        episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
+        return self._leaf(OBSERVATIONS, key, self._rows + episodes + int(after))
 
     def steps(self, key: Key) -> NDArray[Any]:
         """Return a leaf with a row for each transition."""
@@ -193,18 +171,18 @@ class _Table:
         column = column[:, 0] if column.shape[1:] == (1,) else column
         return np.array(column) if self._copy else column
 
-    def _episodes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self._reader.starts, rows, side="right") - 1
-
-    def _leaf(self, table: str, key: Key, rows: Rows) -> NDArray[Any]:
+    def _leaf(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
         reader = self._reader
         leaf, spec = reader.leaf(table, key), reader.manifest.tables[table][key]
-        if self._copy or not isinstance(rows, slice) or not leaf.size or spec.encoding:
+        if not len(rows) or (np.diff(rows) != 1).any():
             return np.array(leaf[rows], order="C")
+        run = slice(int(rows[0]), int(rows[-1]) + 1)
+        if self._copy or not leaf.size or spec.encoding:
+            return np.array(leaf[run], order="C")
         # Mapped privately: torch writes to arrays that are read-only, which would end the process.
         words = map_file(reader.path / spec.file, len(leaf), spec.stride).words.numpy()
         shared: NDArray[Any] = np.ndarray(
             leaf.shape, leaf.dtype, words.reshape(-1).view(np.uint8), spec.offset, leaf.strides
         )
-        return shared[rows]
+        return shared[run]

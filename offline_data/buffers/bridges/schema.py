@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from offline_data.buffers.keys import KeyLike
-    from offline_data.episodes import Key
 
     Leaf: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+
+_DTYPES = {name: one for name, one in vars(torch).items() if isinstance(one, torch.dtype)}
 
 Backend = Literal["memmap", "h5", "shared"]
 """Files, one a leaf; one HDF5 file; memory that processes share."""
@@ -36,7 +37,7 @@ def from_schema(
     path: str | os.PathLike[str] | None = None,
     rows: int,
 ) -> TensorDict | PersistentTensorDict:
-    """Make a TensorDict of `rows` rows of zeros; nothing is written to the disk but their absence.
+    """Make a TensorDict of `rows` rows of zeros, in memory or in sparse files.
 
     Args:
         schema: Shape of one row, and dtype (of torch or numpy, or its name), of each leaf.
@@ -75,36 +76,27 @@ def from_schema(
     with disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         if backend == "h5":
-            return _hdf5(leaves, count, place)
+            import h5py
+
+            with h5py.File(place, "x") as file:
+                for key, (shape, dtype) in leaves.items():
+                    numpy_dtype = torch.zeros(0, dtype=dtype).numpy().dtype
+                    file.create_dataset(join_key(key), (count, *shape), numpy_dtype)
+            return PersistentTensorDict(batch_size=[count], filename=place, mode="r+")
         made = TensorDict({}, batch_size=[count]).memmap_(place)
         for key, (shape, dtype) in leaves.items():
             made.make_memmap(key, shape=torch.Size((count, *shape)), dtype=dtype)
         return made
 
 
-def _hdf5(leaves: Mapping[Key, Leaf], rows: int, path: Path) -> PersistentTensorDict:
-    import h5py
-
-    with h5py.File(path, "x") as file:
-        for key, (shape, dtype) in leaves.items():
-            numpy_dtype = torch.zeros(0, dtype=dtype).numpy().dtype
-            file.create_dataset(join_key(key), (rows, *shape), numpy_dtype)
-    return PersistentTensorDict(batch_size=[rows], filename=path, mode="r+")
-
-
 def _leaf(key: KeyLike, spec: Any) -> Leaf:
     try:
         shape, dtype = spec
-        return tuple(int(size) for size in shape), _torch_dtype(dtype)
-    except (TypeError, ValueError, AttributeError) as error:
+        if not isinstance(dtype, torch.dtype):
+            dtype = _DTYPES[np.dtype(dtype).name]
+        return tuple(int(size) for size in shape), dtype
+    except (TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"The schema of {join_key(as_key(key))} is {spec!r}; expected (shape of a row, dtype)",
             hint='for example {"observation": ([17], "float32")}',
         ) from error
-
-
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    found = dtype if isinstance(dtype, torch.dtype) else getattr(torch, np.dtype(dtype).name)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(f"torch has no dtype {dtype}")
-    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,59 +25,44 @@ if TYPE_CHECKING:
 _SHAPE = "_storage_shape"
 
 
-@dataclass(frozen=True)
-class FlatOrder:
+class _FlatOrder:
     """Which row of TED `[T, *B]` each flat row is: column by column, each from its oldest row on.
+
+    `shift` is the index along time at which the next row would be written; nothing is behind it
+    unless the ring is full.
 
     ```
     full ring of 4, shift 2     0   1   2   3       rows in time: 2 3 0 1; an end at 3 by its flag,
     flat row                    2   3   0   1       and at 1, the newest
     ```
+
+    Attributes:
+        rows: Row of TED, its batch dimensions flattened, of each flat row, int64 `[N]`.
+        back: Flat row of each row of TED, int64 `[N]`.
+        written: Which flat rows were written, bool `[N]`.
     """
 
-    shape: tuple[int, ...]
-    """`[T, *B]`."""
-    shift: int
-    """Index along time at which the next row would be written."""
-    is_full: bool
-    """Whether the oldest row is `shift`; else it is 0, and nothing is behind `shift`."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.shift <= self.shape[0]:
-            raise UsageError(f"shift is {self.shift}; expected 0 to {self.shape[0]}, the steps")
-
-    @property
-    def columns(self) -> int:
-        """Number of columns, the product of `B`."""
-        return torch.Size(self.shape[1:]).numel()
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """Row of TED, its batch dimensions flattened, of each flat row, int64 `[N]`."""
-        time = torch.arange(self.shape[0])
-        if self.is_full:
-            time = (time + self.shift) % self.shape[0]
-        return (time * self.columns + torch.arange(self.columns)[:, None]).reshape(-1)
-
-    @cached_property
-    def back(self) -> Tensor:
-        """Flat row of each row of TED, int64 `[N]`."""
-        return torch.argsort(self.rows)
-
-    @cached_property
-    def written(self) -> Tensor:
-        """Which flat rows are not behind the cursor of a ring that is not full, bool `[N]`."""
-        count = self.shape[0] if self.is_full else (self.shift or self.shape[0])
-        return (torch.arange(self.shape[0]) < count).repeat(self.columns)
+    def __init__(self, shape: tuple[int, ...], shift: int, is_full: bool) -> None:
+        length, columns = shape[0], torch.Size(shape[1:]).numel()
+        if not 0 <= shift <= length:
+            raise UsageError(f"shift is {shift}; expected 0 to {length}, the steps")
+        time = torch.arange(length)
+        self.written = (time < (length if is_full else shift or length)).repeat(columns)
+        if is_full:
+            time = (time + shift) % length
+        self.rows = (time * columns + torch.arange(columns)[:, None]).reshape(-1)
+        self.back = torch.argsort(self.rows)
+        self._newest = (columns, length), -1 if is_full else shift - 1
 
     def ends(self, done: Tensor) -> Tensor:
         """Mark ends, bool `[N]`: where `done` `[N]` is, and at the newest row of each column."""
-        ends = done.reshape(self.columns, self.shape[0]).clone()
-        ends[:, -1 if self.is_full else self.shift - 1] = True
+        shape, newest = self._newest
+        ends = done.reshape(shape).clone()
+        ends[:, newest] = True
         return ends.reshape(-1)
 
 
-class FlatKeys:
+class _FlatKeys:
     """The names that both directions need; see `TED2Flat`."""
 
     def __init__(
@@ -102,7 +85,7 @@ class FlatKeys:
         return self.done_keys | self.reward_keys
 
 
-class TED2Flat(FlatKeys):
+class TED2Flat(_FlatKeys):
     """Stores a trajectory's observations once: `T + 1` rows of them for `T` transitions.
 
     TorchRL's `TED2Flat`, in what it gives and as a hook (`rb.register_save_hook(TED2Flat())`).
@@ -149,23 +132,20 @@ class TED2Flat(FlatKeys):
         self.is_full: bool | None = None
 
     def __call__(self, data: TensorDict, path: str | os.PathLike[str] | None = None) -> TensorDict:
-        """Return the flat form.
+        """Return the flat form of TED `[T, *B]`: batch size `[]`.
 
-        Args:
-            data: TED, `[T, *B]`, time first.
-            path: Folder of memory-mapped files, one a leaf; None: the result is in memory.
-
-        Returns:
-            Batch size `[]`: steps `[N, …]` and folded leaves `[N + ends, …]`, column by column of
-            `B`, with `shift_key`, `is_full_key` and the shape of the data beside them.
+        It has steps `[N, …]` and folded leaves `[N + ends, …]`, column by column of `B`, with
+        `shift_key`, `is_full_key` and the shape of the data beside them; in memory, or in
+        memory-mapped files in the folder `path`, one a leaf.
 
         Raises:
             UsageError: Something would be lost, or a leaf is no tensor.
         """
         count, given = data.numel(), leaves_of(data, index=True)
         leaves = {key: leaf.reshape(count, *leaf.shape[data.ndim :]) for key, leaf in given.items()}
-        shift = data.shape[0] if self.shift is None else self.shift
-        order = FlatOrder(tuple(data.shape), shift, bool(self.is_full))
+        shape, is_full = tuple(data.shape), bool(self.is_full)
+        shift = shape[0] if self.shift is None else self.shift
+        order = _FlatOrder(shape, shift, is_full)
         folded = {key[1:] for key in leaves if key[0] == "next"} - self.moved
         for key in folded - leaves.keys():
             raise UsageError(
@@ -176,9 +156,9 @@ class TED2Flat(FlatKeys):
         if self.check:
             self._refuse_loss(leaves, folded, order, ends)
         flat = TensorDict({}, batch_size=[])
-        flat.set_non_tensor(self.is_full_key, order.is_full)
-        flat.set_non_tensor(self.shift_key, order.shift)
-        flat.set_non_tensor(_SHAPE, order.shape)
+        flat.set_non_tensor(self.is_full_key, is_full)
+        flat.set_non_tensor(self.shift_key, shift)
+        flat.set_non_tensor(_SHAPE, shape)
         if path is not None:
             flat = flat.memmap_(path)
         kept = {key: leaf for key, leaf in leaves.items() if key[0] != "next"}
@@ -186,11 +166,11 @@ class TED2Flat(FlatKeys):
         kept |= {key: leaf for key, leaf in moved.items() if key in self.moved}
         before = _positions(ends)
         for key, leaf in kept.items():
-            shape = (len(ends) + int(ends.sum()) * (key in folded), *leaf.shape[1:])
+            size = torch.Size((len(ends) + int(ends.sum()) * (key in folded), *leaf.shape[1:]))
             if path is None:
-                flat.set(key, torch.empty(shape, dtype=leaf.dtype))
+                flat.set(key, torch.empty(size, dtype=leaf.dtype))
             else:
-                flat.make_memmap(key, shape=torch.Size(shape), dtype=leaf.dtype)
+                flat.make_memmap(key, shape=size, dtype=leaf.dtype)
             rows = flat.get(key)
             if key in folded:
                 rows[before] = leaf[order.rows]
@@ -200,7 +180,7 @@ class TED2Flat(FlatKeys):
         return flat
 
     def _refuse_loss(
-        self, leaves: Leaves, folded: set[Key], order: FlatOrder, ends: Tensor
+        self, leaves: Leaves, folded: set[Key], order: _FlatOrder, ends: Tensor
     ) -> None:
         for key in self.moved & leaves.keys():
             if next_of(key) in leaves and bool(leaves[key].any()):
@@ -221,7 +201,7 @@ class TED2Flat(FlatKeys):
                 )
 
 
-class Flat2TED(FlatKeys):
+class Flat2TED(_FlatKeys):
     """Undoes `TED2Flat`, TorchRL's too; a hook as well (`rb.register_load_hook(Flat2TED())`).
 
     Root flags are made, and False. Unlike TorchRL's, the last `next` of data that are not a full
@@ -237,11 +217,7 @@ class Flat2TED(FlatKeys):
         super().__init__(done_key, **keys)
 
     def __call__(self, data: TensorDict, out: TensorDict | None = None) -> TensorDict:
-        """Return TED, `[T, *B]`.
-
-        Args:
-            data: The flat form; memory-mapped or not.
-            out: TensorDict that it is written to in place, leaf by leaf; None: a new TensorDict.
+        """Return the TED `[T, *B]` of a flat form, written to `out` in place if that is given.
 
         Raises:
             UsageError: A leaf that has neither a row a step nor one for each observation.
@@ -253,7 +229,7 @@ class Flat2TED(FlatKeys):
         shape = (stored,) if isinstance(stored, int) else tuple(stored)
         shift = data.get_non_tensor(self.shift_key, default=None)
         is_full = bool(data.get_non_tensor(self.is_full_key, default=False))
-        order = FlatOrder(shape, shape[0] if shift is None else shift, is_full)
+        order = _FlatOrder(shape, shape[0] if shift is None else shift, is_full)
         ends = order.ends(_flags(leaves, self.done_key))
         before = _positions(ends)
         # Behind the cursor of a ring that is not full nothing was written, nor an end stored.
@@ -261,7 +237,11 @@ class Flat2TED(FlatKeys):
         ted = TensorDict({}, batch_size=shape) if out is None else out
         for key, leaf in leaves.items():
             if len(leaf) != steps:
-                self._check_rows(key, leaf, ends)
+                if len(leaf) != len(ends) + int(ends.sum()):
+                    raise UsageError(
+                        f"The leaf {join_key(key)} has {len(leaf)} rows; expected {len(ends)}, or "
+                        f"{len(ends) + int(ends.sum())} where it has the end of every trajectory"
+                    )
                 after = leaf[torch.where(known, before + 1, before)]
                 after[~known] = 0
                 parts = {key: leaf[before[order.back]], next_of(key): after[order.back]}
@@ -277,14 +257,6 @@ class Flat2TED(FlatKeys):
                 else:
                     found.copy_(made)
         return ted
-
-    def _check_rows(self, key: Key, leaf: Tensor, ends: Tensor) -> None:
-        count = len(ends) + int(ends.sum())
-        if len(leaf) != count:
-            raise UsageError(
-                f"The leaf {join_key(key)} has {len(leaf)} rows; expected {len(ends)}, or {count} "
-                "where it has the end of every trajectory"
-            )
 
 
 def _differ(one: Tensor, other: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,8 @@ class LazyColumns:
     """All rows of a storage leaf by leaf, as a mapping; each is copied once, when it is asked for.
 
     `episode` numbers runs of rows that follow each other, and `("next", "done")` is set at the
-    last row of each: the same as in batches of a whole dataset, and right for views that have
-    pieces of episodes. A pickled one leaves its leaves behind.
+    last row of each, also where a view has pieces of episodes. A pickled one leaves its leaves
+    behind.
     """
 
     def __init__(self, rows: RowsStorage) -> None:
@@ -80,15 +81,11 @@ class LazyColumns:
 
 
 class RowsStorage(theirs.Storage):  # type: ignore[misc]
-    """A storage of TorchRL whose rows are gathered from a dataset when they are asked for.
+    """A storage of TorchRL, only to be read, whose rows are gathered from a dataset or a view.
 
-    Nothing is copied when it is made, and it can only be read. `storage[:]` is what TorchRL's
-    samplers look at to find trajectories: `LazyColumns`, which reads a leaf when asked for it.
-
-    Args:
-        buffer: A dataset or a view; batches are what it would give, before its transforms.
-        valid_only: Whether rows whose next observation is unknown, and that are not terminated,
-            are left out: rows are then numbered without them.
+    Batches are what the buffer would give before its transforms. With `valid_only` rows are
+    numbered without those whose next observation is unknown and that are not terminated.
+    `storage[:]`, where TorchRL's samplers look for trajectories, is `LazyColumns`.
     """
 
     def __init__(self, buffer: ReplayBuffer, *, valid_only: bool = True) -> None:
@@ -102,15 +99,11 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         return int(self._rows.count)
 
     def rows(self, index: Tensor) -> Tensor:
-        """Return the buffer's rows of `batch["index"]`, int64 `[B]`.
-
-        Args:
-            index: `[B]`, or `[B, 1]` as TorchRL's slice samplers have it.
-        """
+        """Return the buffer's rows of `batch["index"]`, `[B]`, or `[B, 1]` with TorchRL's slices."""
         return self._rows.at(rows_of(index, len(self))).reshape(len(index))
 
     def get(self, index: Any) -> Any:
-        """Return a batch of the index's shape; for `[:]` see above."""
+        """Return a batch of the index's shape; for `[:]` `LazyColumns`."""
         if isinstance(index, slice) and index == slice(None):
             return self._columns
         index = index[0] if isinstance(index, tuple) else index
@@ -153,20 +146,10 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         self.load_state_dict(json.loads((Path(path) / "rows.json").read_text()))
 
 
-class Collate:
-    """Collate function that TorchRL's buffer calls with the output of its storage.
-
-    Args:
-        then: Called with the batch; None: nothing.
-    """
-
-    def __init__(self, then: Callable[[Any], Any] | None) -> None:
-        self._then = then
-
-    def __call__(self, data: Any) -> Any:
-        """Return the batch, also where it is one of all rows."""
-        batch = data.whole() if isinstance(data, LazyColumns) else data
-        return batch if self._then is None else self._then(batch)
+def _collate(data: Any, then: Callable[[Any], Any] | None) -> Any:
+    """Make a batch of what TorchRL's buffer got of the storage."""
+    batch = data.whole() if isinstance(data, LazyColumns) else data
+    return batch if then is None else then(batch)
 
 
 def to_torchrl(
@@ -180,19 +163,17 @@ def to_torchrl(
 ) -> Any:
     """Return a `torchrl.data.TensorDictReplayBuffer` over the files of a dataset or a view.
 
-    It is TorchRL's own class (this package's buffers are not, and `isinstance` tells), with its
-    samplers, transforms and `ImmutableDatasetWriter`; batches are gathered from the same memory as
-    the buffer's, so `derived`, `device`, text and the buffer's transforms are as there. Nothing is
-    copied, but a leaf that a sampler looks for trajectories in: 8 bytes a row, once.
+    It is TorchRL's own class, with its samplers, transforms and `ImmutableDatasetWriter`; batches
+    are gathered from the same memory as the buffer's, so `derived`, `device`, text and the buffer's
+    transforms are as there. Nothing is copied, but a leaf that a sampler looks for trajectories in:
+    8 bytes a row, once (`SliceSampler(…, cache_values=True)` looks once, not for every batch).
 
-    TorchRL's samplers draw any row of a storage, so `valid_only` decides what rows there are.
     `batch["index"]` has rows of this storage; `rb.storage.rows(index)` has the buffer's.
-    `SliceSampler(…, cache_values=True)` looks for trajectories once, and not for every batch.
 
     Args:
         buffer: A dataset or a view.
         valid_only: Whether to leave out transitions whose next observation is unknown and that
-            are not terminated; a slice then ends a row before them.
+            are not terminated, as TorchRL's samplers draw any row; a slice then ends before them.
         batch_size: Rows of a batch; None: the buffer's.
         collate_fn: Called with every batch, before transforms.
         transform: Called after the buffer's own transforms.
@@ -214,7 +195,7 @@ def to_torchrl(
     made = theirs.TensorDictReplayBuffer(
         storage=RowsStorage(buffer, valid_only=valid_only),
         writer=theirs.ImmutableDatasetWriter(),
-        collate_fn=Collate(collate_fn),
+        collate_fn=partial(_collate, then=collate_fn),
         batch_size=buffer.batch_size if batch_size is None else batch_size,
         **torchrl,
     )
@@ -226,13 +207,10 @@ def to_torchrl(
 
 
 def register_in_torchrl() -> None:
-    """Make `torchrl.data.datasets.load_dataset("offline_data:minari:…")` load datasets from here.
+    """Make `torchrl.data.datasets.load_dataset("offline_data:minari:…")` call `torchrl_dataset`.
 
-    It gives what `offline_data.buffers.load.torchrl_dataset` gives. TorchRL looks for no plugins,
-    so that this has to be called once in a program.
-
-    Raises:
-        MissingDependencyError: This version of TorchRL has no registry of datasets.
+    TorchRL looks for no plugins, so that this has to be called once in a program. Raises
+    `MissingDependencyError` where this version of TorchRL has no registry of datasets.
     """
     register = getattr(their_datasets, "register_dataset", None)
     if register is None:
