@@ -11,6 +11,7 @@ import pytest
 
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
+from offline_data.readers.hdf5 import FEW
 from offline_data.readers.hdf5_tree import datasets_in, dtype_of
 
 if TYPE_CHECKING:
@@ -100,7 +101,18 @@ def test_only_plain_values_of_this_file_are_read_at_once(tmp_path: Path) -> None
             out = np.zeros(4)
             found[name] = hdf5_tree.read_if_fits(file.id, name, out)
             assert out.tolist() == (values.tolist() if found[name] else [0] * 4), name
-    assert {name for name, was_read in found.items() if was_read} == {"x", "hard", "soft"}
+            few = hdf5_tree.read_few(file.id, name, out.dtype)
+            assert (few is not None) == found[name], name
+            assert few is None or few.tolist() == values.tolist()
+        assert hdf5_tree.read_few(file.id, "x", np.dtype("f4")) is None
+    assert {name for name, was_read in found.items() if was_read} == {"x", "hard"}
+
+
+def test_few_rows_are_one_number_each_and_few(file: Any) -> None:
+    file["matrix"], file["none"] = np.ones((2, 2)), np.ones(0)
+    file["many"] = np.ones(FEW + 1)
+    read = [hdf5_tree.read_few(file.id, name, np.dtype("f8")) for name in file]
+    assert read == [None, None, None]
 
 
 def test_what_is_not_there_or_is_no_dataset(file: Any) -> None:
