@@ -43,10 +43,9 @@ class TensorStorage(GrowingStorage):
 
     All rows are there from the beginning; a writer begins to write over them at row 0. Batches are
     TensorDicts on the device of the data (or tensors), each leaf contiguous and in memory of its
-    own, with `index`. Differs from TorchRL's: nested TensorDicts of a batch have the batch size of
-    the root; batches of a tensorclass are TensorDicts; rows whose leaves are not those of the
-    others are refused (there leaves that are missing keep what an older row had); a leaf `index`
-    is not stored, but made.
+    own, with `index`. Unlike TorchRL's, nested TensorDicts of a batch have the batch size of the
+    root; batches of a tensorclass are TensorDicts; rows with other leaves than the first ones are
+    refused; a leaf `index` is not stored, but made.
 
     Args:
         storage: `[rows, …]`. A TensorDict's batch dimensions beyond the first belong to a row.
@@ -62,14 +61,11 @@ class TensorStorage(GrowingStorage):
         tensor([2, 0])
     """
 
-    _leaves: Leaves
-    """All `max_size` rows of each leaf; empty before they are known."""
-    _shape: tuple[int, ...]
-    """Batch size of one row."""
+    _leaves: Leaves  # all `max_size` rows of each leaf; empty before they are known
+    _shape: tuple[int, ...]  # batch size of one row
     _device: torch.device | None
     _plans: dict[tuple[Key, ...], tuple[list[Tensor], Node]]
-    _shared = False
-    """Whether memory to come is shared with other processes."""
+    _shared = False  # whether memory to come is shared with other processes
 
     def __init__(self, storage: Any, max_size: int | None = None, **torchrl: Any) -> None:
         refuse(type(self).__name__, torchrl, "ndim compilable")
@@ -98,10 +94,6 @@ class TensorStorage(GrowingStorage):
         """Device of the rows; None: that of the first ones."""
         return self._device
 
-    def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`; see `Storage`."""
-        return self._take(rows, None)
-
     def get(self, index: Index) -> Any:
         """Return rows, copied; see `rows_of` for the index and the shape that it gives."""
         rows = rows_of(index, len(self))
@@ -111,46 +103,39 @@ class TensorStorage(GrowingStorage):
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
         known = [key for key in self._known() if key]
-        return SelectedLeaves(self, select_keys(known, keys), self._take)
+        return SelectedLeaves(self, select_keys(known, keys))
 
     def share_memory_(self) -> TensorStorage:
-        """Move all rows to shared memory: other processes see what is written to them.
+        """Move all rows to shared memory, and return the storage.
 
-        They may set values of rows by `storage[rows] = …`; new rows are written by one process. How
-        many rows there are, and how they follow each other, they know as of when they got the
-        storage. Returns the storage.
+        Other processes see values that are written, and may set values of rows by
+        `storage[rows] = …`; how many rows there are they know as of when they got the storage.
         """
         for leaf in self._leaves.values():
             leaf.share_memory_()  # type: ignore[no-untyped-call]
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take along rows that have been written, and those only.
-
-        Memory that is shared stays so; to a process that is being spawned it always is.
-        """
+        """Take along written rows only; memory is shared with a process that is being spawned."""
         state = {**super().__getstate__(), "_plans": {}}
         if not self._shares and get_spawning_popen() is None:
-            state["_leaves"] = {
-                key: leaf[: len(self)].clone() for key, leaf in self._leaves.items()
-            }
+            state["_leaves"] = {k: leaf[: len(self)].clone() for k, leaf in self._leaves.items()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if any(len(leaf) < self.max_size for leaf in self._leaves.values()):
-            leaves = self._leaves
+        leaves = self._leaves
+        if any(len(leaf) < self.max_size for leaf in leaves.values()):
             self._reserve(leaves, self._shape)
             self._put(slice(0, len(self)), leaves, len(self))
         super().__setstate__({})
 
-    def _take(self, rows: Tensor, keys: tuple[Key, ...] | None) -> Any:
-        """Gather rows, int64 `[B]`, of all leaves or some, each contiguous, in its own memory."""
+    def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
         known = self._known()
         rows = rows.to(self._device)
         if () in known:
             return known[()].index_select(0, rows)
-        keys = tuple(known) if keys is None else keys
+        keys = tuple(known if keys is None else keys)
         if keys not in self._plans:
             slots = {key: slot for slot, key in enumerate((INDEX, *keys))}
             self._plans[keys] = [known[key] for key in keys], tree_of(slots)
@@ -197,12 +182,11 @@ class TensorStorage(GrowingStorage):
         """Make room for `max_size` rows like these."""
         rooms = {}
         for key, leaf in leaves.items():
-            room = (self.max_size, *leaf.shape[1:])
-            device = self._device or leaf.device
+            room, device = (self.max_size, *leaf.shape[1:]), self._device or leaf.device
             rooms[key] = torch.empty(room, dtype=leaf.dtype, device=device)
-            if self._shared:
-                rooms[key].share_memory_()  # type: ignore[no-untyped-call]
         self._use(rooms, shape)
+        if self._shared:
+            self.share_memory_()
 
     @property
     def _shares(self) -> bool:
@@ -218,10 +202,8 @@ class TensorStorage(GrowingStorage):
         return None if leaf is None else leaf[: len(self)]
 
     def _content(self) -> Any:
-        if not self._leaves:
-            return None
         leaves = {key: leaf[: len(self)] for key, leaf in self._leaves.items()}
-        return {"leaves": leaves, "shape": self._shape}
+        return {"leaves": leaves, "shape": self._shape} if leaves else None
 
     def _restore(self, content: Any, count: int) -> None:
         if content is None or not count:
@@ -241,8 +223,7 @@ class TensorStorage(GrowingStorage):
 class LazyTensorStorage(TensorStorage):
     """Up to `max_size` rows of tensors in memory, reserved when the first row is written.
 
-    The leaves, shapes and dtypes of the first rows are those of all rows. Otherwise a
-    `TensorStorage`, which says how batches differ from TorchRL's.
+    The leaves, shapes and dtypes of the first rows are those of all rows; see `TensorStorage`.
 
     Args:
         max_size: How many rows there can be.
@@ -279,9 +260,9 @@ class LazyTensorStorage(TensorStorage):
 class LazyMemmapStorage(LazyTensorStorage):
     """Up to `max_size` rows of TensorDicts in memory-mapped files.
 
-    The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; rows that were
-    not written yet are zero). A pickled storage carries the folder, not the rows: another process
-    sees the values of the same files, and as many rows as there were when it was pickled.
+    The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; rows not written
+    yet are zero). A pickled storage carries the folder, not the rows: another process sees the
+    values of the same files, and as many rows as there were when it was pickled.
 
     Args:
         max_size: How many rows there can be.
@@ -365,26 +346,19 @@ class LazyMemmapStorage(LazyTensorStorage):
                 prefix=self._folder, existsok=self._overwrite
             )
         maps = {key: mapped.get(key) for key in leaves}
-        self._files = {
-            key: (str(leaf.filename), leaf.dtype, tuple(leaf.shape)) for key, leaf in maps.items()
-        }
+        for key, leaf in maps.items():
+            self._files[key] = str(leaf.filename), leaf.dtype, tuple(leaf.shape)
         self._use(maps, shape)
 
 
 def leaves_of(data: Any, *, index: bool = False) -> Leaves:
-    """Return the leaves of a tensor, TensorDict or tensorclass.
+    """Return the leaves of a tensor, TensorDict or tensorclass, without `index` unless asked for.
 
-    Args:
-        data: Rows that have them.
-        index: Whether the leaf `index` is one of them.
-
-    Raises:
-        UsageError: It is something else, or has a leaf that is no tensor.
+    Raises `UsageError` if it is something else, or has a leaf that is no tensor.
     """
     if isinstance(data, torch.Tensor):
         return {(): data}
-    if hasattr(data, "to_tensordict") and not isinstance(data, TensorDictBase):
-        data = data.to_tensordict()  # a tensorclass
+    data = plain(data)
     if not isinstance(data, TensorDictBase):
         raise UsageError(
             f"A storage of tensors was given a {type(data).__name__}; expected a TensorDict, a "
@@ -410,23 +384,28 @@ def leaves_of(data: Any, *, index: bool = False) -> Leaves:
     return leaves
 
 
-def check_index(index: Any, data: TensorDictBase) -> None:
-    """Warn that a leaf `index` is not stored: batches have the row of the buffer there.
+def plain(data: Any) -> Any:
+    """Return a tensorclass as a TensorDict, and anything else as it is."""
+    is_class = hasattr(data, "to_tensordict") and not isinstance(data, TensorDictBase)
+    return data.to_tensordict() if is_class else data
 
-    It raises `UsageError` if the leaf cannot be the rows of a batch, and does not warn for batches
-    of datasets, which have `episode` beside it, and nothing to lose.
+
+def check_index(index: Any, data: TensorDictBase) -> None:
+    """Warn that a leaf `index` is not stored, unless it is that of a dataset's batch.
+
+    Raises `UsageError` if the leaf cannot be the rows of a batch.
     """
     if index is None:
         return
     hint = "data.rename_key_('index', 'my_index') keeps it; data.exclude('index') leaves it out"
-    found = ""
+    found: Any = None
     if not isinstance(index, torch.Tensor):
         found = type(index).__name__
     elif index.dtype is not torch.int64:
-        found = f"{index.dtype}"
+        found = index.dtype
     elif index.shape != data.batch_size:
-        found = f"{list(index.shape)}"
-    if found:
+        found = list(index.shape)
+    if found is not None:
         raise UsageError(
             f"The leaf index is {found}; in batches it is the row of the buffer, torch.int64 "
             f"{list(data.batch_size)}, and a leaf of your own needs another name",
@@ -440,11 +419,7 @@ def check_index(index: Any, data: TensorDictBase) -> None:
 
 
 def count_of(data: Any) -> int:
-    """Return how many rows are to be written.
-
-    Raises:
-        UsageError: Something that is no sequence of rows: one row, a dict, text.
-    """
+    """Return how many rows are to be written; raises `UsageError` for one row, a dict, text."""
     ndim = getattr(data, "batch_dims", getattr(data, "ndim", 1))
     found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
     named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)
