@@ -37,8 +37,12 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
     if not isinstance(made, Sampler) and callable(made):
         made = made()
     if not isinstance(made, Sampler):
-        why = ": TorchRL's would draw transitions whose next observation is not known"
-        raise _foreign(made, "a sampler", "RandomSampler and its like", why)
+        raise _foreign(
+            made,
+            "a sampler",
+            "RandomSampler and its like",
+            why=": TorchRL's would draw transitions whose next observation is not known",
+        )
     return made
 
 

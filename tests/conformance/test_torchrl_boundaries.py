@@ -173,30 +173,6 @@ def test_named_leaves_decide_alone_and_together_both_cut() -> None:
     assert starts == {0, 1, 6, 7}
 
 
-def test_an_id_of_several_parts_is_another_where_one_part_is() -> None:
-    buffer = mine(20, slice_len=3, traj_key="pair")
-    pair = torch.tensor([[0, 0]] * 3 + [[0, 1]] * 3 + [[1, 1]] * 3)
-    buffer.extend(TensorDict({"pair": pair, "serial": torch.arange(9)}, [9]))
-    starts = {int(row) for _ in range(20) for row in buffer.sample()["serial"][::3]}
-    assert starts == {0, 3, 6}
-
-
-@pytest.mark.parametrize("storage", ["Tensor", "List"])
-def test_leaves_that_are_not_there_are_named(storage: str) -> None:
-    for keys, match in (
-        ({"traj_key": "absent"}, "numbers of trajectories in absent"),
-        ({"end_keys": ["one", ("two", "three")]}, "ends of trajectories in one or two/three"),
-    ):
-        buffer = mine(20, storage=storage, slice_len=3, **keys)
-        buffer.extend(stream(12, (1,), seed=1))
-        with pytest.raises(UsageError, match=match):
-            buffer.sample()
-    with pytest.raises(UsageError, match="Give either"):
-        ours.SliceSampler(slice_len=2, end_key="a", end_keys=["b"])
-    with pytest.raises(UsageError, match="list of keys"):
-        ours.SliceSampler(slice_len=2, end_keys=[])
-
-
 @pytest.mark.parametrize(
     "sampler",
     [

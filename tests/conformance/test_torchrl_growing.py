@@ -16,7 +16,6 @@ from offline_data.buffers import storage as our_storages
 from offline_data.buffers import writers as our_writers
 from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
 from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement
-from offline_data.errors import UsageError
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -194,20 +193,6 @@ def test_tensors_and_lists_are_the_same() -> None:
         assert list(mine.sample(6)) == list(want)
 
 
-def test_whole_trajectories_as_rows_are_the_same() -> None:
-    other, mine = both("LazyTensorStorage")
-    data = rows(12).reshape(4, 3)
-    for buffer in (other, mine):
-        buffer.extend(data.clone())
-    assert_same(mine[:], other[:])
-    torch.manual_seed(0)
-    want = other.sample()
-    torch.manual_seed(0)
-    found = mine.sample()
-    assert_same(found, want)
-    assert found["index"].tolist() == want["index"].tolist()
-
-
 def test_a_generator_draws_the_same_rows() -> None:
     drawn = []
     for buffers, storages in ((theirs, theirs), (None, our_storages)):
@@ -219,28 +204,3 @@ def test_a_generator_draws_the_same_rows() -> None:
         buffer.extend(rows(6))
         drawn.append([buffer.sample()["index"].tolist() for _ in range(3)])
     assert drawn[0] == drawn[1]
-
-
-def test_rows_with_other_leaves_are_refused_where_torchrl_mixes_transitions() -> None:
-    """TorchRL keeps an older row's values where a leaf is missing, and makes up those of a new one."""
-    other, mine = both("LazyTensorStorage", 3)
-    partly = rows(2, 50).exclude("obs")
-    for buffer in (other, mine):
-        buffer.extend(rows(3))
-    other.extend(partly.clone())
-    assert other[0]["next", "reward"].item() == 50 / 8 + 1
-    assert other[0]["obs"].tolist() == [0.0, 0.0, 0.0]
-    with pytest.raises(UsageError, match="lack obs"):
-        mine.extend(partly)
-    with pytest.raises(UsageError, match="have bonus beside"):
-        mine.extend(rows(2).set("bonus", torch.ones(2)))
-
-
-def test_a_write_that_fails_leaves_the_cursor_where_torchrl_moves_it() -> None:
-    other, mine = both("LazyTensorStorage", 5)
-    for buffer in (other, mine):
-        buffer.extend(rows(2))
-        with pytest.raises((RuntimeError, UsageError)):
-            buffer.extend(rows(2).set("obs", torch.ones(2, 4)))
-    assert (len(mine), mine.write_count) == (2, 2)
-    assert (len(other), other.write_count) == (4, 4)

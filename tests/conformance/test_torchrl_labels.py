@@ -13,13 +13,12 @@ from tensordict import TensorDict
 
 from offline_data import DatasetMixture, ReplayBufferEnsemble, n_step, open_dataset
 from offline_data.buffers.buffer import TensorDictReplayBuffer
-from offline_data.buffers.samplers import PrioritizedSampler, PrioritizedSliceSampler, RandomSampler
+from offline_data.buffers.samplers import PrioritizedSampler, PrioritizedSliceSampler
 from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
-    import torchrl.data as theirs
     from torchrl._utils import logger
     from torchrl.envs.transforms import ExcludeTransform, SelectTransform
 
@@ -95,18 +94,6 @@ def test_priorities_go_to_the_rows_that_were_drawn(name: str, prefetch: int | No
     assert stored[:ROWS] == [row + 1 for row in range(ROWS)]
 
 
-def test_torchrl_sets_them_after_the_transforms_too() -> None:
-    other = theirs.TensorDictReplayBuffer(
-        storage=theirs.LazyTensorStorage(ROWS),
-        batch_size=8,
-        transform=SelectTransform("action"),
-    )
-    other.extend(TensorDict({"action": torch.arange(ROWS) + 100}, [ROWS]))
-    buffer = growing(SelectTransform("action"), RandomSampler())
-    for batch in (other.sample(), buffer.sample()):
-        assert (batch["action"] == batch["index"] + 100).all()
-
-
 def test_what_a_transform_moves_it_takes_along() -> None:
     def shuffled(batch: TensorDict) -> TensorDict:
         return batch[torch.randperm(len(batch))]
@@ -119,13 +106,6 @@ def test_what_a_transform_moves_it_takes_along() -> None:
             assert (batch["action"] == batch["index"] + 100).all()
             expected = 1 / (batch["index"] + 1.0)
             torch.testing.assert_close(batch["priority_weight"], expected)
-
-
-def test_rows_by_index_keep_theirs() -> None:
-    buffer = growing(lambda batch: batch * 2, RandomSampler())
-    assert buffer[3:5]["index"].tolist() == [3, 4]
-    assert buffer[-1]["index"].item() == 19
-    assert buffer[torch.tensor([[1, 2], [3, 4]])]["index"].tolist() == [[1, 2], [3, 4]]
 
 
 def test_batches_that_a_collate_function_makes_have_them() -> None:

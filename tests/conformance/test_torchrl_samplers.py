@@ -228,19 +228,6 @@ def test_weights_and_importance_weights_are_torchrls(
     torch.testing.assert_close(weights, of_mine[known], rtol=tolerance, atol=0)
 
 
-def test_priorities_give_the_same_law(both: Callable[..., tuple[Any, Any]]) -> None:
-    buffers = both(20_000, "PrioritizedSampler", ROWS, 0.6, 0.5)
-    priority = torch.arange(ROWS) + 0.5
-    law = (priority.double().numpy() + 1e-8) ** 0.6
-    law *= 20_000 / law.sum()
-    np.random.seed(0)  # noqa: NPY002 - TorchRL draws from it
-    torch.manual_seed(0)
-    for buffer in buffers:
-        buffer.update_priority(torch.arange(ROWS), priority)
-        counts = np.bincount(buffer.sample()["index"], minlength=ROWS)
-        assert ((counts - law) ** 2 / law).sum() < ROWS + 5 * np.sqrt(2 * ROWS) + 5
-
-
 def test_of_a_row_that_comes_again_torchrl_takes_the_last(
     both: Callable[..., tuple[Any, Any]],
 ) -> None:
@@ -253,21 +240,6 @@ def test_of_a_row_that_comes_again_torchrl_takes_the_last(
         batch = buffer.sample()
         weights.append(batch["priority_weight"][batch["index"] == 3][0].item())
     assert weights == [1 / 8, 1 / 2]
-
-
-def test_new_rows_get_the_same_priority() -> None:
-    """Written rows have the highest priority so far, 1 at least, in both."""
-    sampler = ours.PrioritizedSampler(ROWS, 1.0, 1.0, 0.0)
-    other = theirs.PrioritizedSampler(ROWS, 1.0, 1.0, 0.0)
-    for _ in range(2):
-        for high in (0.25, 3.0, 2.0):
-            assert sampler.default_priority == float(other.default_priority)
-            rows = torch.arange(4)
-            sampler.extend(rows)
-            other.mark_update(rows)
-            assert sampler.default_priority == float(other.default_priority)
-            for one in (sampler, other):
-                one.update_priority(rows[:2], torch.tensor([0.1, high]))
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -167,8 +167,11 @@ class PrioritizedSampler(Sampler):
             UsageError: Shapes that do not fit; a row that is not there; a priority that is
                 negative, infinite or no number. Nothing has changed then.
         """
-        flat = _is_flat(rows, torch.int64) and _is_flat(priority, self.dtype)
-        if not flat or rows.shape != priority.shape:
+        if not (
+            _is_flat(rows, torch.int64)
+            and _is_flat(priority, self.dtype)
+            and rows.shape == priority.shape
+        ):
             rows = torch.as_tensor(rows, device="cpu")
             if rows.is_floating_point() or rows.dtype is torch.bool:
                 raise UsageError(f"Rows are integers; found {rows.dtype}")

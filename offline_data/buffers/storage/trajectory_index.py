@@ -64,8 +64,11 @@ def _origin(data: Any, count: int) -> Tensor | None:
     found: dict[str, Tensor] = {}
     for name in ("dataset_index", "index", "source"):
         leaf = data.get(name, None) if hasattr(data, "get") else None
-        whole = isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.int64, torch.int32)
-        if whole and leaf.numel() == count:
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.numel() == count
+            and leaf.dtype in (torch.int64, torch.int32)
+        ):
             found[name] = leaf.detach().reshape(count).to("cpu", torch.int64)
     index = found.get("dataset_index", found.get("index"))
     if index is None:

@@ -20,7 +20,6 @@ from offline_data.buffers.samplers import (
     RandomSampler,
     SliceSampler,
 )
-from offline_data.buffers.samplers.slices import MASK
 from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
@@ -279,15 +278,6 @@ def test_priorities_choose_the_starts_of_slices(follows: Follows, strict: bool) 
     assert set(lengths[seen != 6].tolist()) == {3}
 
 
-def test_weights_are_relative_to_rows_that_can_be_drawn() -> None:
-    """TorchRL takes the least of all rows, here row 9's, from which no slice begins."""
-    sampler = slices(slice_len=3)
-    sampler.update_priority(torch.tensor([0, 9]), torch.tensor([2.0, 0.01]))
-    rows, leaves = sampler.sample(Episodes(LENGTHS), 3000)
-    assert float(leaves["priority_weight"].max()) == 1
-    assert set(rows[leaves["priority_weight"] == 1].tolist()) <= {0, 1, 2, 3}
-
-
 def test_slices_of_other_lengths_begin_at_other_rows() -> None:
     sampler, storage = slices(20, num_slices=200), Episodes(LENGTHS)
     for length, expected in ((5, {0, 1, 11}), (6, {0}), (2, {*range(5), 6, 8, 9, *range(11, 15)})):
@@ -298,15 +288,6 @@ def test_slices_of_other_lengths_begin_at_other_rows() -> None:
     sampler.update_priority(torch.tensor([19]), 1e15)  # no slice of 6 begins there
     sampler.sample(storage, 1200)
     assert set(sampler.sample(storage, 200)[0].tolist()) == {19}
-
-
-def test_padded_slices() -> None:
-    sampler = slices(slice_len=3, strict_length=False, pad_output=True)
-    sampler.update_priority(6, 1e15)
-    rows, leaves = sampler.sample(Episodes(LENGTHS), 6)
-    assert rows.tolist() == [6, 7, 7] * 2
-    assert leaves[MASK].tolist() == [True, True, False] * 2
-    assert leaves["priority_weight"].shape == (6,)
 
 
 def test_a_dataset_trains_on_what_it_is_told(tmp_path: Path) -> None:
