@@ -131,6 +131,7 @@ def test_the_best_rows_are_the_same(size: int, writes: list[list[int]], reductio
             assert mine.extend(data).tolist() == other.extend(data.clone()).tolist()
     assert mine.write_count == other.write_count
     assert_same(mine[:], other[:])
+    assert mine.storage.runs().lengths.tolist() == [1] * len(mine)
 
 
 def test_saving_and_loading_are_the_same(tmp_path: Path) -> None:
