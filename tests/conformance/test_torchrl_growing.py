@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from offline_data.buffers import storage as our_storages
 from offline_data.buffers import writers as our_writers
 from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
-from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement
+from offline_data.buffers.samplers import RandomSampler
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -72,6 +72,16 @@ def test_the_same_writes_give_the_same_rows(kind: str) -> None:
         assert_same(mine[1:3], other[1:3])
         assert_same(mine[torch.tensor([2, 0])], other[torch.tensor([2, 0])])
         assert_same(mine[-1], other[-1])
+    for counted in (False, True):
+        for buffer in (other, mine):
+            buffer[1:3] = rows(2, 50)
+            buffer[4] = rows(1, 60)[0]
+        assert_same(mine[:], other[:])
+        for buffer in (other, mine):
+            buffer.empty(empty_write_count=counted)
+            buffer.extend(rows(6, 70))
+        assert (len(mine), mine.write_count) == (len(other), other.write_count)
+        assert_same(mine[:], other[:])
 
 
 @pytest.mark.parametrize("kind", STORAGES)
@@ -89,21 +99,6 @@ def test_the_same_seed_gives_the_same_batches(kind: str) -> None:
         assert_same(found, batch)
     info = mine.sample(return_info=True)[1], other.sample(return_info=True)[1]
     assert set(info[0]) == set(info[1]) == {"index"}
-
-
-def test_assigning_and_emptying_are_the_same() -> None:
-    other, mine = both("LazyTensorStorage")
-    for buffer in (other, mine):
-        buffer.extend(rows(5))
-        buffer[1:3] = rows(2, 50)
-        buffer[4] = rows(1, 60)[0]
-    assert_same(mine[:], other[:])
-    for counted in (False, True):
-        for buffer in (other, mine):
-            buffer.empty(empty_write_count=counted)
-            buffer.extend(rows(2, 70))
-        assert (len(mine), mine.write_count) == (len(other), other.write_count)
-        assert_same(mine[:], other[:])
 
 
 @settings(deadline=None, max_examples=40)
@@ -160,21 +155,6 @@ def test_transforms_of_torchrl_go_both_ways(invert: bool) -> None:
         buffer.extend(rows(5) if invert else rows(5).set("obs", torch.ones(5, 3, 1)))
     assert_same(mine[:], other[:])
     assert_same(mine.storage.get(slice(None)), other.storage.get(slice(None)))
-
-
-def test_epochs_of_a_growing_buffer_have_the_same_sizes() -> None:
-    def sampler(library: Any) -> Any:
-        if library is our_storages:
-            return SamplerWithoutReplacement()
-        return theirs.SamplerWithoutReplacement()
-
-    other, mine = both("LazyTensorStorage", sampler=sampler)
-    for buffer in (other, mine):
-        buffer.extend(rows(6))
-    assert [len(batch) for batch in mine] == [len(batch) for batch in other]
-    sizes = [[None if one is None else len(one) for one in (b.next(), b.next(), b.next())]
-             for b in (mine, other)]  # fmt: skip
-    assert sizes[0] == sizes[1] == [4, 2, None]
 
 
 def test_tensors_and_lists_are_the_same() -> None:

@@ -17,10 +17,9 @@ from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
-    RandomSampler,
     SliceSampler,
 )
-from offline_data.buffers.storage import LazyTensorStorage, ListStorage
+from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.buffers.samplers.conftest import Episodes
@@ -308,38 +307,22 @@ def test_a_dataset_trains_on_what_it_is_told(tmp_path: Path) -> None:
         assert batch["next", flag][:, :, 0].tolist() == [[False, False, True]] * 20
 
 
-def trajectories(count: int, steps: int = 4) -> TensorDict:
-    code = torch.arange(count * steps).reshape(count, steps)
-    ends = torch.zeros(count, steps, 1, dtype=torch.bool)
-    return TensorDict({"code": code, "next": {"truncated": ends}}, [count, steps])
-
-
-@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
-def test_rows_that_are_trajectories_have_labels_for_every_step(storage: Any) -> None:
-    sampler = PrioritizedSampler(6, 1.0, 1.0, eps=0.0, seed=0)
-    buffer = TensorDictReplayBuffer(storage=storage(6), sampler=sampler, batch_size=8)
-    buffer.extend(trajectories(5))
-    buffer.update_priority(torch.arange(5), torch.arange(5) + 1.0)
-    batch = buffer.sample()
-    assert batch.batch_size == batch["index"].shape == (8, 4)
-    assert (batch["code"] // 4 == batch["index"]).all()
-    torch.testing.assert_close(batch["priority_weight"], 1 / (batch["index"] + 1.0))
-    uncut = TensorDictReplayBuffer(
-        storage=buffer.storage, sampler=SliceSampler(slice_len=1), batch_size=3
-    ).sample()
-    assert not uncut["next", "truncated"].any()
-    plain = TensorDictReplayBuffer(storage=buffer.storage, sampler=RandomSampler(), batch_size=3)
-    assert set(plain.sample().keys(True, True)) == set(uncut.keys(True, True))
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_the_errors_of_its_steps_make_a_trajectorys_priority(
     reduction: str, shape: tuple[int, ...]
 ) -> None:
-    sampler = PrioritizedSampler(6, 1.0, 1.0, reduction=reduction)
+    code, ends = torch.arange(20).reshape(5, 4), torch.zeros(5, 4, 1, dtype=torch.bool)
+    sampler = PrioritizedSampler(6, 1.0, 1.0, reduction=reduction, seed=0)
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6), sampler=sampler, batch_size=2)
-    buffer.extend(trajectories(5))
+    buffer.extend(TensorDict({"code": code, "next": {"truncated": ends}}, [5, 4]))
+    buffer.update_priority(torch.arange(5), torch.arange(5) + 1.0)
+    batch = buffer.sample(8)
+    assert batch.batch_size == batch["index"].shape == (8, 4)
+    assert (batch["code"] // 4 == batch["index"]).all()
+    torch.testing.assert_close(batch["priority_weight"], 1 / (batch["index"] + 1.0))
+    uncut = TensorDictReplayBuffer(storage=buffer.storage, sampler=SliceSampler(slice_len=1))
+    assert not uncut.sample(3)["next", "truncated"].any()
     batch = buffer[torch.tensor([3, 1])]
     batch["td_error"] = torch.rand(2, 4, *shape, generator=torch.Generator().manual_seed(0))
     for count in (4, 2):  # all steps, and those of a mask

@@ -31,10 +31,6 @@ def rows(count: int = 3, **more: Any) -> TensorDict:
     return TensorDict({"action": torch.arange(count), **more}, batch_size=[count])
 
 
-def generator() -> Any:
-    yield from rows(2).unbind(0)
-
-
 @pytest.mark.parametrize("storage", ALL)
 @pytest.mark.parametrize(
     ("given", "found"),
@@ -42,9 +38,6 @@ def generator() -> Any:
         ({"action": torch.arange(3)}, "a dict"),
         ("abc", "a str"),
         (5, "a int"),
-        ({1, 2}, "a set"),
-        (generator(), "a generator"),
-        (torch.tensor(3), "a Tensor without a batch dimension"),
         (np.array(3), "a ndarray without a batch dimension"),
         (TensorDict({"action": torch.arange(3)}, []), "a TensorDict without a batch dimension"),
         ((torch.arange(3), torch.arange(3)), "a tuple of tensors"),
@@ -90,15 +83,11 @@ def test_rows_come_in_every_form_that_has_them(storage: Any) -> None:
         assert len(buffer) == 3
 
 
-@pytest.mark.parametrize("storage", TENSORS)
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (TensorDict({}, [3]), "have no leaves"),
         (TensorDict({"deep": {}}, [3]), "have no leaves"),
         ([1, 2], "list of int cannot be stacked"),
-        ([{"action": torch.tensor(1)}], "list of dict cannot be stacked"),
-        ([rows()[0], TensorDict({"other": torch.tensor(1)}, [])], "list of TensorDict cannot"),
         ([rows()[0], rows(2)], "list of TensorDict cannot"),
         (rows().rename_key_("action", "other"), "lack action and have other beside"),
         (rows().float(), "The leaf action is torch.float32; rows here have torch.int64"),
@@ -108,8 +97,8 @@ def test_rows_come_in_every_form_that_has_them(storage: Any) -> None:
     ],
     ids=str,
 )
-def test_rows_that_do_not_fit_are_refused_by_name(storage: Any, given: Any, match: str) -> None:
-    buffer = ReplayBuffer(storage(8), batch_size=2)
+def test_rows_that_do_not_fit_are_refused_by_name(given: Any, match: str) -> None:
+    buffer = ReplayBuffer(LazyTensorStorage(8), batch_size=2)
     buffer.extend(rows())
     with pytest.raises(UsageError, match=match):
         buffer.extend(given)
