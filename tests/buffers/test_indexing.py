@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from offline_data.buffers.indexing import rows_of
-from offline_data.buffers.keys import select_keys
 from offline_data.errors import UsageError
 
 EVERY = list(range(5))
@@ -64,20 +63,3 @@ def test_a_row_that_is_not_there_or_a_mask_of_another_length(index: Any) -> None
 def test_what_is_no_index(index: Any) -> None:
     with pytest.raises(UsageError):
         rows_of(index, 5)
-
-
-KNOWN = [("action",), ("observation", "a"), ("observation", "b"), ("next", "observation", "a")]
-
-
-def test_all_forms_of_a_key_and_parents() -> None:
-    assert select_keys(KNOWN, ["action"]) == KNOWN[:1]
-    assert select_keys(KNOWN, ["observation"]) == KNOWN[1:3]
-    assert select_keys(KNOWN, ["next.observation.a", ("observation", "b")]) == [KNOWN[2], KNOWN[3]]
-    assert select_keys(KNOWN, ["next/observation", "next"]) == KNOWN[3:]
-    assert select_keys(KNOWN, []) == []
-
-
-@pytest.mark.parametrize("key", ["observation/c", "obs", ("next", "action"), "action/x", ""])
-def test_an_unknown_key_is_an_error_that_lists_the_known(key: str | tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="there are action, observation/a"):
-        select_keys(KNOWN, [key])

@@ -122,35 +122,6 @@ def test_slices_have_the_same_leaves(
                 assert torch.equal(batch[key], whole[key][rows]), key
 
 
-def starts_of(rows: Any, width: int) -> Any:
-    """Find where slices begin that are `width` long, or end with their episode."""
-    begins, left = [], 0
-    ends = set((np.cumsum(LENGTHS) - 1).tolist())
-    for row in rows.tolist():
-        begins.append(left == 0)
-        left = (width if left == 0 else left) - 1
-        short = LENGTHS[int(np.searchsorted(np.cumsum(LENGTHS), row, side="right"))] < width
-        left = 0 if short and row in ends else left
-    return torch.tensor(begins)
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_epochs_of_slices_have_the_same_shape(
-    both: Callable[..., tuple[Any, Any]], drop_last: bool
-) -> None:
-    """All episodes are long enough: where some are not, TorchRL's batches have gaps."""
-    buffers = both(
-        6, "SliceSamplerWithoutReplacement", slice_len=2, drop_last=drop_last, traj_key="episode"
-    )
-    for buffer in buffers:
-        for _ in range(2):
-            seen = [batch["episode"].reshape(-1, 2) for batch in buffer]
-            assert [len(one) for one in seen] == ([3] if drop_last else [3, 1])
-            episodes = torch.cat(seen)
-            assert (episodes[:, 0] == episodes[:, 1]).all()
-            assert drop_last or sorted(episodes[:, 0].tolist()) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.7, 0.5), (1.0, 1.0), (0.5, 0.4), (0.0, 0.3)])
 def test_weights_and_importance_weights_are_torchrls(
@@ -174,41 +145,3 @@ def test_weights_and_importance_weights_are_torchrls(
     assert int(known.sum()) > 200
     weights = batches[0]["priority_weight"][known]
     torch.testing.assert_close(weights, of_mine[known], rtol=tolerance, atol=0)
-
-
-def test_of_a_row_that_comes_again_torchrl_takes_the_last(
-    both: Callable[..., tuple[Any, Any]],
-) -> None:
-    mine, other = both(2000, "PrioritizedSampler", ROWS, 1.0, 1.0, eps=0.0)
-    for buffer in (mine, other):
-        buffer.update_priority(torch.arange(ROWS), torch.ones(ROWS))
-        buffer.update_priority(torch.tensor([3, 3]), torch.tensor([8.0, 2.0]))
-    weights = []
-    for buffer in (mine, other):
-        batch = buffer.sample()
-        weights.append(batch["priority_weight"][batch["index"] == 3][0].item())
-    assert weights == [1 / 8, 1 / 2]
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_slices_begin_at_the_same_rows_with_the_same_weights(
-    both: Callable[..., tuple[Any, Any]], strict: bool
-) -> None:
-    options: dict[str, Any] = {"slice_len": 4, "strict_length": strict, "truncated_key": None}
-    mine, other = both(200, "PrioritizedSliceSampler", ROWS, 1.0, 0.5, **options)
-    priority = torch.arange(1.0, ROWS + 1)
-    weights: list[dict[int, float]] = []
-    for buffer in (mine, other):
-        buffer.update_priority(torch.arange(ROWS), priority)
-        found: dict[int, float] = {}
-        for _ in range(10):
-            batch = buffer.sample()
-            rows = batch["index"].reshape(-1)
-            first = starts_of(rows, 4)
-            found.update(
-                zip(rows[first].tolist(), batch["priority_weight"][first].tolist(), strict=True)
-            )
-        weights.append(found)
-    assert weights[0] == pytest.approx(weights[1], rel=1e-6)
-    starts = {0, 1, 2, *range(8, 14), 17, 18}
-    assert set(weights[0]) == (starts if strict else {*starts, 6})

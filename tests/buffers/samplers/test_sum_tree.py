@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -79,21 +77,6 @@ def test_rounding_never_leads_out_of_the_rows_that_can_be_drawn() -> None:
         tree = SumTree(capacity)
         tree.set(torch.tensor([capacity - 1]), doubles(5e-324))
         assert tree.draw(doubles(0, 0.5, ALMOST_ONE))[0].tolist() == [capacity - 1] * 3
-
-
-@TREE
-@pytest.mark.parametrize(
-    ("row", "weight"),
-    [(-1, 1.0), (20, 1.0), (23, 1.0), (3, -1e-300), (3, float("nan")), (3, float("inf"))],
-)
-def test_an_invalid_weight_changes_nothing(row: int, weight: float) -> None:
-    tree = filled([1.0] * 20)
-    assert tree.set(torch.tensor([4, row, 5]), doubles(9, weight, 9)) == 1
-    assert tree.weights.tolist() == [1.0] * 20
-    assert tree.total == 20
-    copy = pickle.loads(pickle.dumps(tree))  # noqa: S301
-    copy.set(torch.tensor([0]), doubles(7))
-    assert (tree.total, copy.total) == (20, 26)
 
 
 @pytest.mark.skipif(sum_tree.compiled is None, reason="the compiled tree was not built")

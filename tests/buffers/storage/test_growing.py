@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -105,26 +104,20 @@ def test_rows_are_overwritten_by_slices_lists_and_numbers(storage: Any, steps: A
     assert actions(storage.gather(torch.arange(6))) == found
 
 
-def test_a_pickled_storage_resumes(storage: Any, steps: Any) -> None:
+def test_a_pickled_storage_resumes(storage: Any) -> None:
     copy = pickle.loads(pickle.dumps(storage))  # noqa: S301
     assert actions(copy.gather(torch.arange(6))) == ACTIONS
     assert copy.runs().starts.tolist() == [0, 3, 5]
     assert (copy.max_size, len(copy)) == (storage.max_size, 6)
-    shared = isinstance(storage, LazyMemmapStorage)
-    if shared:
-        with pytest.raises(UsageError, match="a copy writes"):
-            copy.set(0, steps([1])[0])
-    copy[0] = steps([1], first_episode=8)[0]
-    if copy.max_size > 6 and not shared:
-        copy.set(slice(6, 8), steps([2], first_episode=4))
-        assert actions(copy.gather(torch.arange(6, 8))) == [-5001.0, -5002.0]
-    assert actions(storage.gather(torch.arange(1))) == [-9001.0 if shared else -1001.0]
     large = LazyTensorStorage(1_000_000)
     large.set(slice(0, 2), torch.ones(2, 100))
     assert len(pickle.dumps(large)) < 20_000
 
 
-@pytest.mark.parametrize(("kind", "onto"), [("list", "list"), *itertools.product(TENSORS, TENSORS)])
+@pytest.mark.parametrize(
+    ("kind", "onto"),
+    [("list", "list"), ("tensor", "lazy"), ("lazy", "memmap"), ("memmap", "tensor")],
+)
 def test_a_state_on_disk_comes_back(steps: Any, tmp_path: Path, kind: str, onto: str) -> None:
     make(kind, steps([3, 2, 1])).dumps(tmp_path / "state")
     for _ in range(2):
