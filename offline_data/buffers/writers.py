@@ -74,10 +74,7 @@ class RoundRobinWriter(Writer):
     """Writes rows one after the other, from `cursor` on, and after the last one at row 0 again.
 
     A write that fails leaves the cursor where it was. Of more rows than the storage has, the last
-    ones are kept.
-
-    Args:
-        **torchrl: `compilable` and `track_generations` of TorchRL's signature, with their defaults.
+    ones are kept. `**torchrl`: `compilable` and `track_generations`, with their defaults.
     """
 
     def __init__(self, **torchrl: Any) -> None:
@@ -142,10 +139,7 @@ class TensorDictMaxValueWriter(Writer):
         rank_key: Leaf that ranks rows; None: `("next", "reward")`.
         reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"` of the leaf's values in a row,
             where there are several.
-        **torchrl: `compilable` of TorchRL's signature, with its default.
-
-    Raises:
-        UsageError: Invalid argument.
+        **torchrl: `compilable`, with its default; others raise `UsageError`.
     """
 
     def __init__(
@@ -165,8 +159,7 @@ class TensorDictMaxValueWriter(Writer):
     def extend(self, data: Any) -> Tensor:
         """Write the rows that are among the best; returns where, int64 `[B]`, -1 for the others.
 
-        Raises:
-            UsageError: Data without the leaf that ranks them, or ranks that are no numbers (NaN).
+        Raises `UsageError` for data without the leaf that ranks them, or ranks that are NaN.
         """
         if isinstance(data, list):
             data = stacked(data)
@@ -223,15 +216,7 @@ class TensorDictMaxValueWriter(Writer):
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuses every change of a dataset.
-
-    Example:
-        >>> try:
-        ...     ImmutableDatasetWriter().add(1)
-        ... except ImmutableError as error:
-        ...     print(error.message)
-        A dataset is immutable: add would change it
-    """
+    """Refuses every change of a dataset: raises `ImmutableError`."""
 
     def add(self, data: Any) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
         """Raise `ImmutableError`."""

@@ -29,22 +29,17 @@ _NEVER = -1.0
 
 
 class PrioritizedSampler(Sampler):
-    r"""Draws row `i` with probability `P(i) = w_i / Σw`, where `w_i = (p_i + eps) ** alpha`.
+    """Draws row `i` with probability `P(i) = w_i / Σw`, where `w_i = (p_i + eps) ** alpha`.
 
     Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952), proportional variant;
     draws are independent. Batches have the leaf `priority_weight`, `[B]` of `dtype`:
     `(w_i / min w) ** -beta`, the paper's `(N · P(i)) ** -beta` divided by the greatest possible
-    one. Anneal it by `sampler.beta = …`.
+    one. Anneal it by `sampler.beta = …`; `alpha` may be set at any time too.
 
     Rows that exist before the first batch have priority 1; rows that are written later get
     the highest that any row ever had, 1 at least. `update_priority` (of the buffer, with
-    `batch["index"]`) sets others.
-
-    Weights and importance weights are TorchRL's. Unlike there, sums are float64, so that no row
-    of priority zero is drawn; a set that is older than the sampler can be sampled at once; where
-    an update has a row twice `reduction` decides (there the last one counts); `alpha` may be
-    changed at any time; priorities that are no numbers are refused; and the minimum is over the
-    rows that can be drawn.
+    `batch["index"]`) sets others. Weights are TorchRL's, but that the minimum is over the rows
+    that can be drawn, and that no row of priority zero is drawn.
 
     Args:
         max_capacity: Rows that the storage may have; memory is about 18 bytes for each.
@@ -53,13 +48,11 @@ class PrioritizedSampler(Sampler):
         eps: Added to each priority, so that none is never drawn; not negative.
         dtype: `torch.float32` or `torch.float64`.
         reduction: `"max"`, `"min"`, `"mean"`, `"median"` or `"sum"`: which priority a row gets
-            that an update has several for.
+            that an update has several for (in TorchRL the last one).
         max_priority_within_buffer: Whether new rows get the highest priority that some row
             has now, not one that was overwritten since; 1 where there is none.
         device: None or the CPU, where priorities are.
-        seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
-        valid_only: Whether to leave out transitions whose next observation is unknown and that
-            are not terminated.
+        seed, valid_only: See `RandomSampler`.
 
     Raises:
         UsageError: Invalid argument.
@@ -148,8 +141,7 @@ class PrioritizedSampler(Sampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `batch_size` rows and their importance weights; see `Sampler.sample`.
 
-        Raises:
-            UsageError: A storage of more rows than `max_capacity`; none that can be drawn.
+        Raises `UsageError` for a storage of more rows than `max_capacity`, or none to draw.
         """
         self._follow(storage)
         rows, weights = self._draw(batch_size)
@@ -272,9 +264,8 @@ class PrioritizedSampler(Sampler):
     def _store(self, rows: Tensor, priorities: Tensor) -> tuple[int, float, float]:
         """Store priorities and weights; both ways do the same, but powers may differ by a rounding.
 
-        Returns:
-            Number of the first row or priority that is invalid (then nothing has changed), or -1;
-            the highest priority of `rows` now, and before.
+        Returns the number of the first row or priority that is invalid (then nothing has changed) or
+        -1, and the highest priority of `rows` now and before.
         """
         keep_highest, double = self.reduction != "min", self.dtype is torch.float64
         if sum_tree.compiled is not None:
@@ -344,12 +335,9 @@ class PrioritizedSliceSampler(PrioritizedSampler):
 
     The sum is over the rows at which a slice can begin: those with enough rows after them in
     their episode, and with `strict_length=False` the first row of each episode that is shorter.
-    The priorities of other rows are kept and change no draw, so let a row's priority speak for
-    what follows it. Every row of a slice has the importance weight of the slice's first row.
-
-    As in TorchRL, but that weights are relative to the least weight of a row that can be drawn
-    (there of any row), that finding these rows takes time when episodes are added and not for
-    each batch, and what `PrioritizedSampler` and `SliceSampler` say.
+    The priorities of other rows change no draw. Every row of a slice has the importance weight of
+    the slice's first row; weights are relative to the least of a row that can be drawn (in TorchRL
+    of any row).
 
     Args:
         max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer, seed: See
@@ -406,9 +394,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices of together `batch_size` rows; see `Sampler.sample`.
 
-        Raises:
-            UsageError: A batch size that does not fit; no episode that is long enough; a storage
-                of more rows than `max_capacity`.
+        Raises `UsageError` for a batch size that does not fit, episodes that are all too short, or
+        more rows than `max_capacity`.
         """
         count, length = self._slices.slices_of(batch_size)
         where = self._slices.starts_in(storage, length)

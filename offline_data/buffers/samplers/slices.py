@@ -110,10 +110,8 @@ class SliceSampler(Sampler):
 
     The last row of each slice has `truncated_key` set, and `done` beside it; `terminated` is left
     as it is. The first row has `init_key` set in sets that have such a leaf. Flags that are set
-    stay set. Unlike TorchRL's, the sampler reads no data, and episodes are never merged where a
-    flag is missing; all starts are possible in episodes of any length (TorchRL draws 24 random
-    bits); the mask is there whenever `pad_output` is, not only where an episode is too short;
-    padding has the flags of the row that it repeats.
+    stay set. Unlike TorchRL's, episodes are never merged where a flag is missing, the mask is
+    there whenever `pad_output` is, and padding has the flags of the row that it repeats.
 
     Args:
         num_slices: Slices of a batch; its size must be a multiple.
@@ -126,7 +124,7 @@ class SliceSampler(Sampler):
         truncated_key: Key that marks ends, bool `[B, 1]`; None: not marked.
         init_key: Key that marks beginnings; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
-        seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
+        seed: See `RandomSampler`.
         valid_only: Whether slices leave out the transition whose next observation is unknown and
             that is not terminated; they keep it by default: mask it where you bootstrap from
             `("next", "observation")`.
@@ -196,8 +194,7 @@ class SliceSampler(Sampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices of together `batch_size` rows; see `Sampler.sample`.
 
-        Raises:
-            UsageError: A batch size that does not fit; no episode that is long enough.
+        Raises `UsageError` for a batch size that does not fit, or episodes that are all too short.
         """
         count, length = self.slices_of(batch_size)
         where = self.starts_in(storage, length)
@@ -205,11 +202,7 @@ class SliceSampler(Sampler):
         return self.batch_of(*where.draw(self.over, fractions[0], fractions[1]), length)
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
-        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`.
-
-        Raises:
-            UsageError: A batch size that does not fit.
-        """
+        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`."""
         _, length = self.slices_of(batch_size)
         try:
             return int(self.starts_in(storage, length).ends[-1]) if len(storage) else 0
@@ -301,18 +294,14 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
     As in TorchRL the episode is what is not drawn again: its slice begins anywhere in it with
     the same probability, and the last batch of an epoch has the slices that are left. Order and
     starts are functions of `(seed, epoch)`, of the number of episodes and of the slices' length,
-    the same in every process and on every machine. Iteration over a buffer stops at the end of an
-    epoch; an iteration that was left early resumes where it was.
-
-    Unlike TorchRL's, episodes that are too short are no part of an epoch, so that every batch but
-    the last is full; slices are in the order drawn; and what was drawn is not forgotten while the
-    number of episodes stays the same.
+    the same in every process and on every machine. Iteration is that of
+    `SamplerWithoutReplacement`. Unlike TorchRL's, episodes that are too short are no part of an
+    epoch, so that every batch but the last is full, and slices are in the order drawn.
 
     Args:
         num_slices, slice_len, options: See `SliceSampler`; `over` is not among them.
-        drop_last: Whether to leave out the last batch of an epoch where it is not full.
+        drop_last, seed: See `SamplerWithoutReplacement`.
         shuffle: False: ascending episodes; starts are random all the same.
-        seed: Not negative; None: drawn from torch's global generator at the first batch.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -342,11 +331,9 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         EpochSampler.__init__(self, drop_last=drop_last, shuffle=shuffle, seed=seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw the next slices, fewer at the end of an epoch; see `Sampler.sample`.
+        """Draw the next slices, fewer at the end of an epoch; see `SliceSampler.sample`.
 
-        Raises:
-            UsageError: A batch size that does not fit; no episode that is long enough; with
-                `drop_last`, a batch of more slices than there are episodes.
+        Also raises `UsageError` with `drop_last` for a batch of more slices than there are episodes.
         """
         count, length = self.slices_of(batch_size)
         where = self.starts_in(storage, length)

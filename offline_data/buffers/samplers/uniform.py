@@ -154,8 +154,7 @@ class SamplerWithoutReplacement(EpochSampler):
         drop_last: Whether to leave out the last batch of an epoch where it is not full.
         shuffle: False: ascending order.
         seed: Not negative; None: drawn from torch's global generator at the first batch.
-        valid_only: Whether to leave out transitions whose next observation is unknown and that
-            are not terminated.
+        valid_only: See `RandomSampler`.
 
     Example:
         >>> SamplerWithoutReplacement(seed=0, drop_last=True)
@@ -176,8 +175,7 @@ class SamplerWithoutReplacement(EpochSampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
 
-        Raises:
-            UsageError: With `drop_last`, a batch larger than an epoch.
+        Raises `UsageError` with `drop_last` for a batch larger than an epoch.
         """
         rows = storage.rows(valid_only=self.valid_only)
         if not rows.count:

@@ -43,27 +43,20 @@ class Storage(Sampleable, Protocol):
         """Return the same rows with some of the leaves, and `index`; raises `UsageError`."""
 
     def gather(self, rows: Tensor) -> TensorDict:
-        """Return a batch, in memory of its own.
+        """Return the batch of `rows`, int64 `[B]` in `[0, len)`, in memory of its own.
 
-        Args:
-            rows: Int64 `[B]` in `[0, len)`; given away: it may become the leaf `index`.
+        The tensor is given away: it may become the leaf `index`.
         """
 
 
 class GrowingStorage(ABC):
-    """Rows `[0, len)` of at most `max_size`; a `Storage` as datasets are, so that it can be sampled.
+    """Up to `max_size` rows, a `Storage` as datasets are, so that it can be sampled.
 
     Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
     the buffer that a storage is in sees to that. Only the process that made the storage writes: how
     many rows there are, and which is the next, is not shared. Others read, forked or spawned (the
     workers of a `DataLoader` too), and may set values of rows in memory that they share. A copy by
     pickle or `copy.deepcopy` with memory of its own is a storage of its own.
-
-    Args:
-        max_size: How many rows there can be.
-
-    Raises:
-        UsageError: Fewer than one.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -188,11 +181,7 @@ class GrowingStorage(ABC):
             self._index.changed(rows, self._write(rows, data, single=_is_int(index)))
 
     def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - rows bring their `next`
-        """Return all rows: each has its next observation. See `Sampleable`.
-
-        Raises:
-            UsageError: Nothing has been written yet.
-        """
+        """Return all rows: each has its next observation; raises `UsageError` if there are none."""
         if not self._count:
             raise UsageError(
                 "There is nothing to sample: the storage is empty",
@@ -213,20 +202,16 @@ class GrowingStorage(ABC):
           (`dataset_index`, or `index`, does not go up by one: rows that were drawn at random);
         - where newer rows meet older ones in a ring, and at the end of the ring.
 
-        The newest trajectory is a run although it has not ended. Rows that have no leaf of
-        trajectories are each a run of their own. Values changed in the tensors that a storage
-        was made of, and not through it, are not seen.
+        Rows that have no leaf of trajectories are each a run of their own. Values changed in the
+        tensors that a storage was made of, and not through it, are not seen.
         """
         return self._index.runs(self._count, self._leaf)
 
     def runs_by(self, boundaries: Boundaries) -> Runs:
-        """Return the trajectories that other leaves separate than those of `runs`.
+        """Return the trajectories that other leaves separate; raises `UsageError` without them.
 
         Rows that were not written one after the other, or are on both sides of the end of the
         ring, are apart here too. Rows that are whole trajectories are each a run of their own.
-
-        Raises:
-            UsageError: The rows do not have the leaves.
         """
         by = None if self._of_trajectories else boundaries
         return self._index.runs(self._count, self._leaf, by)
@@ -253,8 +238,7 @@ class GrowingStorage(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, copying it.
 
-        Raises:
-            UsageError: It has more rows than fit, or other leaves than those here.
+        Raises `UsageError` if it has more rows than fit, or other leaves than those here.
         """
         count = state["count"]
         if count > self.max_size:

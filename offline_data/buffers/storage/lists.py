@@ -36,10 +36,7 @@ class ListStorage(GrowingStorage):
     Args:
         max_size: How many rows there can be; None: as many as memory holds.
         device: Device that tensors are moved to when written; None: not moved.
-        **torchrl: `compilable` of TorchRL's signature, with its default.
-
-    Raises:
-        UsageError: Invalid argument.
+        **torchrl: `compilable` of TorchRL's signature; not its default raises `UsageError`.
 
     Example:
         >>> storage = ListStorage()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import Tensor
+    from typing_extensions import Self
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 """Tensors by key; a tensor that is no TensorDict has the key `()`."""
@@ -63,7 +64,7 @@ class TensorStorage(GrowingStorage):
 
     _leaves: Leaves  # all `max_size` rows of each leaf; empty before they are known
     _shape: tuple[int, ...]  # batch size of one row
-    _device: torch.device | None
+    device: torch.device | None  # None: that of the first rows
     _plans: dict[tuple[Key, ...], tuple[list[Tensor], Node]]
     _shared = False  # whether memory to come is shared with other processes
 
@@ -86,13 +87,8 @@ class TensorStorage(GrowingStorage):
             key: leaf.detach().as_subclass(torch.Tensor) for key, leaf in leaves.items()
         }
         self._shape = tuple(shape)
-        self._device = next(iter(self._leaves.values())).device
+        self.device = next(iter(self._leaves.values())).device
         self._plans = {}
-
-    @property
-    def device(self) -> torch.device | None:
-        """Device of the rows; None: that of the first ones."""
-        return self._device
 
     def get(self, index: Index) -> Any:
         """Return rows, copied; see `rows_of` for the index and the shape that it gives."""
@@ -105,12 +101,13 @@ class TensorStorage(GrowingStorage):
         known = [key for key in self._known() if key]
         return SelectedLeaves(self, select_keys(known, keys))
 
-    def share_memory_(self) -> TensorStorage:
-        """Move all rows to shared memory, and return the storage.
+    def share_memory_(self) -> Self:
+        """Keep all rows in shared memory, also those to come; returns the storage.
 
         Other processes see values that are written, and may set values of rows by
         `storage[rows] = …`; how many rows there are they know as of when they got the storage.
         """
+        self._shared = True
         for leaf in self._leaves.values():
             leaf.share_memory_()  # type: ignore[no-untyped-call]
         return self
@@ -132,7 +129,7 @@ class TensorStorage(GrowingStorage):
 
     def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
         known = self._known()
-        rows = rows.to(self._device)
+        rows = rows.to(self.device)
         if () in known:
             return known[()].index_select(0, rows)
         keys = tuple(known if keys is None else keys)
@@ -174,15 +171,15 @@ class TensorStorage(GrowingStorage):
             )
         for key, leaf in leaves.items():
             _check_fits(key, leaf, self._leaves[key], count)
-        where = index if isinstance(index, slice) else index.to(self._device)
+        where = index if isinstance(index, slice) else index.to(self.device)
         for key, leaf in leaves.items():
-            self._leaves[key][where] = leaf.detach().to(self._device)
+            self._leaves[key][where] = leaf.detach().to(self.device)
 
     def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
         """Make room for `max_size` rows like these."""
         rooms = {}
         for key, leaf in leaves.items():
-            room, device = (self.max_size, *leaf.shape[1:]), self._device or leaf.device
+            room, device = (self.max_size, *leaf.shape[1:]), self.device or leaf.device
             rooms[key] = torch.empty(room, dtype=leaf.dtype, device=device)
         self._use(rooms, shape)
         if self._shared:
@@ -228,11 +225,7 @@ class LazyTensorStorage(TensorStorage):
     Args:
         max_size: How many rows there can be.
         device: Device of the rows; `"auto"`: that of the first ones.
-        **torchrl: `ndim`, `compilable`, `consolidated`, `shared_init` and `cleanup_memmap` of
-            TorchRL's signature, with their defaults.
-
-    Raises:
-        UsageError: Invalid argument.
+        **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
 
     Example:
         >>> storage = LazyTensorStorage(10)
@@ -248,13 +241,7 @@ class LazyTensorStorage(TensorStorage):
         refuse(type(self).__name__, torchrl, known)
         GrowingStorage.__init__(self, max_size)
         self._leaves, self._shape, self._plans = {}, (), {}
-        self._device = None if device == "auto" else torch.device(device)
-
-    def share_memory_(self) -> LazyTensorStorage:
-        """Keep rows in shared memory, also those to come; see `TensorStorage.share_memory_`."""
-        self._shared = True
-        super().share_memory_()
-        return self
+        self.device = None if device == "auto" else torch.device(device)
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -270,8 +257,8 @@ class LazyMemmapStorage(LazyTensorStorage):
             or at the end of the process that made it.
         existsok: Whether files of another storage in `scratch_dir` may be written over.
         auto_cleanup: Whether the folder goes with the storage; None: where it is a temporary one.
-        **torchrl: `device`, `ndim`, `compilable` and `shared_init` of TorchRL's signature, with
-            their defaults.
+        device: The CPU.
+        **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
 
     Raises:
         UsageError: Invalid argument; with the first row, files in `scratch_dir`.
@@ -297,19 +284,16 @@ class LazyMemmapStorage(LazyTensorStorage):
         super().__init__(max_size)
         self._overwrite = existsok
         self._remove = scratch_dir is None if auto_cleanup is None else auto_cleanup
-        self._folder = None if scratch_dir is None else Path(scratch_dir).expanduser().absolute()
+        self.scratch_dir = (
+            None if scratch_dir is None else Path(scratch_dir).expanduser().absolute()
+        )
         self._files: dict[Key, tuple[str, torch.dtype, tuple[int, ...]]] = {}
 
     @property
     def _shares(self) -> bool:
         return bool(self._leaves)
 
-    @property
-    def scratch_dir(self) -> Path | None:
-        """Folder of the files; None: a temporary one, made with the first row."""
-        return self._folder
-
-    def share_memory_(self) -> LazyMemmapStorage:
+    def share_memory_(self) -> Self:
         """Do nothing: files are shared. Returns the storage."""
         return self
 
@@ -329,21 +313,21 @@ class LazyMemmapStorage(LazyTensorStorage):
                 "Rows of a LazyMemmapStorage are TensorDicts, not tensors",
                 hint='extend(TensorDict({"value": tensor}, batch_size=len(tensor)))',
             )
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="offline-data-"))
-        elif (self._folder / META).exists() and not self._overwrite:
+        if self.scratch_dir is None:
+            self.scratch_dir = Path(tempfile.mkdtemp(prefix="offline-data-"))
+        elif (self.scratch_dir / META).exists() and not self._overwrite:
             raise UsageError(
-                f"{self._folder} has the files of another storage",
+                f"{self.scratch_dir} has the files of another storage",
                 hint="choose another scratch_dir, or existsok=True to write over them",
             )
         needed = self.max_size * sum(leaf[:1].nbytes for leaf in leaves.values())
-        require_bytes(self._folder, needed, f"Room for {self.max_size} rows")
+        require_bytes(self.scratch_dir, needed, f"Room for {self.max_size} rows")
         if self._remove:
-            weakref.finalize(self, _remove, self._folder, os.getpid())
+            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         one = {key: leaf[:1].expand(self.max_size, *leaf.shape[1:]) for key, leaf in leaves.items()}
-        with disk_errors(self._folder):
+        with disk_errors(self.scratch_dir):
             mapped = TensorDict(one, (self.max_size, *shape)).memmap_like(
-                prefix=self._folder, existsok=self._overwrite
+                prefix=self.scratch_dir, existsok=self._overwrite
             )
         maps = {key: mapped.get(key) for key in leaves}
         for key, leaf in maps.items():
