@@ -120,7 +120,7 @@ def test_leaves_that_are_not_there_are_named(kind: Any) -> None:
         ({"traj_key": "missing"}, "numbers of trajectories in missing"),
     ):
         with pytest.raises(UsageError, match=match):
-            SliceSampler(slice_len=1, **options).sample(storage, 1)  # type: ignore[arg-type]
+            SliceSampler(slice_len=1, **options).sample(storage, 1)
 
 
 def test_runs_follow_writes_and_changed_values() -> None:
