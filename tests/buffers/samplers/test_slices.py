@@ -147,6 +147,9 @@ def test_a_batch_without_flags_gets_marks() -> None:
     sampler.complete(batch, sampler.sample(Episodes([2]), 4)[1])
     assert batch["next", "truncated"][:, 0].tolist() == [False, True, False, True]
     assert batch["next", "done"][:, 0].tolist() == [True, True, False, True]
+    sampler = SliceSampler(slice_len=2, truncated_key=("deep", "cut"))
+    sampler.complete(batch, sampler.sample(Episodes([2]), 4)[1])
+    assert batch["deep", "cut"][:, 0].tolist() == [False, True, False, True]
 
 
 @settings(deadline=None)

@@ -77,8 +77,8 @@ def test_some_leaves(folder: Path, truth: dict[Key, NDArray[Any]]) -> None:
         [("info", "pair"), ("next", "info", "pair"), "action"],
     ]
     for keys in some:
-        storage = DatasetStorage(folder, keys=keys)
-        assert_equal(storage, storage.gather(torch.tensor([1, 10, 5])), truth)
+        for storage in (DatasetStorage(folder, keys=keys), DatasetStorage(folder).only(keys)):
+            assert_equal(storage, storage.gather(torch.tensor([1, 10, 5])), truth)
     with pytest.raises(UsageError, match="no leaf 'next/rewards'") as caught:
         DatasetStorage(folder, keys=["next.rewards"])
     assert "next/reward" in str(caught.value.hint)

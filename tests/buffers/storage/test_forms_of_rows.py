@@ -156,3 +156,11 @@ def test_the_best_rows_are_kept_of_a_list_too_and_others_refused() -> None:
     with pytest.raises(UsageError):
         buffer.add({"action": 1})
     assert sorted(buffer[:]["action"].tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize("size", [1.5, 0])
+def test_a_batch_size_is_a_whole_number(size: Any) -> None:
+    buffer = ReplayBuffer(LazyTensorStorage(8))
+    buffer.extend(rows())
+    with pytest.raises(UsageError, match="batch_size is"):
+        buffer.sample(size)
