@@ -26,10 +26,7 @@ def as_storage(storage: Storage | Callable[[], Storage] | None) -> Storage:
     if isinstance(made, type) or (not hasattr(made, "gather") and callable(made)):
         made = made()
     if not all(hasattr(made, name) for name in ("gather", "rows", "runs")):
-        raise UsageError(
-            f"{made!r} is not a storage of this package",
-            hint="offline_data.LazyTensorStorage and its like take the same arguments as TorchRL's",
-        )
+        raise _foreign(made, "a storage", "LazyTensorStorage and its like")
     found: Storage = made
     return found
 
@@ -40,11 +37,11 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
     if not isinstance(made, Sampler) and callable(made):
         made = made()
     if not isinstance(made, Sampler):
-        raise UsageError(
-            f"{made!r} is not a sampler of this package: TorchRL's would draw transitions whose "
-            "next observation is not known",
-            hint="offline_data.RandomSampler and offline_data.SamplerWithoutReplacement take the "
-            "same arguments",
+        raise _foreign(
+            made,
+            "a sampler",
+            "RandomSampler and its like",
+            why=": TorchRL's would draw transitions whose next observation is not known",
         )
     return made
 
@@ -54,10 +51,7 @@ def as_writer(
 ) -> Writer:
     """Return a writer, or what makes one, as a writer for `storage`.
 
-    Args:
-        writer: None: `default()` where the storage grows, else one that refuses.
-        storage: Storage that it writes to; a dataset takes only a writer that refuses.
-        default: Makes a writer.
+    None: `default()` where the storage grows, else one that refuses, the only one for a dataset.
     """
     grows = isinstance(storage, GrowingStorage)
     made: Any = writer
@@ -68,13 +62,17 @@ def as_writer(
     if not grows and not isinstance(made, ImmutableDatasetWriter):
         raise UsageError(f"{made!r} would write, but a dataset is immutable; leave writer out")
     if not isinstance(made, Writer):
-        raise UsageError(
-            f"{made!r} is not a writer of this package",
-            hint="offline_data.RoundRobinWriter and its like take the same arguments as TorchRL's",
-        )
+        raise _foreign(made, "a writer", "RoundRobinWriter and its like")
     if isinstance(storage, GrowingStorage):
         made.register_storage(storage)
     return made
+
+
+def _foreign(part: Any, kind: str, ours: str, why: str = "") -> UsageError:
+    return UsageError(
+        f"{part!r} is not {kind} of this package{why}",
+        hint=f"offline_data.{ours} take the same arguments as TorchRL's",
+    )
 
 
 def either(one: Part | None, maker: Callable[[], Part] | None, name: str) -> Part | None:

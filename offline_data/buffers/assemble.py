@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Node:
-    """One level of a nested TensorDict."""
+    """One level of a nested TensorDict: names with slots of leaves, and with levels below."""
 
     leaves: tuple[tuple[str, int], ...]
-    """Name and slot of each leaf."""
     children: tuple[tuple[str, Node], ...]
-    """Name and content of each level below."""
 
 
 def tree_of(slots: Mapping[Key, int]) -> Node:
@@ -47,15 +45,12 @@ def assemble(
     node: Node, leaves: Sequence[Tensor], size: torch.Size, device: torch.device
 ) -> TensorDict:
     """Build the TensorDict of batch size `size` whose leaves stand in their slots."""
-    content: dict[str, Any] = {name: leaves[slot] for name, slot in node.leaves}
+    content: dict[str, Any] = {}
+    for name, slot in node.leaves:
+        content[name] = leaves[slot]
     for name, child in node.children:
         content[name] = assemble(child, leaves, size, device)
-    return _construct(content, size, device)
-
-
-def level(content: dict[str, Any], size: torch.Size, device: torch.device | None) -> TensorDict:
-    """Build one level of a TensorDict whose content has the batch size and the device."""
-    return _construct(content, size, device)
+    return level(content, size, device)
 
 
 def _checked(content: dict[str, Any], size: torch.Size, device: torch.device | None) -> TensorDict:
@@ -65,10 +60,10 @@ def _checked(content: dict[str, Any], size: torch.Size, device: torch.device | N
 def _unchecked(
     content: dict[str, Any], size: torch.Size, device: torch.device | None
 ) -> TensorDict:
-    """Set the attributes that tensordict's own constructor without checks sets.
+    """Set the private attributes that tensordict's own constructor without checks sets.
 
-    They are private. Shapes, types and devices are right here by construction, and checking them
-    again, or just going through that constructor, takes longer than gathering a small batch.
+    Shapes, types and devices are right here by construction; checking them again, or just going
+    through that constructor, takes longer than gathering a small batch.
     """
     made = object.__new__(TensorDict)
     made._tensordict = content
@@ -79,7 +74,7 @@ def _unchecked(
 
 
 def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], TensorDict]:
-    """Choose the constructor without checks if it gives what the public one gives here."""
+    """Choose the constructor without checks if it makes what the public one makes."""
     size, device = torch.Size((2,)), torch.device("cpu")
 
     def nested(construct: Callable[..., Any]) -> Any:
@@ -88,7 +83,7 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
 
     try:
         made, expected = nested(_unchecked), nested(_checked)
-        state = {name for made in (expected, expected["n"]) for name in vars(made)}
+        state = {name for one in (expected, expected["n"]) for name in vars(one)}
         same = (
             state - {"_has_mps_val"} == set(vars(made)) - {"_has_mps_val"}
             and made.batch_size == made["n"].batch_size == size
@@ -101,4 +96,5 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
     return _unchecked if same else _checked
 
 
-_construct = _fastest()
+level = _fastest()
+"""Builds one level of a TensorDict of a content that has the batch size and the device."""

@@ -36,8 +36,7 @@ def path_of(key: NestedKey) -> Key:
 def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     """Return the known keys that are wanted, in their own order; a parent stands for all below it.
 
-    Raises:
-        UsageError: A key that is neither a leaf nor a parent of leaves.
+    Raises `UsageError` for a key that is neither a leaf nor a parent of leaves.
 
     Example:
         >>> select_keys([("action",), ("next", "reward"), ("next", "done")], ["next"])

@@ -32,21 +32,17 @@ DATASET_INDEX = "dataset_index"
 class TrajectoryStorage:
     """The episodes of a dataset, each a row `[T]`, where `T` is the length of the longest.
 
-    The same as TorchRL's `split_trajectories`: `mask` says which steps are there, `traj_ids` which
-    episode they are of, and everything else is zero where the mask is False (text: -1). The
-    transition whose next observation is unknown is in. `index` has the number of the episode at
-    every step, as rows of this storage are episodes, and `dataset_index` the transition.
-
-    Args:
-        steps: The dataset's transitions.
-        texts: Text leaves.
+    As TorchRL's `split_trajectories`: `mask` says which steps are there, `traj_ids` which episode
+    they are of, and everything else is zero where the mask is False (leaves in `texts`: -1). The
+    transition whose next observation is unknown is in. `index` is the number of the episode at
+    every step, `dataset_index` that of the transition in `steps`.
     """
 
     def __init__(self, steps: DatasetStorage, texts: Collection[Key] = ()) -> None:
         own = [name for name in (MASK, TRAJ_IDS, DATASET_INDEX) if (name,) in steps.keys]
         if own:
             raise UsageError(f"split_trajs=True would overwrite the leaf {' and '.join(own)}")
-        self._steps = steps
+        self.steps = steps
         self._texts = tuple(texts)
         self._starts = torch.from_numpy(steps.reader.starts)
         self._lengths = torch.from_numpy(steps.reader.lengths)
@@ -61,24 +57,19 @@ class TrajectoryStorage:
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
         """Return the same episodes with some of the leaves; see `Storage`."""
-        return TrajectoryStorage(self._steps.only(keys), self._texts)
+        return TrajectoryStorage(self.steps.only(keys), self._texts)
 
     def runs(self) -> Runs:
         """Return every row as a run of its own: nothing follows a whole episode."""
         count = torch.arange(len(self))
         return Runs(count, torch.ones_like(count))
 
-    @property
-    def steps(self) -> DatasetStorage:
-        """The dataset's transitions."""
-        return self._steps
-
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the episodes `rows`, `[B, T]`."""
         longest = int(self._lengths.max())
         steps, mask = _padded_rows(self._starts[rows], self._lengths[rows], longest)
-        mask = mask.to(self._steps.device)
-        batch = self._steps.gather(steps.reshape(-1)).reshape(mask.shape)
+        mask = mask.to(self.steps.device)
+        batch = self.steps.gather(steps.reshape(-1)).reshape(mask.shape)
         for key in batch.keys(include_nested=True, leaves_only=True):
             _fill(batch.get(key), mask, -1 if key in self._texts else 0)
         batch.set(DATASET_INDEX, batch.get("index"))
@@ -111,9 +102,8 @@ def split_trajs(
     """Split a row of transitions into its trajectories, as TorchRL's `split_trajectories` does.
 
     Unlike there, two trajectories with the same number are two if another one lies between them,
-    nested results are nested whatever the lengths, and have the layout that was asked for; the
-    time it takes does not depend on the number of trajectories. `BaseDatasetExperienceReplay(…,
-    split_trajs=True)` does this for batches, without reading the whole set.
+    and nested results are nested whatever the lengths, in the layout that was asked for.
+    `BaseDatasetExperienceReplay(…, split_trajs=True)` does this for batches of a dataset.
 
     Args:
         data: `[*B, T]`, trajectories adjacent along the last dimension; it is not changed.

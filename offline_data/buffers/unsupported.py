@@ -53,14 +53,6 @@ def refuse(owner: str, given: Mapping[str, Any], known: str) -> None:
         owner: Class that was given them, for the message.
         given: Arguments by name.
         known: Names that TorchRL's class has, separated by blanks.
-
-    Example:
-        >>> refuse("LazyTensorStorage", {"ndim": 1}, "ndim compilable")
-        >>> try:
-        ...     refuse("LazyTensorStorage", {"ndim": 2}, "ndim compilable")
-        ... except UsageError as error:
-        ...     print(error.message)
-        LazyTensorStorage cannot do ndim=2
     """
     for name, value in given.items():
         if name not in known.split():

@@ -74,10 +74,7 @@ class RoundRobinWriter(Writer):
     """Writes rows one after the other, from `cursor` on, and after the last one at row 0 again.
 
     A write that fails leaves the cursor where it was. Of more rows than the storage has, the last
-    ones are kept (TorchRL writes some rows several times there, in no order that is promised).
-
-    Args:
-        **torchrl: `compilable` and `track_generations` of TorchRL's signature, with their defaults.
+    ones are kept. `**torchrl`: `compilable` and `track_generations`, with their defaults.
     """
 
     def __init__(self, **torchrl: Any) -> None:
@@ -96,14 +93,14 @@ class RoundRobinWriter(Writer):
         """Write rows; returns where, int64 `[B]`: an index twice where `B` is more than all rows."""
         count, size = count_of(data), self.storage.max_size
         rows = (torch.arange(count) + self.cursor) % size
-        room = min(count, size - self.cursor)
+        room = size - self.cursor
         if count > size:
             self.storage.set(rows[-size:], data[count - size :])
+        elif count > room:
+            self.storage.set(slice(self.cursor, size), data[:room])
+            self.storage.set(slice(0, count - room), data[room:])
         else:
-            whole = room == count
-            self.storage.set(slice(self.cursor, self.cursor + room), data if whole else data[:room])
-            if not whole:
-                self.storage.set(slice(0, count - room), data[room:])
+            self.storage.set(slice(self.cursor, self.cursor + count), data)
         self._advance(count)
         return rows
 
@@ -127,30 +124,22 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """The same: batches of every storage here have a leaf `index` with the row.
-
-    TorchRL's sets that leaf in what it is given to write, which is left alone here.
-    """
+    """The same: batches of every storage have `index`; TorchRL's sets it in the data as well."""
 
 
 class TensorDictMaxValueWriter(Writer):
     """Keeps the `max_size` rows with the highest rank.
 
     While there is room, every row is kept. Then a row replaces the one with the lowest rank, the
-    first of them where several have it, if its own is higher. Rows that are kept do not follow
-    each other: to a sampler of slices each is a run of its own, so let rows be whole trajectories
-    (`[B, T]`) where they should.
-
-    A write costs `O(B)` and `O(log max_size)` for each row that is kept.
+    first of them where several have it, if its own is higher. To a sampler of slices each row is a
+    run of its own, so write whole trajectories (`[B, T]`) as rows for that. A write costs `O(B)`,
+    and `O(log max_size)` for each row that is kept.
 
     Args:
         rank_key: Leaf that ranks rows; None: `("next", "reward")`.
         reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"` of the leaf's values in a row,
             where there are several.
-        **torchrl: `compilable` of TorchRL's signature, with its default.
-
-    Raises:
-        UsageError: Invalid argument.
+        **torchrl: `compilable`, with its default; others raise `UsageError`.
     """
 
     def __init__(
@@ -170,16 +159,14 @@ class TensorDictMaxValueWriter(Writer):
     def extend(self, data: Any) -> Tensor:
         """Write the rows that are among the best; returns where, int64 `[B]`, -1 for the others.
 
-        Raises:
-            UsageError: Data without the leaf that ranks them, or ranks that are no numbers (NaN).
+        Raises `UsageError` for data without the leaf that ranks them, or ranks that are NaN.
         """
         if isinstance(data, list):
             data = stacked(data)
         rows = torch.full((count_of(data),), -1)
         ranks = self._ranks(data)
         heap = list(self._heap)
-        # The lowest rank kept only rises: a row that does not beat it at first never will, so a
-        # loop over the others is all it takes.
+        # The lowest rank kept only rises: a row that does not beat it at first never will.
         count = min(self.storage.max_size - len(heap), len(ranks))
         kept = {len(heap) + number: number for number in range(count)}
         heap.extend(zip(ranks[:count].tolist(), kept, strict=True))
@@ -229,15 +216,7 @@ class TensorDictMaxValueWriter(Writer):
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuses every change of a dataset.
-
-    Example:
-        >>> try:
-        ...     ImmutableDatasetWriter().add(1)
-        ... except ImmutableError as error:
-        ...     print(error.message)
-        A dataset is immutable: add would change it
-    """
+    """Refuses every change of a dataset: raises `ImmutableError`."""
 
     def add(self, data: Any) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
         """Raise `ImmutableError`."""

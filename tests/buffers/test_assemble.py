@@ -13,19 +13,14 @@ SLOTS = {("a",): 2, ("n", "b"): 0, ("n", "m", "c"): 1, ("z",): 3}
 LEAVES = [torch.arange(4) + 10 * slot for slot in range(4)]
 
 
-@pytest.mark.parametrize("checked", [False, True])
-def test_leaves_land_under_their_names(checked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if checked:
-        monkeypatch.setattr(module, "_construct", module._checked)
+@pytest.mark.parametrize("way", [module._checked, module._unchecked])
+def test_leaves_land_under_their_names(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.level is module._unchecked  # the fast way works with this tensordict
+    monkeypatch.setattr(module, "level", way)
     found = assemble(tree_of(SLOTS), LEAVES, torch.Size((4,)), torch.device("cpu"))
     assert type(found) is TensorDict
     assert found["n", "m"].batch_size == (4,)
-    for key, slot in SLOTS.items():
-        assert found[key] is LEAVES[slot]
-
-
-def test_the_fast_constructor_gives_working_tensordicts() -> None:
-    found = assemble(tree_of(SLOTS), LEAVES, torch.Size((4,)), torch.device("cpu"))
+    assert all(found[key] is LEAVES[slot] for key, slot in SLOTS.items())
     assert found[1:3]["n", "b"].tolist() == [1, 2]
     assert found.clone().set("new", torch.ones(4))["new"].sum() == 4
     assert TensorDict.stack([found, found]).batch_size == (2, 4)
@@ -44,7 +39,3 @@ def test_private_names_that_changed_are_not_used(
 ) -> None:
     monkeypatch.setattr(module, "_unchecked", broken)
     assert module._fastest() is module._checked
-
-
-def test_the_fast_way_is_used_where_it_works() -> None:
-    assert module._construct is module._unchecked

@@ -71,9 +71,14 @@ def assert_right(batch: Any) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_large_batches_by_threads(storage: DatasetStorage) -> None:
-    for seed in range(3):
-        assert_right(draw(storage, seed))
+def test_large_batches_by_threads_and_by_callers_at_once(storage: DatasetStorage) -> None:
+    assert_right(draw(storage, 0))
+    with ThreadPoolExecutor(4) as threads:
+        for batch in threads.map(lambda seed: draw(storage, seed), range(40)):
+            assert_right(batch)
+    batch = draw(storage, 0)
+    storage.close()
+    assert_right(batch)
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -103,18 +108,6 @@ def test_memory_is_reused_only_when_nobody_sees_it(storage: DatasetStorage) -> N
     assert len(seen) < 39  # it is reused
 
 
-def test_many_threads_at_once(storage: DatasetStorage) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        for batch in threads.map(lambda seed: draw(storage, seed), range(60)):
-            assert_right(batch)
-
-
-def test_a_dataset_that_is_let_go_leaves_its_batches(storage: DatasetStorage) -> None:
-    batch = draw(storage, 0)
-    storage.close()
-    assert_right(batch)
-
-
 def test_a_damaged_episode_number_is_an_error_not_a_crash(storage: DatasetStorage) -> None:
     assert isinstance(storage._leaves_of, NativeGather)
     steps = storage.reader.path / "steps" / "rows.memmap"
@@ -126,18 +119,20 @@ def test_a_damaged_episode_number_is_an_error_not_a_crash(storage: DatasetStorag
         storage.gather(torch.tensor([3]))
 
 
-@pytest.mark.parametrize("damage", ["reach", "source", "other"])
-def test_a_plan_that_does_not_fit_itself_is_refused(damage: str) -> None:
-    source = struct.pack("=5q", 0, 1, 8, 8, 0)
-    fine = [0, 0, 0, 8, 0, 64, 0, *[0] * 8]
-    broken = {
-        "reach": [0, 1, *fine[2:]],
-        "source": [1, *fine[1:]],
-        "other": [-3, 0, 5, *fine[3:]],
-    }[damage]
-    native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], None)
+@pytest.mark.parametrize(
+    "broken", [[0, 1, 0], [1, 0, 0], [-3, 0, 5]], ids=["reach", "source", "other"]
+)
+def test_a_plan_that_does_not_fit_itself_is_refused(broken: list[int]) -> None:
+    source, kind = struct.pack("=5q", 0, 1, 8, 8, 0), [8, 0, 64, 0, *[0] * 8]
+
+    def plan(leaf: list[int], exchange: Any = None) -> Any:
+        return native.compiled.plan(source, struct.pack("=15q", *leaf, *kind), -1, 0, [], exchange)
+
+    fine = plan([0, 0, 0])
     with pytest.raises(ValueError, match="does not fit"):
-        native.compiled.plan(source, struct.pack("=15q", *broken), -1, 0, [], None)
+        plan(broken)
+    with pytest.raises(ValueError, match="PyCapsule"):
+        plan([0, 0, 0], fine)
 
 
 def test_shapes_it_has_no_room_for_are_gathered_by_torch(
@@ -156,11 +151,3 @@ def test_memory_of_every_size_is_given_back_as_it_was(storage: DatasetStorage) -
         batch = storage.gather(rows)
         assert batch["index"].tolist() == rows.tolist()
         assert_right(batch)
-
-
-def test_a_table_of_functions_of_another_kind_is_refused() -> None:
-    fine = [0, 0, 0, 8, 0, 64, 0, *[0] * 8]
-    source = struct.pack("=5q", 0, 1, 8, 8, 0)
-    other = native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], None)
-    with pytest.raises(ValueError, match="PyCapsule"):
-        native.compiled.plan(source, struct.pack("=15q", *fine), -1, 0, [], other)

@@ -74,56 +74,6 @@ def test_a_write_that_fails_moves_nothing() -> None:
     assert (writer.cursor, writer.write_count, content(storage)) == (3, 3, [0, 1, 2])
 
 
-@given(
-    size=st.integers(1, 6),
-    writes=st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5),
-)
-def test_the_best_are_those_of_a_naive_loop(size: int, writes: list[list[int]]) -> None:
-    writer, storage = registered(TensorDictMaxValueWriter("rank"), size)
-    slots: list[tuple[int, int]] = []
-    number = written = 0
-    for ranks in writes:
-        where: dict[int, int] = {}
-        for position, rank in enumerate(ranks):
-            row = len(slots)
-            if row < size:
-                slots.append((rank, number + position))
-            else:
-                row = min(range(size), key=lambda one: (slots[one][0], one))
-                if rank <= slots[row][0]:
-                    continue
-                slots[row] = (rank, number + position)
-            written += 1
-            where[row] = position
-        want = [-1] * len(ranks)
-        for row, position in where.items():
-            want[position] = row
-        numbers = torch.arange(number, number + len(ranks))
-        rows = TensorDict({"rank": torch.tensor(ranks), "a": numbers}, [len(ranks)])
-        rows["next", "done"] = torch.zeros(len(ranks), 1, dtype=torch.bool)
-        if len(rows) == 1:
-            assert writer.add(rows[0]) == (None if want == [-1] else want[0])
-        else:
-            assert writer.extend(rows).tolist() == want
-        number += len(ranks)
-    assert writer.write_count == written
-    if slots:
-        assert content(storage) == [one for _, one in slots]
-        assert storage.runs().lengths.tolist() == [1] * len(slots)
-
-
-@pytest.mark.parametrize(
-    ("reduction", "best"), [("sum", 1), ("mean", 1), ("max", 0), ("min", 2), ("median", 1)]
-)
-def test_several_numbers_of_a_row_are_reduced(reduction: str, best: int) -> None:
-    """The rank is the next reward unless told."""
-    writer, storage = registered(TensorDictMaxValueWriter(reduction=reduction), 1)
-    ranks = torch.tensor([[9.0, 0.0, 0.0], [4.0, 5.0, 1.0], [2.0, 2.0, 2.0]])
-    rows = {"next": {"reward": ranks[..., None]}, "a": torch.arange(3)}
-    writer.extend(TensorDict(rows, [3]))
-    assert content(storage) == [best]
-
-
 def test_rows_without_a_rank_are_refused() -> None:
     writer, storage = registered(TensorDictMaxValueWriter("rank"), 2)
     with pytest.raises(UsageError, match="ranked by rank") as caught:
@@ -134,6 +84,9 @@ def test_rows_without_a_rank_are_refused() -> None:
     with pytest.raises(UsageError, match="expected one of"):
         TensorDictMaxValueWriter(reduction="best")
     assert len(storage) == 0
+    for kind in (RoundRobinWriter, TensorDictRoundRobinWriter, TensorDictMaxValueWriter):
+        with pytest.raises(UsageError, match="cannot do compilable=True"):
+            kind(compilable=True)
 
 
 @pytest.mark.parametrize("kind", [RoundRobinWriter, TensorDictMaxValueWriter])
@@ -165,17 +118,3 @@ def test_a_writer_of_a_dataset_refuses() -> None:
         with pytest.raises(ImmutableError) as caught:
             attempt()  # type: ignore[no-untyped-call]
         assert "transform=" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (RoundRobinWriter, {"track_generations": True}),
-        (TensorDictRoundRobinWriter, {"compilable": True}),
-        (TensorDictMaxValueWriter, {"compilable": True}),
-        (RoundRobinWriter, {"colour": 1}),
-    ],
-)
-def test_invalid_arguments(kind: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(options))):
-        kind(**options)

@@ -11,15 +11,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data import DatasetMixture, ReplayBufferEnsemble, n_step, open_dataset
+from offline_data import DatasetMixture, ReplayBufferEnsemble, open_dataset
 from offline_data.buffers.buffer import TensorDictReplayBuffer
-from offline_data.buffers.samplers import PrioritizedSampler, PrioritizedSliceSampler, RandomSampler
+from offline_data.buffers.samplers import PrioritizedSampler, PrioritizedSliceSampler
 from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
-    import torchrl.data as theirs
     from torchrl._utils import logger
     from torchrl.envs.transforms import ExcludeTransform, SelectTransform
 
@@ -95,18 +94,6 @@ def test_priorities_go_to_the_rows_that_were_drawn(name: str, prefetch: int | No
     assert stored[:ROWS] == [row + 1 for row in range(ROWS)]
 
 
-def test_torchrl_sets_them_after_the_transforms_too() -> None:
-    other = theirs.TensorDictReplayBuffer(
-        storage=theirs.LazyTensorStorage(ROWS),
-        batch_size=8,
-        transform=SelectTransform("action"),
-    )
-    other.extend(TensorDict({"action": torch.arange(ROWS) + 100}, [ROWS]))
-    buffer = growing(SelectTransform("action"), RandomSampler())
-    for batch in (other.sample(), buffer.sample()):
-        assert (batch["action"] == batch["index"] + 100).all()
-
-
 def test_what_a_transform_moves_it_takes_along() -> None:
     def shuffled(batch: TensorDict) -> TensorDict:
         return batch[torch.randperm(len(batch))]
@@ -119,13 +106,6 @@ def test_what_a_transform_moves_it_takes_along() -> None:
             assert (batch["action"] == batch["index"] + 100).all()
             expected = 1 / (batch["index"] + 1.0)
             torch.testing.assert_close(batch["priority_weight"], expected)
-
-
-def test_rows_by_index_keep_theirs() -> None:
-    buffer = growing(lambda batch: batch * 2, RandomSampler())
-    assert buffer[3:5]["index"].tolist() == [3, 4]
-    assert buffer[-1]["index"].item() == 19
-    assert buffer[torch.tensor([[1, 2], [3, 4]])]["index"].tolist() == [[1, 2], [3, 4]]
 
 
 def test_batches_that_a_collate_function_makes_have_them() -> None:
@@ -147,44 +127,16 @@ def test_batches_that_a_collate_function_makes_have_them() -> None:
     assert (priorities[batch["a"]] == 9.0).all()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def test_ensembles_and_mixtures(tmp_path: Path) -> None:
     write_toy(tmp_path / "toy", [toy_batch([6, 2, 9, 5])])
-    return tmp_path / "toy"
-
-
-def test_datasets_and_what_is_derived(folder: Path) -> None:
-    plain, spoilt = (
-        open_dataset(
-            folder, 8, sampler=SAMPLERS[0](), derived=[n_step(2, 0.9)], transform=transform
-        )
-        for transform in (None, TRANSFORMS["times two"]())
-    )
-    for _ in range(3):
-        want, found = plain.sample(), spoilt.sample()
-        for label in ("index", "priority_weight"):
-            assert torch.equal(found[label], want[label])
-
-
-def test_ensembles_and_mixtures(folder: Path) -> None:
-    ensemble = ReplayBufferEnsemble(
-        open_dataset(folder, 8, keys=["action"]),
-        open_dataset(folder, 8, keys=["action"]),
-        batch_size=8,
-        transform=lambda batch: batch * 2,
-    )
-    whole = open_dataset(folder, 8)[:]["action"]
+    members = [open_dataset(tmp_path / "toy", 8, keys=["action"]) for _ in range(2)]
+    double = TRANSFORMS["times two"]()
+    ensemble = ReplayBufferEnsemble(*members, batch_size=8, transform=double)
+    whole = members[0][:]["action"]
     batch = ensemble.sample()
     assert torch.equal(batch["action"], whole[batch["index", "index"]] * 2)
     assert set(batch["index", "buffer_ids"].reshape(-1).tolist()) <= {0, 1}
-    mixture = DatasetMixture(
-        open_dataset(folder, 8, keys=["action"]),
-        open_dataset(folder, 8, keys=["action"]),
-        batch_size=16,
-        weights=[1, 1],
-        exact=True,
-        transform=lambda batch: batch * 2,
-    )
+    mixture = DatasetMixture(*members, batch_size=16, weights=[1, 1], exact=True, transform=double)
     batch = mixture.sample()
     assert torch.equal(batch["action"], whole[batch["index"]] * 2)
     assert batch["source"].bincount().tolist() == [8, 8]

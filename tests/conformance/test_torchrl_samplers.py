@@ -91,12 +91,6 @@ def leaves_of(batch: Any) -> dict[Any, tuple[Any, Any]]:
     return found
 
 
-def assert_true_to_the_data(batch: Any, whole: Any, marks: set[Any]) -> None:
-    rows = batch["index"].reshape(-1)
-    for key in set(leaves_of(batch)) - marks - {"index", "priority_weight", MASK}:
-        assert torch.equal(batch[key], whole[key][rows]), key
-
-
 SLICES: list[dict[str, Any]] = [
     {"slice_len": 4},
     {"num_slices": 6, "traj_key": "episode"},
@@ -108,14 +102,13 @@ SLICES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", SLICES, ids=str)
-def test_slices_have_the_same_leaves_and_marks(
+def test_slices_have_the_same_leaves(
     both: Callable[..., tuple[Any, Any]], options: dict[str, Any]
 ) -> None:
     marked = options.get("truncated_key", 1) is not None
     marks = {("next", "truncated"), ("next", "done")} if marked else set()
     mine, other = both(24, "SliceSampler", **options)
     whole = mine[:]
-    last = torch.tensor(np.cumsum(LENGTHS) - 1)
     for _ in range(20):
         batches = mine.sample(), other.sample()
         keys = leaves_of(batches[0]).keys() ^ leaves_of(batches[1]).keys()
@@ -124,83 +117,9 @@ def test_slices_have_the_same_leaves_and_marks(
             found = [leaves_of(batch.exclude(MASK)) for batch in batches]
             assert found[0] == found[1]
         for batch in batches:
-            assert_true_to_the_data(batch, whole, marks)
             rows = batch["index"].reshape(-1)
-            there = batch.get(MASK, torch.ones(len(batch), dtype=torch.bool))
-            # The last row of a slice is the last before another one begins, or before padding.
-            begins = torch.ones(len(rows), dtype=torch.bool)
-            if "pad_output" in options:
-                begins[1:] = (~there[:-1] & there[1:]) | (torch.arange(1, len(rows)) % 4 == 0)
-            else:
-                width = options.get("slice_len", 24 // options.get("num_slices", 6))
-                begins = starts_of(rows, width)
-            ends = torch.cat([begins[1:], torch.ones(1, dtype=torch.bool)])
-            if "pad_output" in options:
-                ends = there & torch.cat([~there[1:] | begins[1:], torch.ones(1, dtype=torch.bool)])
-            stored = torch.isin(rows, last)
-            if marked:
-                assert batch["next", "truncated"][there, 0].tolist() == ends[there].tolist()
-                assert batch["next", "done"][there, 0].tolist() == (ends | stored)[there].tolist()
-
-
-def starts_of(rows: Any, width: int) -> Any:
-    """Find where slices begin that are `width` long, or end with their episode."""
-    begins, left = [], 0
-    ends = set((np.cumsum(LENGTHS) - 1).tolist())
-    for row in rows.tolist():
-        begins.append(left == 0)
-        left = (width if left == 0 else left) - 1
-        short = LENGTHS[int(np.searchsorted(np.cumsum(LENGTHS), row, side="right"))] < width
-        left = 0 if short and row in ends else left
-    return torch.tensor(begins)
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_starts_of_slices_have_the_same_law(
-    both: Callable[..., tuple[Any, Any]], strict: bool
-) -> None:
-    """Episodes uniformly, then starts: both are near it, and not near another."""
-    buffers = both(4, "SliceSampler", slice_len=4, strict_length=strict)
-    law = np.zeros(ROWS)
-    first = 0
-    enough = [length for length in LENGTHS if length >= 4 or not strict]
-    for length in LENGTHS:
-        if length in enough:
-            count = max(length - 3, 1)
-            law[first : first + count] = 1 / len(enough) / count
-        first += length
-    torch.manual_seed(0)
-    for buffer in buffers:
-        sampler, storage = (
-            (buffer.sampler, buffer.storage)
-            if buffer is buffers[0]
-            else (buffer._sampler, buffer._storage)
-        )
-        counts = np.zeros(ROWS)
-        for _ in range(4000):
-            rows, _ = sampler.sample(storage, 4)
-            counts[int(torch.as_tensor(rows[0]).reshape(-1)[0])] += 1
-        distance = ((counts - 4000 * law) ** 2)[law > 0] / (4000 * law[law > 0])
-        assert not counts[law == 0].any()
-        freedom = int((law > 0).sum()) - 1
-        assert distance.sum() < freedom + 5 * np.sqrt(2 * freedom) + 5
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_epochs_of_slices_have_the_same_shape(
-    both: Callable[..., tuple[Any, Any]], drop_last: bool
-) -> None:
-    """All episodes are long enough: where some are not, TorchRL's batches have gaps."""
-    buffers = both(
-        6, "SliceSamplerWithoutReplacement", slice_len=2, drop_last=drop_last, traj_key="episode"
-    )
-    for buffer in buffers:
-        for _ in range(2):
-            seen = [batch["episode"].reshape(-1, 2) for batch in buffer]
-            assert [len(one) for one in seen] == ([3] if drop_last else [3, 1])
-            episodes = torch.cat(seen)
-            assert (episodes[:, 0] == episodes[:, 1]).all()
-            assert drop_last or sorted(episodes[:, 0].tolist()) == [0, 1, 2, 3]
+            for key in set(leaves_of(batch)) - marks - {"index", MASK}:
+                assert torch.equal(batch[key], whole[key][rows]), key
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -226,69 +145,3 @@ def test_weights_and_importance_weights_are_torchrls(
     assert int(known.sum()) > 200
     weights = batches[0]["priority_weight"][known]
     torch.testing.assert_close(weights, of_mine[known], rtol=tolerance, atol=0)
-
-
-def test_priorities_give_the_same_law(both: Callable[..., tuple[Any, Any]]) -> None:
-    buffers = both(20_000, "PrioritizedSampler", ROWS, 0.6, 0.5)
-    priority = torch.arange(ROWS) + 0.5
-    law = (priority.double().numpy() + 1e-8) ** 0.6
-    law *= 20_000 / law.sum()
-    np.random.seed(0)  # noqa: NPY002 - TorchRL draws from it
-    torch.manual_seed(0)
-    for buffer in buffers:
-        buffer.update_priority(torch.arange(ROWS), priority)
-        counts = np.bincount(buffer.sample()["index"], minlength=ROWS)
-        assert ((counts - law) ** 2 / law).sum() < ROWS + 5 * np.sqrt(2 * ROWS) + 5
-
-
-def test_of_a_row_that_comes_again_torchrl_takes_the_last(
-    both: Callable[..., tuple[Any, Any]],
-) -> None:
-    mine, other = both(2000, "PrioritizedSampler", ROWS, 1.0, 1.0, eps=0.0)
-    for buffer in (mine, other):
-        buffer.update_priority(torch.arange(ROWS), torch.ones(ROWS))
-        buffer.update_priority(torch.tensor([3, 3]), torch.tensor([8.0, 2.0]))
-    weights = []
-    for buffer in (mine, other):
-        batch = buffer.sample()
-        weights.append(batch["priority_weight"][batch["index"] == 3][0].item())
-    assert weights == [1 / 8, 1 / 2]
-
-
-def test_new_rows_get_the_same_priority() -> None:
-    """Written rows have the highest priority so far, 1 at least, in both."""
-    sampler = ours.PrioritizedSampler(ROWS, 1.0, 1.0, 0.0)
-    other = theirs.PrioritizedSampler(ROWS, 1.0, 1.0, 0.0)
-    for _ in range(2):
-        for high in (0.25, 3.0, 2.0):
-            assert sampler.default_priority == float(other.default_priority)
-            rows = torch.arange(4)
-            sampler.extend(rows)
-            other.mark_update(rows)
-            assert sampler.default_priority == float(other.default_priority)
-            for one in (sampler, other):
-                one.update_priority(rows[:2], torch.tensor([0.1, high]))
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_slices_begin_at_the_same_rows_with_the_same_weights(
-    both: Callable[..., tuple[Any, Any]], strict: bool
-) -> None:
-    options: dict[str, Any] = {"slice_len": 4, "strict_length": strict, "truncated_key": None}
-    mine, other = both(200, "PrioritizedSliceSampler", ROWS, 1.0, 0.5, **options)
-    priority = torch.arange(1.0, ROWS + 1)
-    weights: list[dict[int, float]] = []
-    for buffer in (mine, other):
-        buffer.update_priority(torch.arange(ROWS), priority)
-        found: dict[int, float] = {}
-        for _ in range(10):
-            batch = buffer.sample()
-            rows = batch["index"].reshape(-1)
-            first = starts_of(rows, 4)
-            found.update(
-                zip(rows[first].tolist(), batch["priority_weight"][first].tolist(), strict=True)
-            )
-        weights.append(found)
-    assert weights[0] == pytest.approx(weights[1], rel=1e-6)
-    starts = {0, 1, 2, *range(8, 14), 17, 18}
-    assert set(weights[0]) == (starts if strict else {*starts, 6})

@@ -23,22 +23,18 @@ _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8)
 
 
 def word_of(stride: int) -> tuple[int, torch.dtype]:
-    """Return the widest word, in bytes and as a type, that rows of `stride` bytes are made of.
-
-    Example:
-        >>> word_of(184), word_of(21170)
-        ((8, torch.int64), (2, torch.int16))
-    """
+    """Return the widest word, in bytes and as a type, that rows of `stride` bytes are made of."""
     return next((size, dtype) for size, dtype in _WORDS if stride % size == 0)
 
 
 class Map(NamedTuple):
-    """A file of rows in memory."""
+    """A file of rows in memory: words `[rows, stride // word]`, and the map that holds them.
+
+    Writing to them changes this process's memory, not the file; no words have no map.
+    """
 
     words: Tensor
-    """`[rows, stride // word]`; writing to it changes this process's memory only, not the file."""
     memory: mmap.mmap | None
-    """Memory map that holds the words; None if there are none."""
 
     @property
     def nbytes(self) -> int:

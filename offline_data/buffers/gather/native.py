@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -44,12 +45,9 @@ compiled = extension("gather._gather")
 class NativeGather:
     """Gathers into CPU memory, one allocation per leaf.
 
-    Leaves are not views of one block: torch takes longer to make a view than a tensor over memory
-    that it is given, and each view would keep, pickle and share the whole block.
-
-    Args:
-        plan: Plan of the gather.
-        maps: The file of each of the plan's gathers, as words `[rows, words]`.
+    Leaves are not views of one block: torch takes longer to make a view than a tensor over given
+    memory, and each view would keep, pickle and share the whole block. `maps` has the file of
+    each of the plan's gathers, as words `[rows, words]`.
     """
 
     def __init__(self, plan: GatherPlan, maps: Sequence[Tensor]) -> None:
@@ -97,19 +95,13 @@ def gather_groups(gathers: Sequence[NativeGather], rows: Tensor) -> list[Tensor]
 def gather_mixed(
     gathers: Sequence[NativeGather], source: Tensor, rows: Tensor
 ) -> list[Tensor] | None:
-    """Gather rows of several datasets in any order into the same leaves `[B, …]`, by slot.
+    """Gather row `rows[i]` of dataset `source[i]` into leaves `[B, …]`, by slot.
 
-    Args:
-        gathers: Of the datasets.
-        source: Number of the dataset of each row, int64 `[B]`, contiguous.
-        rows: Its row there, int64 `[B]`, contiguous; `IndexError` where there is none.
-
-    Returns:
-        None where the datasets' leaves do not lie at the same places.
+    Both are int64 `[B]`, contiguous. None where the datasets' leaves do not lie at the same
+    places; raises `IndexError` for a row that is not there.
     """
-    return _together(
-        gathers, compiled.gather_mixed, source.data_ptr(), rows.data_ptr(), rows.shape[0]
-    )
+    where = source.data_ptr(), rows.data_ptr(), rows.shape[0]
+    return _together(gathers, compiled.gather_mixed, *where)
 
 
 def _together(
@@ -152,22 +144,11 @@ def _source(gather: Gather, words: Tensor) -> bytes:
 
 def _leaf(source: int, offset: int, other: int, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
     """Pack a `Leaf` of `_gather.c`."""
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    padded = [*shape, *[0] * (_MAX_DIMS - len(shape))]
-    return struct.pack(
-        f"={7 + _MAX_DIMS}q",
-        *(source, offset, other, size, _code(dtype), dtype.itemsize * 8, len(shape)),
-        *padded,
-    )
-
-
-def _code(dtype: torch.dtype) -> int:
+    code = _UINT if dtype == torch.uint8 else _INT
     if dtype == torch.bool:
-        return _BOOL
-    if dtype.is_complex:
-        return _COMPLEX
-    if dtype.is_floating_point:
-        return _FLOAT
-    return _UINT if dtype == torch.uint8 else _INT
+        code = _BOOL
+    elif dtype.is_complex or dtype.is_floating_point:
+        code = _COMPLEX if dtype.is_complex else _FLOAT
+    size, padding = dtype.itemsize * math.prod(shape), [0] * (_MAX_DIMS - len(shape))
+    kind = size, code, dtype.itemsize * 8, len(shape), *shape, *padding
+    return struct.pack(f"={7 + _MAX_DIMS}q", source, offset, other, *kind)

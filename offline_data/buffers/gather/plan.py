@@ -29,66 +29,55 @@ At: TypeAlias = Literal["step", "root", "next"]
 
 @dataclass(frozen=True)
 class Place:
-    """One leaf in a gathered row."""
+    """Leaf number `slot` in bytes `[offset, end)` of a gathered row."""
 
     slot: int
-    """Number of the leaf in the batch."""
     dtype: torch.dtype
-    """Its item type."""
     shape: tuple[int, ...]
-    """Shape of one row of it."""
     offset: int
-    """Bytes from the beginning of the row; a multiple of the item size."""
-    count: int
-    """Items in one row of it."""
-
-    @property
-    def end(self) -> int:
-        """Bytes from the beginning of the row to the end of the leaf."""
-        return self.offset + self.count * self.dtype.itemsize
+    end: int
 
 
 @dataclass(frozen=True)
 class Gather:
-    """One gather of rows of one file, and the leaves cut out of what it gives."""
+    """One gather of rows of one file, and the leaves cut out of what it gives.
+
+    `width` words are gathered, from the beginning of a row on: more than a row has where the row
+    after it is wanted too. `episode` is the word that holds the number of the episode, in the
+    gather that the others need it from. `stride` is in bytes.
+    """
 
     file: str
-    """Relative path inside the dataset directory."""
     rows: int
-    """Rows of the file."""
     stride: int
-    """Bytes of a row of the file."""
     at: At
-    """Which row belongs to a transition."""
     width: int
-    """Words that are gathered, from the beginning of the row on; more than a row has where the
-    row after it is wanted too."""
     places: tuple[Place, ...]
-    """Offsets of the leaves in the gathered rows."""
     episode: int | None = None
-    """Word that holds the number of the episode, in the gather that the others need it from."""
 
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """How to make a batch."""
+    """How to make a batch.
+
+    Attributes:
+        gathers: In order; the one that has `episode` first.
+        slots: Slot of each leaf of the batch; slot 0 is the index.
+        count: Slots of raw leaves, those that are only needed on the way included.
+        flags: Slots of root flags.
+        done: Slots of `done`, `terminated` and `truncated` under `next`, where `done` is wanted.
+        encoded: Encoded leaves by slot, behind the slots of raw ones.
+    """
 
     gathers: tuple[Gather, ...]
-    """In order; the one that has `episode` first."""
     slots: Mapping[Key, int]
-    """Slot of each leaf of the batch; slot 0 is the index."""
     count: int
-    """Number of slots of raw leaves, those that are only needed on the way included."""
     flags: tuple[int, ...]
-    """Slots of root flags."""
     done: tuple[int, int, int] | None
-    """Slots of `done`, `terminated` and `truncated` under `next`, where `done` is wanted."""
     encoded: Mapping[int, EncodedLeaf]
-    """Encoded leaves by slot, behind the slots of raw ones."""
 
 
-_Leaves: TypeAlias = list[tuple[LeafSpec, int]]
-"""Leaves of one file with their slots."""
+_Leaves: TypeAlias = list[tuple[LeafSpec, int]]  # leaves of one file with their slots
 
 
 def plan_batch(reader: DatasetReader, keys: Sequence[Key]) -> GatherPlan:
@@ -138,11 +127,9 @@ def _compact(reader: DatasetReader, slots: Mapping[Key, int]) -> tuple[Gather, .
         before, behind = root.get(file, []), after.get(file, [])
         if before and behind and _adjoin(before):
             gathers.append(_gather(rows, "root", before, behind))
-            continue
-        if before:
-            gathers.append(_gather(rows, "root", before))
-        if behind:
-            gathers.append(_gather(rows, "next", behind))
+        else:
+            parts: list[tuple[At, _Leaves]] = [("root", before), ("next", behind)]
+            gathers += [_gather(rows, at, leaves) for at, leaves in parts if leaves]
     return tuple(gathers)
 
 
@@ -162,8 +149,7 @@ def _adjoin(before: _Leaves) -> bool:
     row i + e + 1                   | s_t+1 … |    one after it, or one gather each
     ```
 
-    It does while what lies between is short, and rows are: two big leaves in one block would not
-    be contiguous, and nothing is gained.
+    It does while rows, and what lies between, are short.
     """
     stride = before[0][0].stride
     return stride < BIG_LEAF and 2 * max(leaf.offset + leaf.nbytes for leaf, _ in before) >= stride
@@ -173,20 +159,20 @@ def _gather(
     rows: int,
     at: At,
     leaves: _Leaves,
-    behind: _Leaves | None = None,
+    behind: Iterable[tuple[LeafSpec, int]] = (),
     *,
     episode: LeafSpec | None = None,
 ) -> Gather:
     first = episode or leaves[0][0]
-    places = [_place(leaf, slot, 0) for leaf, slot in leaves]
-    places += [_place(leaf, slot, first.stride) for leaf, slot in behind or ()]
+    shifted = [(0, *leaf) for leaf in leaves] + [(first.stride, *leaf) for leaf in behind]
+    places = tuple(_place(leaf, slot, shift) for shift, leaf, slot in shifted)
     word, _ = word_of(first.stride)
     ends = [place.end for place in places] + ([] if episode is None else [episode.offset + word])
-    width = -(-max(ends) // word)
     column = None if episode is None else episode.offset // word
-    return Gather(first.file, rows, first.stride, at, width, tuple(places), column)
+    return Gather(first.file, rows, first.stride, at, -(-max(ends) // word), places, column)
 
 
 def _place(leaf: LeafSpec, slot: int, shift: int) -> Place:
     dtype = getattr(torch, leaf.dtype)
-    return Place(slot, dtype, leaf.shape, shift + leaf.offset, leaf.nbytes // dtype.itemsize)
+    begin = shift + leaf.offset
+    return Place(slot, dtype, leaf.shape, begin, begin + leaf.nbytes)

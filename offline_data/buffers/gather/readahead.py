@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import resource
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from itertools import cycle
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.gather.mmap import Map
     from offline_data.buffers.gather.plan import GatherPlan
+    from offline_data.store.reader import DatasetReader
 
 PATIENCE = 16
 """Batches without a read from a disk after which pages are not asked for any more."""
@@ -37,19 +39,13 @@ _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 Made = TypeVar("Made")
 
-EpisodesOf: TypeAlias = "Callable[[NDArray[np.int64]], NDArray[np.int64]]"
-"""Returns the number of the episode of each row."""
-
 
 class ByteRanges(NamedTuple):
-    """Bytes of a file: whole pages, but for the end of the file, and none of them twice."""
+    """Bytes of a file, ascending: whole pages, but for the end of the file, none of them twice."""
 
     map: Map
-    """The file."""
     starts: NDArray[np.int64]
-    """`[n]` where they begin in it, ascending."""
     lengths: NDArray[np.int64]
-    """`[n]` bytes of each."""
 
 
 class Readahead:
@@ -58,34 +54,23 @@ class Readahead:
     Without it each page is waited for before the next one is asked for, and the kernel reads about
     128 KiB around each, of which a random row uses little. With it the kernel reads what was asked
     for and nothing else; pages that are in memory cost about half a microsecond each. So it is
-    done while batches cause reads: from the first one on unless the files are found in memory, and
-    until `PATIENCE` batches in a row have caused none; then again as soon as one does. That is
-    right for files that fit in memory and for those that do not, whatever else fills the memory
-    and whichever limit a container has: there is nothing to choose.
-
-    Args:
-        plan: Plan of the gather.
-        maps: The file of each of the plan's gathers.
-        episodes_of: Is asked only if the plan has files whose rows depend on it.
-
-    Attributes:
-        asking: Whether batches ask for their pages now.
+    done while batches cause reads (`asking`): from the first one on unless the files are found in
+    memory, and until `PATIENCE` batches in a row have caused none; then again as soon as one does.
     """
 
-    def __init__(self, plan: GatherPlan, maps: Sequence[Map], episodes_of: EpisodesOf) -> None:
+    def __init__(self, plan: GatherPlan, maps: Sequence[Map], reader: DatasetReader) -> None:
         pairs = zip(plan.gathers, maps, strict=True)
         self._sources = [(gather, map) for gather, map in pairs if map.memory is not None]
         self.asking = not _settled([map for _, map in self._sources])
-        self._episodes_of = episodes_of
+        self._reader = reader
         self._quiet = 0 if self.asking else PATIENCE
-        self._batches = 0
+        self.probes = cycle([*[False] * (PROBE_EVERY - 1), True])
         self._random: bool | None = None
         self._expected: Tensor | None = None
 
     def due(self) -> bool:
         """Return True if the next batch is to be made by `around`; it may always be."""
-        self._batches += 1
-        return self.asking or self._batches % PROBE_EVERY == 0
+        return self.asking or next(self.probes)
 
     def expect(self, rows: Tensor) -> None:
         """Ask for the pages of rows that are gathered later; no reads for them mean nothing."""
@@ -114,11 +99,11 @@ class Readahead:
             _will_need(each)
 
     def ranges(self, rows: Tensor) -> list[ByteRanges]:
-        """Return which bytes of each file the rows, int64 `[B]`, lie in; rows not there in some."""
+        """Return the bytes of each file that the rows, int64 `[B]`, lie in."""
         numbers = rows.to("cpu", torch.int64).numpy()
         roots = numbers
         if any(gather.at != "step" for gather, _ in self._sources):
-            roots = numbers + self._episodes_of(numbers)
+            roots = numbers + np.searchsorted(self._reader.starts, numbers, side="right") - 1
         of_file: dict[int, tuple[Map, list[NDArray[np.int64]]]] = {}
         for gather, map in self._sources:
             where = numbers if gather.at == "step" else roots + (gather.at == "next")

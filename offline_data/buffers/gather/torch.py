@@ -19,28 +19,23 @@ if TYPE_CHECKING:
 
 
 class LeafSplit(NamedTuple):
-    """All leaves of one item type in a block of gathered rows, split off by one operation."""
+    """All leaves of one item type in a block of gathered rows, split off by one operation.
+
+    Words are seen as `dtype`; a row has pieces of `sizes` items, one for each leaf (with its
+    number in `leaves`) and for what lies between.
+    """
 
     dtype: torch.dtype
-    """The type that the words of the block are seen as."""
     sizes: tuple[int, ...]
-    """Items of each piece of a row, in order; what lies between leaves is a piece too."""
     leaves: tuple[tuple[int, Place], ...]
-    """Number of the piece that each leaf is."""
 
 
 class TorchGather:
     """Gathers where the files are, moves each block at once, and splits it where batches go.
 
-    Each leaf is contiguous and has memory of its own, so that writing to one in place, saving it
-    or sending it to another process has nothing to do with the others.
-
-    Args:
-        plan: Plan of the gather.
-        maps: The file of each of the plan's gathers, as words `[rows, words]`: a map on the CPU, or
-            copied to the device.
-        device: Device of the leaves.
-        pin_memory: Whether blocks are put into page-locked memory first.
+    Each leaf is contiguous and has memory of its own. `maps` has the file of each of the plan's
+    gathers, as words `[rows, words]`: a map on the CPU, or copied to the device. With
+    `pin_memory` blocks are put into page-locked memory first.
     """
 
     def __init__(
@@ -109,15 +104,15 @@ def _splits(gather: Gather) -> list[LeafSplit]:
     for dtype, places in groupby(ordered, attrgetter("dtype")):
         # Rows are padded to 8 bytes: a block of them cannot be seen as items of 16.
         seen = dtype if dtype.itemsize <= torch.int64.itemsize else torch.int64
-        sizes, leaves, done = [], [], 0
+        sizes: list[int] = []
+        leaves = []
         for place in places:
             begin, end = place.offset // seen.itemsize, place.end // seen.itemsize
-            if begin > done:
-                sizes.append(begin - done)
+            if begin > sum(sizes):
+                sizes.append(begin - sum(sizes))
             leaves.append((len(sizes), place))
             sizes.append(end - begin)
-            done = end
-        if done < width // seen.itemsize:
-            sizes.append(width // seen.itemsize - done)
+        if sum(sizes) < width // seen.itemsize:
+            sizes.append(width // seen.itemsize - sum(sizes))
         splits.append(LeafSplit(seen, tuple(sizes), tuple(leaves)))
     return splits

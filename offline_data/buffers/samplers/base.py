@@ -20,20 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-EPISODE: Key = ("episode",)
-"""Leaf of a dataset's batches with the number of the episode."""
-
-
 class RowSet:
-    """All rows of a storage but a few, numbered without gaps.
-
-    Args:
-        total: Rows of the storage.
-        left_out: `[k]` rows that are left out, ascending.
-
-    Attributes:
-        count: Number of rows that remain.
-        left_out: `[k]` as given.
+    """All rows `[0, total)` of a storage but `left_out`, `[k]` ascending: `count`, without gaps.
 
     Example:
         >>> import numpy as np
@@ -45,8 +33,7 @@ class RowSet:
     def __init__(self, total: int, left_out: NDArray[np.int64]) -> None:
         self.count = total - len(left_out)
         self.left_out = left_out
-        # Row = number + rows left out at or before it; row x is left out at number x - (those
-        # left out before x), and counts from that number on.
+        # A row is its number plus the rows left out at or before it.
         skips = torch.as_tensor(left_out, dtype=torch.int64)
         self._from = (skips - torch.arange(len(skips))) if len(skips) else None
 
@@ -61,21 +48,18 @@ class RowSet:
 class Runs:
     """Rows that follow each other in time: the episodes of a storage, or what it has of them.
 
-    Episode `e` has the rows `starts[e]`, …, `starts[e] + lengths[e] - 1`. Every row is in one.
+    Every row is in exactly one.
 
-    Example:
-        >>> episodes = Runs(torch.tensor([0, 3]), torch.tensor([3, 2]))
-        >>> episodes.of(torch.tensor([0, 2, 3, 4])).tolist()
-        [0, 0, 1, 1]
+    Attributes:
+        starts: First row of each episode, int64 `[E]`, ascending.
+        lengths: Rows of each episode, int64 `[E]`, at least one.
+        final: Whether the observation after each episode's last row is known, bool `[E]`; None:
+            it is for all.
     """
 
     starts: Tensor
-    """First row of each episode, int64 `[E]`, ascending."""
     lengths: Tensor
-    """Rows of each episode, int64 `[E]`, at least one."""
     final: Tensor | None = None
-    """Whether the observation after the last row of each episode is known, bool `[E]`; None: it is
-    for all of them."""
 
     def of(self, rows: Tensor) -> Tensor:
         """Return the number of the episode that each row is in, int64 of the same shape."""
@@ -84,30 +68,27 @@ class Runs:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Leaves that separate trajectories, instead of those that a storage looks at by itself."""
+    """Leaves that separate trajectories, instead of those that a storage looks at by itself.
 
-    trajectory: Key | None = None
-    """Leaf with the number of the trajectory, of any shape `[B, …]`."""
-    ends: tuple[Key, ...] = ()
-    """Flags, of any shape `[B, …]`: set where any of their elements is."""
+    `trajectory` has numbers, `ends` are flags, set where any of their elements is.
+    """
+
+    trajectory: Key | None
+    ends: tuple[Key, ...]
 
     def check_stored(self) -> None:
         """Raise `UsageError` unless the leaves say what the episode index of a dataset does."""
         flags = {*self.ends}
         complete = not flags or DONE in flags or {TERMINATED, TRUNCATED} <= flags
-        if (
-            complete
-            and flags <= {DONE, TERMINATED, TRUNCATED}
-            and self.trajectory in (None, EPISODE)
-        ):
-            return
-        asked = [key for key in (self.trajectory, *self.ends) if key is not None]
-        raise UsageError(
-            f"The episodes of a dataset are stored, and {', '.join(map(join_key, asked))} cannot "
-            "take their place",
-            hint="leave traj_key, end_key and end_keys out; to cut episodes by another leaf, copy "
-            "the rows to a LazyTensorStorage",
-        )
+        known = flags <= {DONE, TERMINATED, TRUNCATED} and self.trajectory in (None, ("episode",))
+        if not (complete and known):
+            asked = [key for key in (self.trajectory, *self.ends) if key is not None]
+            raise UsageError(
+                f"The episodes of a dataset are stored, and {', '.join(map(join_key, asked))} "
+                "cannot take their place",
+                hint="leave traj_key, end_key and end_keys out; to cut episodes by another leaf, "
+                "copy the rows to a LazyTensorStorage",
+            )
 
 
 class Sampleable(Protocol):
@@ -119,9 +100,8 @@ class Sampleable(Protocol):
     def rows(self, *, valid_only: bool) -> RowSet:
         """Return the rows that may be drawn.
 
-        Args:
-            valid_only: Whether to leave out transitions whose next observation is unknown and
-                that are not terminated.
+        With `valid_only` these leave out transitions whose next observation is unknown and that
+        are not terminated.
         """
 
     def runs(self) -> Runs:
@@ -131,22 +111,19 @@ class Sampleable(Protocol):
 class Sampler(ABC):
     """Draws the rows of batches; one instance belongs to one buffer.
 
-    A subclass implements `sample`. It is called by one thread at a time for a buffer, in the order
-    of the batches, also where batches are prefetched.
+    A subclass implements `sample`, which is called by one thread at a time, in the order of the
+    batches, also where batches are prefetched.
     """
 
-    _generator: torch.Generator | None = None
-    """Random generator; None: torch's global one."""
-
     keeps_together: bool = False
-    """Whether rows of a batch belong together, so that a batch must be drawn again where some of
-    its rows are written over before it is returned."""
+    """Whether a batch must be drawn again if some of its rows are written over before it is
+    returned."""
 
     ran_out: bool = False
     """Whether the last batch ended an epoch: iteration over the buffer stops then."""
 
-    _computed: tuple[str, ...] = ()
-    """Attributes that a pickle leaves out: they are computed from the storage again."""
+    _generator: torch.Generator | None = None  # None: torch's global one
+    _computed: tuple[str, ...] = ()  # attributes that a pickle leaves out
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in self._computed}
@@ -182,7 +159,7 @@ class Sampler(ABC):
         return other.sample(storage, batch_size)[0]
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Set the leaves that `sample` returned in the gathered batch, whose leaves stay as they are.
+        """Set the leaves that `sample` returned in the gathered batch.
 
         If rows are trajectories, `[B, T]`, each step gets the value of its row. Several threads
         may call it at once, for different batches.
@@ -191,14 +168,14 @@ class Sampler(ABC):
             batch.set(key, spread(leaf, batch.batch_size))
 
     def extend(self, rows: Tensor) -> None:  # noqa: B027 - most samplers have nothing to note
-        """Note that `rows`, int64 `[n]`, were written in the storage; nothing by default."""
+        """Note that `rows`, int64 `[n]`, were written in the storage."""
 
     def add(self, row: int) -> None:
         """Note that one row was written in the storage."""
         self.extend(torch.tensor([row]))
 
     def empty(self) -> None:  # noqa: B027 - a sampler may have nothing to forget
-        """Note that the storage was emptied; nothing by default."""
+        """Note that the storage was emptied."""
 
     def set_rng(self, generator: torch.Generator) -> None:
         """Draw from `generator` from now on, instead of from a seed or the global generator."""
@@ -225,17 +202,14 @@ class Sampler(ABC):
 
 
 def seeded(seed: int | None) -> torch.Generator | None:
-    """Return a generator with this seed; None: None, which stands for torch's global one."""
+    """Return a generator with this seed; None stands for torch's global one."""
     return None if seed is None else torch.Generator().manual_seed(seed)
 
 
-def drawable(storage: Sampleable, *, valid_only: bool) -> RowSet:
-    """Return the rows to draw from; raises `UsageError` if there are none."""
-    rows = storage.rows(valid_only=valid_only)
-    if not rows.count:
-        raise UsageError(
-            f"None of the {len(storage)} transitions can be sampled: the observation after the "
-            "action is not known for any",
-            hint="valid_only=False in the sampler takes them as they are",
-        )
-    return rows
+def nothing_to_draw(storage: Sampleable) -> UsageError:
+    """Return the error for a storage none of whose rows may be drawn."""
+    return UsageError(
+        f"None of the {len(storage)} transitions can be sampled: the observation after the "
+        "action is not known for any",
+        hint="valid_only=False in the sampler takes them as they are",
+    )

@@ -19,16 +19,9 @@ class EpochOrder:
     """A permutation of `[0, count)`; position `p` of the epoch is number `order[p]`.
 
     The same arguments give the same order in every process and on every machine: only raw bits
-    of numpy's PCG64 are used, which its authors keep as they are.
-
-    Up to `PIECE` numbers every permutation can come, with the same probability. Above that it is
-    a Feistel network over a grid of `rows x columns >= count` cells, with tables of random bits
-    as round functions: about `12·√count` numbers of memory, whatever the count.
-
-    Args:
-        count: How many numbers.
-        seed: Not negative.
-        epoch: Not negative.
+    of numpy's PCG64 are used, which its authors keep as they are. Up to `PIECE` numbers every
+    permutation has the same probability; above that it is a Feistel network over a grid of
+    `rows x columns >= count` cells, with about `12·√count` random numbers in memory.
     """
 
     def __init__(self, count: int, seed: int, epoch: int) -> None:
@@ -65,8 +58,8 @@ class _Network:
             column += table[row]     (mod columns)    whatever the tables hold
     ```
 
-    The grid has fewer than `rows` cells too many; a number that lands there is sent through again
-    until it comes out below `count` (cycle walking), which keeps the whole a bijection.
+    A number that lands in one of the fewer than `rows` cells too many is sent through again until
+    it comes out below `count` (cycle walking), which keeps the whole a bijection.
     """
 
     def __init__(self, count: int, bits: np.random.PCG64) -> None:

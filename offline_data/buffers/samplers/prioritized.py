@@ -9,8 +9,8 @@ import torch
 
 from offline_data.buffers.reduce import check_reduction, one_per_row, one_per_update
 from offline_data.buffers.samplers import sum_tree
-from offline_data.buffers.samplers.base import Sampleable, Sampler, drawable, seeded
-from offline_data.buffers.samplers.slices import SliceSampler, SliceStarts
+from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
+from offline_data.buffers.samplers.slices import SliceSampler
 from offline_data.buffers.samplers.sum_tree import SumTree
 from offline_data.errors import UsageError
 
@@ -29,22 +29,17 @@ _NEVER = -1.0
 
 
 class PrioritizedSampler(Sampler):
-    r"""Draws row `i` with probability `P(i) = w_i / Σw`, where `w_i = (p_i + eps) ** alpha`.
+    """Draws row `i` with probability `P(i) = w_i / Σw`, where `w_i = (p_i + eps) ** alpha`.
 
-    Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952), proportional variant.
-    Draws are independent. Batches have the leaf `priority_weight`, of the sampler's dtype,
-    `[B]`: `(w_i / min w) ** -beta`, which is the paper's `(N · P(i)) ** -beta` divided by the
-    greatest possible one. It uses `beta` as it is at the draw: anneal it by `sampler.beta = …`.
+    Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952), proportional variant;
+    draws are independent. Batches have the leaf `priority_weight`, `[B]` of `dtype`:
+    `(w_i / min w) ** -beta`, the paper's `(N · P(i)) ** -beta` divided by the greatest possible
+    one. Anneal it by `sampler.beta = …`; `alpha` may be set at any time too.
 
     Rows that exist before the first batch have priority 1; rows that are written later get
     the highest that any row ever had, 1 at least. `update_priority` (of the buffer, with
-    `batch["index"]`) sets others.
-
-    Weights and importance weights are TorchRL's, numbers of `dtype`. Unlike there, sums are
-    float64, so that no row of priority zero is drawn; a set that is older than the sampler can
-    be sampled at once; where an update has a row twice `reduction` decides (there the last one
-    counts); `alpha` may be changed at any time, also from 0; priorities that are no numbers are
-    refused; and the minimum is over the rows that can be drawn.
+    `batch["index"]`) sets others. Weights are TorchRL's, but that the minimum is over the rows
+    that can be drawn, and that no row of priority zero is drawn.
 
     Args:
         max_capacity: Rows that the storage may have; memory is about 18 bytes for each.
@@ -53,13 +48,11 @@ class PrioritizedSampler(Sampler):
         eps: Added to each priority, so that none is never drawn; not negative.
         dtype: `torch.float32` or `torch.float64`.
         reduction: `"max"`, `"min"`, `"mean"`, `"median"` or `"sum"`: which priority a row gets
-            that an update has several for.
+            that an update has several for (in TorchRL the last one).
         max_priority_within_buffer: Whether new rows get the highest priority that some row
             has now, not one that was overwritten since; 1 where there is none.
         device: None or the CPU, where priorities are.
-        seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
-        valid_only: Whether to leave out transitions whose next observation is unknown and that
-            are not terminated.
+        seed, valid_only: See `RandomSampler`.
 
     Raises:
         UsageError: Invalid argument.
@@ -68,6 +61,9 @@ class PrioritizedSampler(Sampler):
         >>> PrioritizedSampler(1000, alpha=0.7, beta=0.5)
         PrioritizedSampler(max_capacity=1000, alpha=0.7, beta=0.5, eps=1e-08, reduction='max')
     """
+
+    _computed: tuple[str, ...] = ("_followed",)
+    _followed: Any = None  # what the rows that can be drawn were last derived from
 
     def __init__(
         self,
@@ -105,7 +101,6 @@ class PrioritizedSampler(Sampler):
         self._tree = SumTree(max_capacity)  # weights of rows that can be drawn, zero for others
         self._highest: float | None = 1.0
         self._filled = 0  # rows that all have a priority
-        self._followed: tuple[int, NDArray[np.int64]] | None = None
 
     @property
     def alpha(self) -> float:
@@ -146,26 +141,29 @@ class PrioritizedSampler(Sampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `batch_size` rows and their importance weights; see `Sampler.sample`.
 
-        Raises:
-            UsageError: A storage of more rows than `max_capacity`; none that can be drawn.
+        Raises `UsageError` for a storage of more rows than `max_capacity`, or none to draw.
         """
         self._follow(storage)
         rows, weights = self._draw(batch_size)
         return rows, {WEIGHT: weights}
 
     def update_priority(self, rows: Tensor | int, priority: Tensor | float) -> None:
-        """Set the priorities of rows, as they are: `eps` and `alpha` are applied here.
+        """Set the priorities of rows; `eps` and `alpha` are applied here.
 
         Args:
             rows: Integers of any shape, on any device; one number.
-            priority: A number for all; or as many as there are rows, or several for each, in
-                dimensions after those of `rows`, of which `reduction` makes one.
+            priority: One for all; as many as there are rows; or several for each, in dimensions
+                after those of `rows`, of which `reduction` makes one.
 
         Raises:
             UsageError: Shapes that do not fit; a row that is not there; a priority that is
                 negative, infinite or no number. Nothing has changed then.
         """
-        if not (_is_flat(rows, torch.int64) and _is_flat(priority, self.dtype, len(rows))):
+        if not (
+            _is_flat(rows, torch.int64)
+            and _is_flat(priority, self.dtype)
+            and rows.shape == priority.shape
+        ):
             rows = torch.as_tensor(rows, device="cpu")
             if rows.is_floating_point() or rows.dtype is torch.bool:
                 raise UsageError(f"Rows are integers; found {rows.dtype}")
@@ -228,7 +226,7 @@ class PrioritizedSampler(Sampler):
         )
 
     def _highest_allowed(self, alpha: float) -> float:
-        """Return a priority up to which weights, and the sum of all of them, are finite."""
+        """Return a priority up to which all weights and their sum are finite."""
         top = torch.finfo(self.dtype).max / 4 / self.max_capacity
         return float(top ** (1 / max(alpha, 1.0)))
 
@@ -248,11 +246,10 @@ class PrioritizedSampler(Sampler):
         """Store priorities `[n]` of the dtype for rows int64 `[n]`, both on the CPU, contiguous."""
         wrong, after, before = self._store(rows, priorities)
         if wrong >= 0:
-            row, priority = int(rows[wrong]), float(priorities[wrong])
-            if not 0 <= row < self.max_capacity:
+            row, priority, size = int(rows[wrong]), float(priorities[wrong]), self.max_capacity
+            if not 0 <= row < size:
                 raise UsageError(
-                    f"Row {row} cannot have a priority: the sampler was made for "
-                    f"{self.max_capacity}"
+                    f"Row {row} cannot have a priority: the sampler was made for {size}"
                 )
             raise UsageError(
                 f"Row {row} cannot have the priority {priority}: expected 0 or more, and "
@@ -267,23 +264,15 @@ class PrioritizedSampler(Sampler):
     def _store(self, rows: Tensor, priorities: Tensor) -> tuple[int, float, float]:
         """Store priorities and weights; both ways do the same, but powers may differ by a rounding.
 
-        Returns:
-            Number of the first row or priority that is invalid (then nothing has changed), or -1;
-            the highest priority of `rows` now, and before.
+        Returns the number of the first row or priority that is invalid (then nothing has changed) or
+        -1, and the highest priority of `rows` now and before.
         """
+        keep_highest, double = self.reduction != "min", self.dtype is torch.float64
         if sum_tree.compiled is not None:
+            own = self._tree.packed, self._stored.data_ptr(), self._drawable.data_ptr()
+            given = rows.data_ptr(), priorities.data_ptr(), rows.shape[0]
             found: tuple[int, float, float] = sum_tree.compiled.update(
-                self._tree.packed,
-                self._stored.data_ptr(),
-                self._drawable.data_ptr(),
-                self._limit,
-                self.reduction != "min",
-                rows.data_ptr(),
-                priorities.data_ptr(),
-                rows.shape[0],
-                self.dtype is torch.float64,
-                self._eps,
-                self._alpha,
+                *own, self._limit, keep_highest, *given, double, self._eps, self._alpha
             )
             return found
         values = priorities.double().numpy()
@@ -292,7 +281,7 @@ class PrioritizedSampler(Sampler):
             return wrong, _NEVER, _NEVER
         before = float(self._stored[rows].max())
         # numpy stores the last one where a row comes again
-        order = torch.argsort(priorities, descending=self.reduction == "min", stable=True).numpy()
+        order = torch.argsort(priorities, descending=not keep_highest, stable=True).numpy()
         self._stored.numpy()[rows.numpy()[order]] = values[order]
         self._weigh(rows)
         return -1, float(self._stored[rows].max()), before
@@ -304,12 +293,14 @@ class PrioritizedSampler(Sampler):
 
     def _follow(self, storage: Sampleable) -> None:
         """Bring the rows that can be drawn in line with the storage."""
-        count, left_out = len(storage), storage.rows(valid_only=self.valid_only).left_out
+        rows = storage.rows(valid_only=self.valid_only)
+        count, left_out = len(storage), rows.left_out
         known, known_left_out = self._followed or (0, left_out[:0])
         if known == count and _same(left_out, known_left_out):
             return
         self._fill(count)
-        drawable(storage, valid_only=self.valid_only)
+        if not rows.count:
+            raise nothing_to_draw(storage)
         grown = known < count and _same(left_out[left_out < known], known_left_out)
         first = known if grown else 0
         mask = torch.zeros((count if grown else self.max_capacity) - first, dtype=torch.bool)
@@ -344,26 +335,14 @@ class PrioritizedSliceSampler(PrioritizedSampler):
 
     The sum is over the rows at which a slice can begin: those with enough rows after them in
     their episode, and with `strict_length=False` the first row of each episode that is shorter.
-    The priorities of other rows are kept and change no draw, so let a row's priority speak for
-    what follows it. Every row of a slice has the importance weight of the slice's first row.
-
-    As in TorchRL, but that weights are relative to the least weight of a row that can be drawn
-    (there of any row), that finding these rows takes time when episodes are added and not for
-    each batch, and what `PrioritizedSampler` and `SliceSampler` say.
+    The priorities of other rows change no draw. Every row of a slice has the importance weight of
+    the slice's first row; weights are relative to the least of a row that can be drawn (in TorchRL
+    of any row).
 
     Args:
-        max_capacity: Rows that the storage may have.
-        alpha: See `PrioritizedSampler`, also for the next ones.
-        beta: See there.
-        eps: See there.
-        dtype: See there.
-        reduction: See there.
-        num_slices: Slices of a batch; its size must be a multiple.
-        slice_len: Rows of a slice; exclusive with `num_slices`, and the same must hold.
-        max_priority_within_buffer: See `PrioritizedSampler`.
-        seed: Seed of a generator of its own; None: torch's global one.
-        valid_only: See `SliceSampler`.
-        slices: Other options of `SliceSampler`, but `over`.
+        max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer, seed: See
+            `PrioritizedSampler`.
+        num_slices, slice_len, valid_only, slices: See `SliceSampler`; `over` is not among them.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -376,8 +355,6 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     """
 
     keeps_together = True
-    _computed: tuple[str, ...] = ("_begins",)
-    _begins: SliceStarts | None = None
 
     def __init__(
         self,
@@ -417,16 +394,15 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices of together `batch_size` rows; see `Sampler.sample`.
 
-        Raises:
-            UsageError: A batch size that does not fit; no episode that is long enough; a storage
-                of more rows than `max_capacity`.
+        Raises `UsageError` for a batch size that does not fit, episodes that are all too short, or
+        more rows than `max_capacity`.
         """
         count, length = self._slices.slices_of(batch_size)
         where = self._slices.starts_in(storage, length)
-        if where is not self._begins:
+        if where is not self._followed:
             self._fill(len(storage))
             self._allow(torch.from_numpy(where.mask(self.max_capacity)))
-            self._begins = where
+            self._followed = where
         starts, weights = self._draw(count)
         lengths = where.lengths_from(starts.numpy())
         rows, leaves = self._slices.batch_of(starts.numpy(), lengths, length)
@@ -441,16 +417,6 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         """Add the marks of slices to the batch's flags; see `SliceSampler.complete`."""
         self._slices.complete(batch, leaves)
 
-    def empty(self) -> None:
-        """Forget all priorities; see `Sampler.empty`."""
-        super().empty()
-        self._begins = None
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError` if it is of other capacity."""
-        super().load_state_dict(state)
-        self._begins = None
-
 
 def _not_negative(value: float, name: str) -> float:
     if not 0 <= value < float("inf"):
@@ -458,13 +424,12 @@ def _not_negative(value: float, name: str) -> float:
     return value
 
 
-def _is_flat(value: Any, dtype: torch.dtype, size: int | None = None) -> TypeGuard[Tensor]:
+def _is_flat(value: Any, dtype: torch.dtype) -> TypeGuard[Tensor]:
     """Return True if no conversion is needed: mostly none is, and looking is quick."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype is dtype
         and value.ndim == 1
-        and (size is None or value.shape[0] == size)
         and value.device.type == "cpu"
         and not value.requires_grad
         and value.is_contiguous()

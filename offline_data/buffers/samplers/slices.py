@@ -10,7 +10,7 @@ import torch
 
 from offline_data.buffers.keys import as_key
 from offline_data.buffers.samplers.base import Boundaries, Runs, Sampleable, Sampler, seeded
-from offline_data.buffers.samplers.epochs import EpochSampler
+from offline_data.buffers.samplers.uniform import EpochSampler
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    NestedKey: TypeAlias = str | tuple[str, ...]
+    from offline_data.buffers.keys import NestedKey
 
 Distribution: TypeAlias = Literal["episodes", "starts"]
 """Unit that is drawn uniformly."""
@@ -27,8 +27,7 @@ Distribution: TypeAlias = Literal["episodes", "starts"]
 MASK = ("collector", "mask")
 """Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
 
-_BOUNDARIES = frozenset({"traj_key", "end_key", "end_keys"})
-_SPEED = frozenset({"step_key", "cache_values", "compile", "use_gpu"})
+_SPEED = ("step_key", "cache_values", "compile", "use_gpu")
 """How fast TorchRL finds the trajectories; `step_key` belongs to `fragmented`, which is refused."""
 
 _STARTS = 1
@@ -46,20 +45,13 @@ class SliceStarts:
     """
 
     starts: NDArray[np.int64]
-    """`[K]` first row of each episode."""
     counts: NDArray[np.int64]
-    """`[K]` rows from the first one on at which a slice may begin, at least one."""
     lengths: NDArray[np.int64]
-    """`[K]` rows of a slice."""
     ends: NDArray[np.int64]
-    """`[K]` cumulative sum of `counts`."""
 
     @classmethod
     def find(cls, episodes: Runs, length: int, *, strict: bool) -> SliceStarts:
-        """Find where slices of `length` rows may begin; raises `UsageError` if nowhere.
-
-        With `strict` shorter episodes are left out; else they are slices themselves.
-        """
+        """Find where slices may begin; raises `UsageError` if nowhere. `strict`: not in short episodes."""
         starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
         if not len(lengths):
             raise UsageError("There is no episode to take a slice from")
@@ -80,7 +72,7 @@ class SliceStarts:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Turn fractions of `[0, 1)` into slices; returns first rows and lengths, both `[S]`.
 
-        `which`, `[S]`, decides the episode (and for `"starts"` the row), `where`, `[S]`, the row.
+        `which` decides the episode (for `"starts"` the row), `where` the row in it.
         """
         if over == "episodes":
             return self.at((which * len(self.starts)).astype(np.int64), where)
@@ -114,15 +106,12 @@ class SliceSampler(Sampler):
     The distribution is TorchRL's by default, `over="episodes"`: every episode that is long enough
     with the same probability, then every start in it, so a start in an episode of `T` rows has
     probability `1 / (K · (T - length + 1))`. With `over="starts"` every start of every episode
-    has the same probability, as uniform sampling of transitions suggests.
+    has the same probability.
 
     The last row of each slice has `truncated_key` set, and `done` beside it; `terminated` is left
-    as it is. The first row of each slice has `init_key` set in sets that have such a leaf. Flags
-    that the batch has are kept: marks are added. Unlike TorchRL's, the sampler reads no data, so
-    its cost does not depend on the number of transitions, and episodes are never merged where a
-    flag is missing; all starts are possible in episodes of any length (TorchRL draws 24 random
-    bits); the mask is there whenever `pad_output` is, not only where an episode is too short;
-    padding has the flags of the row that it repeats.
+    as it is. The first row has `init_key` set in sets that have such a leaf. Flags that are set
+    stay set. Unlike TorchRL's, episodes are never merged where a flag is missing, the mask is
+    there whenever `pad_output` is, and padding has the flags of the row that it repeats.
 
     Args:
         num_slices: Slices of a batch; its size must be a multiple.
@@ -135,17 +124,17 @@ class SliceSampler(Sampler):
         truncated_key: Key that marks ends, bool `[B, 1]`; None: not marked.
         init_key: Key that marks beginnings; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
-        seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
+        seed: See `RandomSampler`.
         valid_only: Whether slices leave out the transition whose next observation is unknown and
-            that is not terminated; by default they keep it, as a slice is about what follows
-            what, so mask it where you bootstrap from `("next", "observation")`.
+            that is not terminated; they keep it by default: mask it where you bootstrap from
+            `("next", "observation")`.
         replacement: False makes a `SliceSamplerWithoutReplacement` of the other arguments.
         torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` name the leaves
             that separate trajectories in a storage that grows, instead of those that
             `GrowingStorage.runs` lists; of several `end_keys` those count that exist, and with
             `traj_key` beside them both cut. A dataset's episodes are stored: there they can only
             name its own `episode` and `("next", "done")`. `cache_values`, `compile` and `use_gpu`
-            change nothing: where slices may begin is always kept until rows are written.
+            change nothing.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -205,8 +194,7 @@ class SliceSampler(Sampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw slices of together `batch_size` rows; see `Sampler.sample`.
 
-        Raises:
-            UsageError: A batch size that does not fit; no episode that is long enough.
+        Raises `UsageError` for a batch size that does not fit, or episodes that are all too short.
         """
         count, length = self.slices_of(batch_size)
         where = self.starts_in(storage, length)
@@ -214,11 +202,7 @@ class SliceSampler(Sampler):
         return self.batch_of(*where.draw(self.over, fractions[0], fractions[1]), length)
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
-        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`.
-
-        Raises:
-            UsageError: A batch size that does not fit.
-        """
+        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`."""
         _, length = self.slices_of(batch_size)
         try:
             return int(self.starts_in(storage, length).ends[-1]) if len(storage) else 0
@@ -237,7 +221,7 @@ class SliceSampler(Sampler):
         super().complete(batch, others)
 
     def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:
-        """Return what `sample` would draw now; see `Sampler.foresee`."""
+        """See `Sampler.foresee`."""
         return self._drawn_by_copy(storage, batch_size)
 
     def __repr__(self) -> str:
@@ -310,21 +294,14 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
     As in TorchRL the episode is what is not drawn again: its slice begins anywhere in it with
     the same probability, and the last batch of an epoch has the slices that are left. Order and
     starts are functions of `(seed, epoch)`, of the number of episodes and of the slices' length,
-    the same in every process and on every machine. Iteration over a buffer stops at the end of an
-    epoch; an iteration that was left early resumes where it was.
-
-    Unlike TorchRL's, episodes that are too short are no part of an epoch, so that every batch but
-    the last is full (there they leave gaps, or fail the batch); slices are in the order drawn
-    (there ascending where an episode is too short); and what was drawn is not forgotten while the
-    number of episodes stays the same.
+    the same in every process and on every machine. Iteration is that of
+    `SamplerWithoutReplacement`. Unlike TorchRL's, episodes that are too short are no part of an
+    epoch, so that every batch but the last is full, and slices are in the order drawn.
 
     Args:
-        num_slices: Slices of a batch; its size must be a multiple.
-        slice_len: Rows of a slice; exclusive with `num_slices`, and the same must hold.
-        drop_last: Whether to leave out the last batch of an epoch where slices lack.
+        num_slices, slice_len, options: See `SliceSampler`; `over` is not among them.
+        drop_last, seed: See `SamplerWithoutReplacement`.
         shuffle: False: ascending episodes; starts are random all the same.
-        seed: Not negative; None: drawn from torch's global generator at the first batch.
-        options: Those of `SliceSampler`, but `over`.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -334,7 +311,7 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         SliceSamplerWithoutReplacement(slice_len=8, seed=0, epoch=0, position=0)
     """
 
-    _computed = ("_known", "_order")
+    _computed = (*SliceSampler._computed, *EpochSampler._computed)
 
     def __init__(
         self,
@@ -354,11 +331,9 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         EpochSampler.__init__(self, drop_last=drop_last, shuffle=shuffle, seed=seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw the next slices, fewer at the end of an epoch; see `Sampler.sample`.
+        """Draw the next slices, fewer at the end of an epoch; see `SliceSampler.sample`.
 
-        Raises:
-            UsageError: A batch size that does not fit; no episode that is long enough; with
-                `drop_last`, a batch of more slices than there are episodes.
+        Also raises `UsageError` with `drop_last` for a batch of more slices than there are episodes.
         """
         count, length = self.slices_of(batch_size)
         where = self.starts_in(storage, length)
@@ -384,9 +359,10 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
 
 def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     """Return the leaves that TorchRL's arguments say end trajectories; None: they name none."""
-    others = {name: value for name, value in arguments.items() if name not in _BOUNDARIES | _SPEED}
+    keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
+    trajectory, end, several = keys
+    others = {name: value for name, value in arguments.items() if name not in _SPEED}
     refuse(sampler, others, "ends trajectories fragmented span")
-    trajectory, end, several = (arguments.get(name) for name in ("traj_key", "end_key", "end_keys"))
     if end is not None and several is not None:
         raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
     if several is not None and (isinstance(several, str) or not len(several)):

@@ -7,8 +7,8 @@ level 0    [  8 w. |  8 w. | …                  ]          the leaves: a weigh
 ```
 
 A node is the sum of the 8 below it, added up anew whenever one of them changes, in a fixed
-order: it has no memory of earlier weights, and there is no error that grows. A second tree of the
-same form has the least weight that is not zero. All numbers are float64.
+order, so that no error accumulates. A second tree of the same form has the least weight that is
+not zero. All numbers are float64.
 """
 
 from __future__ import annotations
@@ -33,13 +33,7 @@ compiled = extension("_sum_tree")
 
 
 class SumTree:
-    """Weights of `capacity` rows, at first zero.
-
-    Args:
-        capacity: Rows, at least one.
-
-    Attributes:
-        packed: The tree as `_sum_tree.c` has it.
+    """Weights of `capacity` rows, at first zero; `packed` is the tree as `_sum_tree.c` has it.
 
     Example:
         >>> tree = SumTree(100)
@@ -63,8 +57,7 @@ class SumTree:
         self.packed = self._pack()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out addresses."""
-        return {**vars(self), "packed": None}
+        return {**vars(self), "packed": None}  # it has addresses
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -86,15 +79,10 @@ class SumTree:
         return float(self._minima[-1])
 
     def set(self, rows: Tensor, weights: Tensor) -> int:
-        """Change weights.
+        """Change the weights of rows: int64 and float64 `[n]` on the CPU, contiguous.
 
-        Args:
-            rows: int64 `[n]` on the CPU, contiguous; where a row comes again, the last counts.
-            weights: float64 `[n]` likewise, finite and not negative.
-
-        Returns:
-            Number in `[0, n)` of the first row that is out of range or weight that is invalid,
-            in which case nothing has changed; -1: all are fine.
+        Where a row comes again, the last weight counts. Returns the number in `[0, n)` of the first
+        row out of range or weight that is negative or not finite (nothing has changed then), or -1.
         """
         if compiled is not None:
             args = rows.data_ptr(), weights.data_ptr(), rows.shape[0]

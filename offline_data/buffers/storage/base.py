@@ -20,7 +20,7 @@ from offline_data.buffers.storage.trajectory_index import Marks, TrajectoryIndex
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tensordict import TensorDict
     from torch import Tensor
@@ -43,27 +43,20 @@ class Storage(Sampleable, Protocol):
         """Return the same rows with some of the leaves, and `index`; raises `UsageError`."""
 
     def gather(self, rows: Tensor) -> TensorDict:
-        """Return a batch, in memory of its own.
+        """Return the batch of `rows`, int64 `[B]` in `[0, len)`, in memory of its own.
 
-        Args:
-            rows: Int64 `[B]` in `[0, len)`; given away: it may become the leaf `index`.
+        The tensor is given away: it may become the leaf `index`.
         """
 
 
 class GrowingStorage(ABC):
-    """Rows `[0, len)` of at most `max_size`; a `Storage` as datasets are, so that it can be sampled.
+    """Up to `max_size` rows, a `Storage` as datasets are, so that it can be sampled.
 
     Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
-    the buffer that a storage is in sees to that. One process writes, the one that made the storage:
-    how many rows there are, and which is the next, is not shared. Others read, forked or spawned
-    (the workers of a `DataLoader` too), and may set values of rows in memory that they share. A
-    copy by pickle or `copy.deepcopy` with memory of its own is a storage of its own.
-
-    Args:
-        max_size: How many rows there can be.
-
-    Raises:
-        UsageError: Fewer than one.
+    the buffer that a storage is in sees to that. Only the process that made the storage writes: how
+    many rows there are, and which is the next, is not shared. Others read, forked or spawned (the
+    workers of a `DataLoader` too), and may set values of rows in memory that they share. A copy by
+    pickle or `copy.deepcopy` with memory of its own is a storage of its own.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -80,16 +73,16 @@ class GrowingStorage(ABC):
         return self._count
 
     @abstractmethod
-    def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`, int64 `[B]`, in memory of its own; see `Storage.gather`."""
-
-    @abstractmethod
     def get(self, index: Index) -> Any:
         """Return rows by index (see `rows_of`), a single one for an int."""
 
     @abstractmethod
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
+
+    @abstractmethod
+    def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
+        """Return the batch of `rows` with the leaves `keys`; None: all of them."""
 
     @abstractmethod
     def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
@@ -116,6 +109,10 @@ class GrowingStorage(ABC):
     def _shares(self) -> bool:
         """Whether rows lie in memory that other processes see."""
         return False
+
+    def gather(self, rows: Tensor) -> Any:
+        """Return the batch of `rows`, int64 `[B]`, in memory of its own; see `Storage.gather`."""
+        return self._take(rows, None)
 
     def set(self, index: Index, data: Any, *, linked: bool = True) -> None:
         """Write rows.
@@ -184,11 +181,7 @@ class GrowingStorage(ABC):
             self._index.changed(rows, self._write(rows, data, single=_is_int(index)))
 
     def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - rows bring their `next`
-        """Return all rows: each has its next observation. See `Sampleable`.
-
-        Raises:
-            UsageError: Nothing has been written yet.
-        """
+        """Return all rows: each has its next observation; raises `UsageError` if there are none."""
         if not self._count:
             raise UsageError(
                 "There is nothing to sample: the storage is empty",
@@ -201,32 +194,27 @@ class GrowingStorage(ABC):
     def runs(self) -> Runs:
         """Return the trajectories, or what is left of them; see `Sampleable`.
 
-        A run is a piece of a trajectory whose rows were written one after the other: it ends where
-        the trajectory does (`("next", "done")`, or terminated or truncated; or where the number in
-        `("collector", "traj_ids")`, `traj_ids` or `episode` changes), where rows of a batch did not
-        follow each other where they were taken from (`dataset_index`, or `index`, does not go up by
-        one: rows that were drawn at random), where newer rows meet older ones in a ring, and at the
-        end of the ring: what goes on in row 0 is a run of its own. The newest trajectory is a run
-        although it has not ended. Rows that have no leaf of trajectories are each a run of their
-        own.
+        A run is a piece of a trajectory whose rows were written one after the other. It ends
 
-        The object is the same until the next write. Values changed in the tensors that a storage
-        was made of, and not through it, are not seen.
+        - where the trajectory does: `("next", "done")`, or terminated or truncated; or where the
+          number in `("collector", "traj_ids")`, `traj_ids` or `episode` changes;
+        - where rows of a batch did not follow each other where they were taken from
+          (`dataset_index`, or `index`, does not go up by one: rows that were drawn at random);
+        - where newer rows meet older ones in a ring, and at the end of the ring.
+
+        Rows that have no leaf of trajectories are each a run of their own. Values changed in the
+        tensors that a storage was made of, and not through it, are not seen.
         """
         return self._index.runs(self._count, self._leaf)
 
     def runs_by(self, boundaries: Boundaries) -> Runs:
-        """Return the trajectories that other leaves separate than those of `runs`.
+        """Return the trajectories that other leaves separate; raises `UsageError` without them.
 
         Rows that were not written one after the other, or are on both sides of the end of the
         ring, are apart here too. Rows that are whole trajectories are each a run of their own.
-
-        Raises:
-            UsageError: The rows do not have the leaves.
         """
-        if self._of_trajectories:
-            return self.runs()
-        return self._index.runs(self._count, self._leaf, boundaries)
+        by = None if self._of_trajectories else boundaries
+        return self._index.runs(self._count, self._leaf, by)
 
     def empty(self) -> None:
         """Forget all rows; the memory stays reserved."""
@@ -244,17 +232,13 @@ class GrowingStorage(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all rows and how they follow each other, without copying the rows."""
-        return {
-            "count": self._count,
-            "content": self._content(),
-            "links": self._index.state_dict(self._count),
-        }
+        links = self._index.state_dict(self._count)
+        return {"count": self._count, "content": self._content(), "links": links}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, copying it.
 
-        Raises:
-            UsageError: It has more rows than fit, or other leaves than those here.
+        Raises `UsageError` if it has more rows than fit, or other leaves than those here.
         """
         count = state["count"]
         if count > self.max_size:
@@ -276,19 +260,11 @@ class GrowingStorage(ABC):
 
 
 class SelectedLeaves:
-    """The rows of a storage as they are at each moment, with some of its leaves.
+    """The rows of a storage as they are at each moment, with some of its leaves."""
 
-    `take` is called with rows and keys, and returns a batch.
-    """
-
-    def __init__(
-        self,
-        storage: GrowingStorage,
-        keys: Sequence[Key],
-        take: Callable[[Tensor, tuple[Key, ...]], Any],
-    ) -> None:
+    def __init__(self, storage: GrowingStorage, keys: Sequence[Key]) -> None:
         self._keys = tuple(keys)
-        self._storage, self._take = storage, take
+        self._storage = storage
         self.runs, self.runs_by, self.rows = storage.runs, storage.runs_by, storage.rows
 
     def __len__(self) -> int:
@@ -297,11 +273,11 @@ class SelectedLeaves:
 
     def only(self, keys: Iterable[KeyLike]) -> SelectedLeaves:
         """Return the same rows with fewer leaves; see `Storage`."""
-        return SelectedLeaves(self._storage, select_keys(self._keys, keys), self._take)
+        return SelectedLeaves(self._storage, select_keys(self._keys, keys))
 
     def gather(self, rows: Tensor) -> Any:
         """Return the batch of `rows`; see `Storage`."""
-        return self._take(rows, self._keys)
+        return self._storage._take(rows, self._keys)
 
 
 def _is_int(index: Any) -> bool:

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
 
     from offline_data.episodes import Key
-    from offline_data.store.reader import DatasetReader
 
 
 class DatasetStorage:
@@ -47,10 +45,10 @@ class DatasetStorage:
         pin_memory: Whether batches lie in page-locked memory (where they stay on the CPU), or
             go through it (where `device` is an accelerator).
         in_memory: Whether files that batches need are copied to `device` as a whole, on first use,
-            and batches gathered there: for a set that fits, on an accelerator or a slow disk. Each
-            process has a copy of its own. Encoded images stay encoded, in the memory of the CPU.
-        decode: Whether encoded images are decoded, in as many threads as torch has here
-            (`torch.get_num_threads`); else batches have numbers for `ImageBytes`.
+            and batches gathered there. Each process has a copy of its own. Encoded images stay
+            encoded, in the memory of the CPU.
+        decode: Whether encoded images are decoded, in `torch.get_num_threads()` threads; else
+            batches have numbers for `ImageBytes`.
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
@@ -86,6 +84,7 @@ class DatasetStorage:
         self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
         self._readahead: Readahead | None = None
         self._closed = False
+        self._rows: dict[bool, RowSet] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out maps: the other process opens its own."""
@@ -99,15 +98,11 @@ class DatasetStorage:
         """Return the rows that a sampler may draw; see `Sampleable`."""
         if self._closed:
             raise self._deleted()
-        return self._valid if valid_only else self._every
-
-    @cached_property
-    def _every(self) -> RowSet:
-        return RowSet(len(self), np.zeros(0, np.int64))
-
-    @cached_property
-    def _valid(self) -> RowSet:
-        return RowSet(len(self), self.reader.invalid_rows)
+        found = self._rows.get(valid_only)
+        if found is None:
+            left_out = self.reader.invalid_rows if valid_only else np.zeros(0, np.int64)
+            found = self._rows[valid_only] = RowSet(len(self), left_out)
+        return found
 
     def only(self, keys: Iterable[KeyLike]) -> DatasetStorage:
         """Return the same transitions with some of the leaves; see `Storage`."""
@@ -126,11 +121,7 @@ class DatasetStorage:
     def _runs(self) -> Runs:
         reader = self.reader
         final = np.array(reader.episodes[("final_observation",)], dtype=bool)
-        return Runs(
-            torch.from_numpy(reader.starts),
-            torch.from_numpy(reader.lengths),
-            torch.from_numpy(final),
-        )
+        return Runs(*map(torch.from_numpy, (reader.starts, reader.lengths, final)))
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`; see `Storage`."""
@@ -138,10 +129,10 @@ class DatasetStorage:
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
         """Return the leaves of the batch of `rows`, each in its slot; see `slots`."""
-        gather = self._leaves_of or self._open()
+        gather, readahead = self._leaves_of or self._open(), self._readahead
         try:
-            if self._readahead is not None and self._readahead.due():
-                return around([self._readahead], [rows], partial(gather, rows))
+            if readahead is not None and (readahead.asking or next(readahead.probes)):
+                return around([readahead], [rows], partial(gather, rows))
             return gather(rows)
         except IndexError as error:
             if bool(((rows < 0) | (rows >= len(self))).any()):
@@ -188,7 +179,7 @@ class DatasetStorage:
             words = [copied[one.file] for one in plan.gathers]
         else:
             words = [map.words for map in maps]
-            self._readahead = Readahead(plan, maps, partial(_episodes_of, self.reader))
+            self._readahead = Readahead(plan, maps, self.reader)
         if self.device.type == "cpu" and not self._pin and fits(plan):
             self._leaves_of = NativeGather(plan, words)
         else:
@@ -210,10 +201,6 @@ class DatasetStorage:
             f"The dataset in {self.reader.path} was deleted",
             hint="load_dataset(ID) downloads it again",
         )
-
-
-def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.searchsorted(reader.starts, rows, side="right") - 1
 
 
 def pinnable(pin_memory: bool) -> bool:

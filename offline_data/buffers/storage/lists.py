@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
-from offline_data.buffers.storage.tensors import check_index, count_of
+from offline_data.buffers.storage.tensors import check_index, count_of, plain
 from offline_data.buffers.storage.trajectory_index import Marks, marks_of
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import join_key
@@ -30,16 +30,13 @@ class ListStorage(GrowingStorage):
     """Rows that are any objects, each kept as it is; slow beside tensors.
 
     A batch stacks its rows: TensorDicts to a TensorDict with `index` (a lazy stack where shapes
-    differ), tensors to a tensor, tuples, lists and dicts of tensors leaf by leaf, numbers to a
-    tensor. Rows of other kinds need the buffer's `collate_fn`, which gets the list of rows.
+    differ), tensors and numbers to a tensor, tuples, lists and dicts of them leaf by leaf. Rows of
+    other kinds need the buffer's `collate_fn`, which gets the list of rows.
 
     Args:
         max_size: How many rows there can be; None: as many as memory holds.
         device: Device that tensors are moved to when written; None: not moved.
-        **torchrl: `compilable` of TorchRL's signature, with its default.
-
-    Raises:
-        UsageError: Invalid argument.
+        **torchrl: `compilable` of TorchRL's signature; not its default raises `UsageError`.
 
     Example:
         >>> storage = ListStorage()
@@ -60,8 +57,9 @@ class ListStorage(GrowingStorage):
         self.device = None if device is None else torch.device(device)
         self._items: list[Any] = []
 
-    def gather(self, rows: Tensor) -> Any:
-        """Return the rows stacked; raises `UsageError` where they cannot be."""
+    def _take(self, rows: Tensor, keys: Any) -> Any:
+        if keys is not None:
+            return self._take(rows, None).select("index", *keys, strict=False)
         items = [self._items[row] for row in rows.tolist()]
         if all(isinstance(item, TensorDictBase) for item in items):
             batch = LazyStackedTensorDict.maybe_dense_stack(items)
@@ -85,11 +83,8 @@ class ListStorage(GrowingStorage):
         return [self._items[row] for row in rows.reshape(-1).tolist()]
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows, as they will be, with some of the leaves; see `Storage`.
-
-        Keys that a row does not have are left out.
-        """
-        return SelectedLeaves(self, [as_key(key) for key in keys], self._take)
+        """Return the same rows with some of the leaves, without keys that a row does not have."""
+        return SelectedLeaves(self, [as_key(key) for key in keys])
 
     def empty(self) -> None:
         """Forget all rows."""
@@ -112,16 +107,12 @@ class ListStorage(GrowingStorage):
 
     def _stored(self, item: Any) -> Any:
         """Return an object as it is kept: a tensorclass as a TensorDict, tensors on the device."""
-        if hasattr(item, "to_tensordict") and not isinstance(item, TensorDictBase):
-            item = item.to_tensordict()
+        item = plain(item)
         if self.device is None:
             return item
         if hasattr(item, "to"):
             return item.to(self.device)
         return pytree.tree_map(lambda x: x.to(self.device) if hasattr(x, "to") else x, item)
-
-    def _take(self, rows: Tensor, keys: tuple[Any, ...]) -> Any:
-        return self.gather(rows).select("index", *keys, strict=False)
 
     @property
     def _of_trajectories(self) -> bool:
@@ -150,8 +141,8 @@ class ListStorage(GrowingStorage):
 def _marks_of_items(items: list[Any]) -> Marks:
     marks = []
     for item in items:
-        one_row = isinstance(item, TensorDictBase) and not item.batch_dims
-        marks.append(marks_of(item if one_row else {}, 1, item if one_row else None))
+        row = item if isinstance(item, TensorDictBase) and not item.batch_dims else {}
+        marks.append(marks_of(row, 1, row))
     ends = torch.cat([mark.ends for mark in marks])
     numbers = [-1 if mark.trajectory is None else int(mark.trajectory) for mark in marks]
     numbered = any(mark.trajectory is not None for mark in marks)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import Tensor
+    from typing_extensions import Self
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 """Tensors by key; a tensor that is no TensorDict has the key `()`."""
@@ -43,10 +44,9 @@ class TensorStorage(GrowingStorage):
 
     All rows are there from the beginning; a writer begins to write over them at row 0. Batches are
     TensorDicts on the device of the data (or tensors), each leaf contiguous and in memory of its
-    own, with `index`. Differs from TorchRL's: nested TensorDicts of a batch have the batch size of
-    the root; batches of a tensorclass are TensorDicts; rows whose leaves are not those of the
-    others are refused (there leaves that are missing keep what an older row had); a leaf `index`
-    is not stored, but made.
+    own, with `index`. Unlike TorchRL's, nested TensorDicts of a batch have the batch size of the
+    root; batches of a tensorclass are TensorDicts; rows with other leaves than the first ones are
+    refused; a leaf `index` is not stored, but made.
 
     Args:
         storage: `[rows, …]`. A TensorDict's batch dimensions beyond the first belong to a row.
@@ -62,14 +62,11 @@ class TensorStorage(GrowingStorage):
         tensor([2, 0])
     """
 
-    _leaves: Leaves
-    """All `max_size` rows of each leaf; empty before they are known."""
-    _shape: tuple[int, ...]
-    """Batch size of one row."""
-    _device: torch.device | None
+    _leaves: Leaves  # all `max_size` rows of each leaf; empty before they are known
+    _shape: tuple[int, ...]  # batch size of one row
+    device: torch.device | None  # None: that of the first rows
     _plans: dict[tuple[Key, ...], tuple[list[Tensor], Node]]
-    _shared = False
-    """Whether memory to come is shared with other processes."""
+    _shared = False  # whether memory to come is shared with other processes
 
     def __init__(self, storage: Any, max_size: int | None = None, **torchrl: Any) -> None:
         refuse(type(self).__name__, torchrl, "ndim compilable")
@@ -90,17 +87,8 @@ class TensorStorage(GrowingStorage):
             key: leaf.detach().as_subclass(torch.Tensor) for key, leaf in leaves.items()
         }
         self._shape = tuple(shape)
-        self._device = next(iter(self._leaves.values())).device
+        self.device = next(iter(self._leaves.values())).device
         self._plans = {}
-
-    @property
-    def device(self) -> torch.device | None:
-        """Device of the rows; None: that of the first ones."""
-        return self._device
-
-    def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`; see `Storage`."""
-        return self._take(rows, None)
 
     def get(self, index: Index) -> Any:
         """Return rows, copied; see `rows_of` for the index and the shape that it gives."""
@@ -111,46 +99,40 @@ class TensorStorage(GrowingStorage):
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
         known = [key for key in self._known() if key]
-        return SelectedLeaves(self, select_keys(known, keys), self._take)
+        return SelectedLeaves(self, select_keys(known, keys))
 
-    def share_memory_(self) -> TensorStorage:
-        """Move all rows to shared memory: other processes see what is written to them.
+    def share_memory_(self) -> Self:
+        """Keep all rows in shared memory, also those to come; returns the storage.
 
-        They may set values of rows by `storage[rows] = …`; new rows are written by one process. How
-        many rows there are, and how they follow each other, they know as of when they got the
-        storage. Returns the storage.
+        Other processes see values that are written, and may set values of rows by
+        `storage[rows] = …`; how many rows there are they know as of when they got the storage.
         """
+        self._shared = True
         for leaf in self._leaves.values():
             leaf.share_memory_()  # type: ignore[no-untyped-call]
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take along rows that have been written, and those only.
-
-        Memory that is shared stays so; to a process that is being spawned it always is.
-        """
+        """Take along written rows only; memory is shared with a process that is being spawned."""
         state = {**super().__getstate__(), "_plans": {}}
         if not self._shares and get_spawning_popen() is None:
-            state["_leaves"] = {
-                key: leaf[: len(self)].clone() for key, leaf in self._leaves.items()
-            }
+            state["_leaves"] = {k: leaf[: len(self)].clone() for k, leaf in self._leaves.items()}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if any(len(leaf) < self.max_size for leaf in self._leaves.values()):
-            leaves = self._leaves
+        leaves = self._leaves
+        if any(len(leaf) < self.max_size for leaf in leaves.values()):
             self._reserve(leaves, self._shape)
             self._put(slice(0, len(self)), leaves, len(self))
         super().__setstate__({})
 
-    def _take(self, rows: Tensor, keys: tuple[Key, ...] | None) -> Any:
-        """Gather rows, int64 `[B]`, of all leaves or some, each contiguous, in its own memory."""
+    def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
         known = self._known()
-        rows = rows.to(self._device)
+        rows = rows.to(self.device)
         if () in known:
             return known[()].index_select(0, rows)
-        keys = tuple(known) if keys is None else keys
+        keys = tuple(known if keys is None else keys)
         if keys not in self._plans:
             slots = {key: slot for slot, key in enumerate((INDEX, *keys))}
             self._plans[keys] = [known[key] for key in keys], tree_of(slots)
@@ -189,20 +171,19 @@ class TensorStorage(GrowingStorage):
             )
         for key, leaf in leaves.items():
             _check_fits(key, leaf, self._leaves[key], count)
-        where = index if isinstance(index, slice) else index.to(self._device)
+        where = index if isinstance(index, slice) else index.to(self.device)
         for key, leaf in leaves.items():
-            self._leaves[key][where] = leaf.detach().to(self._device)
+            self._leaves[key][where] = leaf.detach().to(self.device)
 
     def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
         """Make room for `max_size` rows like these."""
         rooms = {}
         for key, leaf in leaves.items():
-            room = (self.max_size, *leaf.shape[1:])
-            device = self._device or leaf.device
+            room, device = (self.max_size, *leaf.shape[1:]), self.device or leaf.device
             rooms[key] = torch.empty(room, dtype=leaf.dtype, device=device)
-            if self._shared:
-                rooms[key].share_memory_()  # type: ignore[no-untyped-call]
         self._use(rooms, shape)
+        if self._shared:
+            self.share_memory_()
 
     @property
     def _shares(self) -> bool:
@@ -218,10 +199,8 @@ class TensorStorage(GrowingStorage):
         return None if leaf is None else leaf[: len(self)]
 
     def _content(self) -> Any:
-        if not self._leaves:
-            return None
         leaves = {key: leaf[: len(self)] for key, leaf in self._leaves.items()}
-        return {"leaves": leaves, "shape": self._shape}
+        return {"leaves": leaves, "shape": self._shape} if leaves else None
 
     def _restore(self, content: Any, count: int) -> None:
         if content is None or not count:
@@ -241,17 +220,12 @@ class TensorStorage(GrowingStorage):
 class LazyTensorStorage(TensorStorage):
     """Up to `max_size` rows of tensors in memory, reserved when the first row is written.
 
-    The leaves, shapes and dtypes of the first rows are those of all rows. Otherwise a
-    `TensorStorage`, which says how batches differ from TorchRL's.
+    The leaves, shapes and dtypes of the first rows are those of all rows; see `TensorStorage`.
 
     Args:
         max_size: How many rows there can be.
         device: Device of the rows; `"auto"`: that of the first ones.
-        **torchrl: `ndim`, `compilable`, `consolidated`, `shared_init` and `cleanup_memmap` of
-            TorchRL's signature, with their defaults.
-
-    Raises:
-        UsageError: Invalid argument.
+        **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
 
     Example:
         >>> storage = LazyTensorStorage(10)
@@ -267,21 +241,15 @@ class LazyTensorStorage(TensorStorage):
         refuse(type(self).__name__, torchrl, known)
         GrowingStorage.__init__(self, max_size)
         self._leaves, self._shape, self._plans = {}, (), {}
-        self._device = None if device == "auto" else torch.device(device)
-
-    def share_memory_(self) -> LazyTensorStorage:
-        """Keep rows in shared memory, also those to come; see `TensorStorage.share_memory_`."""
-        self._shared = True
-        super().share_memory_()
-        return self
+        self.device = None if device == "auto" else torch.device(device)
 
 
 class LazyMemmapStorage(LazyTensorStorage):
     """Up to `max_size` rows of TensorDicts in memory-mapped files.
 
-    The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; rows that were
-    not written yet are zero). A pickled storage carries the folder, not the rows: another process
-    sees the values of the same files, and as many rows as there were when it was pickled.
+    The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; rows not written
+    yet are zero). A pickled storage carries the folder, not the rows: another process sees the
+    values of the same files, and as many rows as there were when it was pickled.
 
     Args:
         max_size: How many rows there can be.
@@ -289,8 +257,8 @@ class LazyMemmapStorage(LazyTensorStorage):
             or at the end of the process that made it.
         existsok: Whether files of another storage in `scratch_dir` may be written over.
         auto_cleanup: Whether the folder goes with the storage; None: where it is a temporary one.
-        **torchrl: `device`, `ndim`, `compilable` and `shared_init` of TorchRL's signature, with
-            their defaults.
+        device: The CPU.
+        **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
 
     Raises:
         UsageError: Invalid argument; with the first row, files in `scratch_dir`.
@@ -316,19 +284,16 @@ class LazyMemmapStorage(LazyTensorStorage):
         super().__init__(max_size)
         self._overwrite = existsok
         self._remove = scratch_dir is None if auto_cleanup is None else auto_cleanup
-        self._folder = None if scratch_dir is None else Path(scratch_dir).expanduser().absolute()
+        self.scratch_dir = (
+            None if scratch_dir is None else Path(scratch_dir).expanduser().absolute()
+        )
         self._files: dict[Key, tuple[str, torch.dtype, tuple[int, ...]]] = {}
 
     @property
     def _shares(self) -> bool:
         return bool(self._leaves)
 
-    @property
-    def scratch_dir(self) -> Path | None:
-        """Folder of the files; None: a temporary one, made with the first row."""
-        return self._folder
-
-    def share_memory_(self) -> LazyMemmapStorage:
+    def share_memory_(self) -> Self:
         """Do nothing: files are shared. Returns the storage."""
         return self
 
@@ -348,43 +313,36 @@ class LazyMemmapStorage(LazyTensorStorage):
                 "Rows of a LazyMemmapStorage are TensorDicts, not tensors",
                 hint='extend(TensorDict({"value": tensor}, batch_size=len(tensor)))',
             )
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="offline-data-"))
-        elif (self._folder / META).exists() and not self._overwrite:
+        if self.scratch_dir is None:
+            self.scratch_dir = Path(tempfile.mkdtemp(prefix="offline-data-"))
+        elif (self.scratch_dir / META).exists() and not self._overwrite:
             raise UsageError(
-                f"{self._folder} has the files of another storage",
+                f"{self.scratch_dir} has the files of another storage",
                 hint="choose another scratch_dir, or existsok=True to write over them",
             )
         needed = self.max_size * sum(leaf[:1].nbytes for leaf in leaves.values())
-        require_bytes(self._folder, needed, f"Room for {self.max_size} rows")
+        require_bytes(self.scratch_dir, needed, f"Room for {self.max_size} rows")
         if self._remove:
-            weakref.finalize(self, _remove, self._folder, os.getpid())
+            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         one = {key: leaf[:1].expand(self.max_size, *leaf.shape[1:]) for key, leaf in leaves.items()}
-        with disk_errors(self._folder):
+        with disk_errors(self.scratch_dir):
             mapped = TensorDict(one, (self.max_size, *shape)).memmap_like(
-                prefix=self._folder, existsok=self._overwrite
+                prefix=self.scratch_dir, existsok=self._overwrite
             )
         maps = {key: mapped.get(key) for key in leaves}
-        self._files = {
-            key: (str(leaf.filename), leaf.dtype, tuple(leaf.shape)) for key, leaf in maps.items()
-        }
+        for key, leaf in maps.items():
+            self._files[key] = str(leaf.filename), leaf.dtype, tuple(leaf.shape)
         self._use(maps, shape)
 
 
 def leaves_of(data: Any, *, index: bool = False) -> Leaves:
-    """Return the leaves of a tensor, TensorDict or tensorclass.
+    """Return the leaves of a tensor, TensorDict or tensorclass, without `index` unless asked for.
 
-    Args:
-        data: Rows that have them.
-        index: Whether the leaf `index` is one of them.
-
-    Raises:
-        UsageError: It is something else, or has a leaf that is no tensor.
+    Raises `UsageError` if it is something else, or has a leaf that is no tensor.
     """
     if isinstance(data, torch.Tensor):
         return {(): data}
-    if hasattr(data, "to_tensordict") and not isinstance(data, TensorDictBase):
-        data = data.to_tensordict()  # a tensorclass
+    data = plain(data)
     if not isinstance(data, TensorDictBase):
         raise UsageError(
             f"A storage of tensors was given a {type(data).__name__}; expected a TensorDict, a "
@@ -410,23 +368,28 @@ def leaves_of(data: Any, *, index: bool = False) -> Leaves:
     return leaves
 
 
-def check_index(index: Any, data: TensorDictBase) -> None:
-    """Warn that a leaf `index` is not stored: batches have the row of the buffer there.
+def plain(data: Any) -> Any:
+    """Return a tensorclass as a TensorDict, and anything else as it is."""
+    is_class = hasattr(data, "to_tensordict") and not isinstance(data, TensorDictBase)
+    return data.to_tensordict() if is_class else data
 
-    It raises `UsageError` if the leaf cannot be the rows of a batch, and does not warn for batches
-    of datasets, which have `episode` beside it, and nothing to lose.
+
+def check_index(index: Any, data: TensorDictBase) -> None:
+    """Warn that a leaf `index` is not stored, unless it is that of a dataset's batch.
+
+    Raises `UsageError` if the leaf cannot be the rows of a batch.
     """
     if index is None:
         return
     hint = "data.rename_key_('index', 'my_index') keeps it; data.exclude('index') leaves it out"
-    found = ""
+    found: Any = None
     if not isinstance(index, torch.Tensor):
         found = type(index).__name__
     elif index.dtype is not torch.int64:
-        found = f"{index.dtype}"
+        found = index.dtype
     elif index.shape != data.batch_size:
-        found = f"{list(index.shape)}"
-    if found:
+        found = list(index.shape)
+    if found is not None:
         raise UsageError(
             f"The leaf index is {found}; in batches it is the row of the buffer, torch.int64 "
             f"{list(data.batch_size)}, and a leaf of your own needs another name",
@@ -440,11 +403,7 @@ def check_index(index: Any, data: TensorDictBase) -> None:
 
 
 def count_of(data: Any) -> int:
-    """Return how many rows are to be written.
-
-    Raises:
-        UsageError: Something that is no sequence of rows: one row, a dict, text.
-    """
+    """Return how many rows are to be written; raises `UsageError` for one row, a dict, text."""
     ndim = getattr(data, "batch_dims", getattr(data, "ndim", 1))
     found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
     named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)

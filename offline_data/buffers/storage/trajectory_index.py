@@ -23,18 +23,19 @@ dataset's."""
 
 
 class Marks(NamedTuple):
-    """What rows say of the trajectories that they are in."""
+    """What rows say of the trajectories that they are in.
+
+    Whether one ends with the row, bool `[B]`; its number, int64 `[B]`; and the row that each was,
+    and in which buffer, int64 `[B, 2]`, where the rows are a batch.
+    """
 
     ends: Tensor
-    """Whether a trajectory ends with the row, bool `[B]`."""
     trajectory: Tensor | None
-    """Number of the trajectory, int64 `[B]`, where the rows have one."""
     origin: Tensor | None
-    """Row that each was, and in which buffer, int64 `[B, 2]`, where the rows are a batch."""
 
 
 def marks_of(leaves: Any, count: int, data: Any) -> Marks:
-    """Read the marks of `count` rows.
+    """Read the marks of `count` rows, at least one.
 
     A trajectory ends where `("next", "done")` is set, or where that leaf is missing,
     `("next", "terminated")` or `("next", "truncated")`; a flag of several elements is set where
@@ -43,32 +44,24 @@ def marks_of(leaves: Any, count: int, data: Any) -> Marks:
     were drawn: every batch of this package and of TorchRL says so by `dataset_index` or `index`,
     and batches of mixtures by `source`.
 
-    Args:
-        leaves: Tensors `[count, …]`, by `get(key, None)`: a dict or a TensorDict; none for rows
-            that are whole trajectories.
-        count: Number of rows, at least one.
-        data: The rows as they were written.
+    `leaves` are tensors `[count, …]`, none for rows that are trajectories; `data` the rows as they
+    were written.
     """
     done = leaves.get(DONE, None)
-    flags = (
-        [done] if done is not None else [leaves.get(key, None) for key in (TERMINATED, TRUNCATED)]
-    )
+    flags = [leaves.get(key, None) for key in (TERMINATED, TRUNCATED)] if done is None else [done]
     known = [_of_rows(flag, count) for flag in flags if flag is not None]
     numbers = next(
         (ids for key in TRAJECTORIES if (ids := leaves.get(key, None)) is not None), None
     )
-    if not known:
-        ends = torch.full((count,), numbers is None)
-    else:
-        ends = known[0] if len(known) == 1 else known[0] | known[1]
+    ends = torch.stack(known).any(0) if known else torch.full((count,), numbers is None)
     if numbers is not None:
-        numbers = numbers.detach().reshape(count, -1)[:, 0].to("cpu", torch.int64)
+        numbers = _elements(numbers, count)[:, 0].to("cpu", torch.int64)
     return Marks(ends, numbers, _origin(data, count))
 
 
 def _origin(data: Any, count: int) -> Tensor | None:
     """Return row and buffer that each row was taken from, int64 `[count, 2]`; None: not known."""
-    found: list[Tensor | None] = []
+    found: dict[str, Tensor] = {}
     for name in ("dataset_index", "index", "source"):
         leaf = data.get(name, None) if hasattr(data, "get") else None
         if (
@@ -76,19 +69,16 @@ def _origin(data: Any, count: int) -> Tensor | None:
             and leaf.numel() == count
             and leaf.dtype in (torch.int64, torch.int32)
         ):
-            found.append(leaf.detach().reshape(count).to("cpu", torch.int64))
-        else:
-            found.append(None)
-    index = found[0] if found[0] is not None else found[1]
+            found[name] = leaf.detach().reshape(count).to("cpu", torch.int64)
+    index = found.get("dataset_index", found.get("index"))
     if index is None:
         return None
-    return torch.stack([index, torch.zeros_like(index) if found[2] is None else found[2]], 1)
+    return torch.stack([index, found.get("source", torch.zeros_like(index))], 1)
 
 
 def _of_rows(flag: Tensor, count: int) -> Tensor:
     """Reduce a flag to one bool a row, `[count]` on the CPU."""
-    flag = _elements(flag, count)
-    return (flag[:, 0] if flag.shape[1] == 1 else flag.any(1)).to("cpu", torch.bool)
+    return _elements(flag, count).any(1).to("cpu", torch.bool)
 
 
 def _elements(leaf: Tensor, count: int) -> Tensor:
@@ -104,9 +94,9 @@ class TrajectoryIndex:
     continues               –   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5, and begins a run
     ```
 
-    A row continues the one before it if it was written right after it, no trajectory ended there,
-    the trajectory's number is the same, and it did so where it was taken from: `index` goes up by
-    one. Every write costs `O(rows written)`; the runs are `O(rows)` once after a write.
+    It does if it was written right after it, no trajectory ended there, the trajectory's number is
+    the same, and it did so where it was taken from: `index` goes up by one. Every write costs
+    `O(rows written)`; the runs are `O(rows)` once after a write.
     """
 
     def __init__(self) -> None:
@@ -123,10 +113,9 @@ class TrajectoryIndex:
         self._runs: dict[Boundaries | None, Runs] = {}
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
-        """Note rows that were written, in the order in which they were.
+        """Note rows that were written: a slice of at least one, or int64 `[B]`, no two alike.
 
-        `rows` is a slice of at least one, or int64 `[B]`, no two alike; `linked` says whether they
-        follow each other, and the first what was written before.
+        `linked` says whether they follow each other, and the first what was written before.
         """
         if isinstance(rows, slice):
             self._reserve(rows.stop + 1)
@@ -169,8 +158,8 @@ class TrajectoryIndex:
     ) -> Runs:
         """Return the runs of rows `[0, count)`; the same object until the next write.
 
-        `boundaries` may name leaves that end runs instead of the marks: `leaf` returns one of all
-        rows, `[count, …]`, or None where they do not have it, which raises `UsageError`.
+        `boundaries` may name leaves that end runs instead of the marks; `leaf` returns one of all
+        rows, `[count, …]`, or None. Raises `UsageError` where the rows do not have them.
         """
         if boundaries in self._runs:
             return self._runs[boundaries]

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
-    RowSet,
     Sampler,
     SamplerWithoutReplacement,
     SliceSampler,
@@ -119,11 +116,6 @@ def test_nothing_to_draw_is_said(name: str) -> None:
     assert "valid_only=False" in str(caught.value.hint)
 
 
-def test_the_state_of_another_sampler_is_refused() -> None:
-    with pytest.raises(UsageError, match="RandomSampler has no state; found"):
-        RandomSampler().load_state_dict({"epoch": 3})
-
-
 @pytest.mark.parametrize(
     ("sampler", "other"),
     [(RandomSampler, SamplerWithoutReplacement), (SliceSampler, SliceSamplerWithoutReplacement)],
@@ -135,17 +127,11 @@ def test_replacement_false_is_the_other_sampler(sampler: Any, other: Any) -> Non
     assert (made.drop_last, made.seed) == (True, 3)
 
 
-def test_samplers_without_priorities_warn() -> None:
+def test_a_sampler_without_priorities_or_state_says_so() -> None:
     with pytest.warns(UserWarning, match="RandomSampler has no priorities"):
         RandomSampler().update_priority(torch.tensor([0]), 1.0)
-
-
-@pytest.mark.parametrize("left_out", [(), (0,), (9,), (0, 1, 2), (3, 4, 8), (0, 4, 9)])
-def test_valid_rows_leave_out_exactly_those(left_out: tuple[int, ...]) -> None:
-    rows = RowSet(10, np.array(left_out, dtype=np.int64))
-    expected = sorted(set(range(10)) - set(left_out))
-    assert rows.count == len(expected)
-    assert rows.at(torch.arange(rows.count)).tolist() == expected
+    with pytest.raises(UsageError, match="RandomSampler has no state; found"):
+        RandomSampler().load_state_dict({"epoch": 3})
 
 
 def test_random_draws_are_uniform(follows: Callable[[ArrayLike, ArrayLike], bool]) -> None:
@@ -160,8 +146,9 @@ def test_random_draws_are_uniform(follows: Callable[[ArrayLike, ArrayLike], bool
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_each_valid_row_once_an_epoch(drop_last: bool, shuffle: bool) -> None:
-    storage = Episodes([11], left_out=[2, 7])
+    storage = Episodes([13], left_out=[0, 3, 4, 12])
     sampler = SamplerWithoutReplacement(drop_last, shuffle, seed=0)
+    valid = [1, 2, 5, 6, 7, 8, 9, 10, 11]
     orders = []
     for epoch in range(3):
         batches = [sampler.sample(storage, 4)[0].tolist()]
@@ -170,9 +157,9 @@ def test_each_valid_row_once_an_epoch(drop_last: bool, shuffle: bool) -> None:
         seen = [row for batch in batches for row in batch]
         assert [len(batch) for batch in batches] == ([4, 4] if drop_last else [4, 4, 1])
         assert len(set(seen)) == len(seen)
-        assert set(seen) <= {0, 1, 3, 4, 5, 6, 8, 9, 10}
+        assert set(seen) <= set(valid)
         assert (sampler.epoch, sampler.position) == (epoch + 1, 0)
-        assert shuffle or seen == [0, 1, 3, 4, 5, 6, 8, 9, 10][: len(seen)]
+        assert shuffle or seen == valid[: len(seen)]
         orders.append(seen)
     assert (orders[0] != orders[1]) == shuffle
 
@@ -191,13 +178,6 @@ def test_drop_last_and_batches_of_another_size() -> None:
 @pytest.mark.parametrize("count", [1, 2, 7, PIECE - 1, PIECE, PIECE + 1, 4 * PIECE])
 def test_an_order_has_every_number_once(count: int) -> None:
     order = EpochOrder(count, seed=3, epoch=1).between(0, count)
-    np.testing.assert_array_equal(np.sort(order), np.arange(count))
-
-
-@settings(max_examples=10, deadline=None)
-@given(st.integers(PIECE + 1, 300_000), st.integers(0, 2**62), st.integers(0, 1000))
-def test_a_large_order_has_every_number_once(count: int, seed: int, epoch: int) -> None:
-    order = EpochOrder(count, seed, epoch).between(0, count)
     np.testing.assert_array_equal(np.sort(order), np.arange(count))
 
 
@@ -231,9 +211,8 @@ def test_large_orders_are_not_stored_and_well_mixed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert int(done.stdout) < 50_000  # KiB; the numbers alone would be 8,000,000
-    count = 400_000
-    order = EpochOrder(count, 5, 0).between(0, count)
-    table, _, _ = np.histogram2d(np.arange(count), order, bins=20)
-    deviation = ((table - count / 400) ** 2 / (count / 400)).sum()
+    order = EpochOrder(400_000, 5, 0).between(0, 400_000)
+    table, _, _ = np.histogram2d(np.arange(400_000), order, bins=20)
+    deviation = ((table - 1000) ** 2 / 1000).sum()
     assert 250 < deviation < 500  # chi-square of 361 degrees of freedom: mean 361, deviation 27
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.01

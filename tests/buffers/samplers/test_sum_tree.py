@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -81,23 +79,8 @@ def test_rounding_never_leads_out_of_the_rows_that_can_be_drawn() -> None:
         assert tree.draw(doubles(0, 0.5, ALMOST_ONE))[0].tolist() == [capacity - 1] * 3
 
 
-@TREE
-@pytest.mark.parametrize(
-    ("row", "weight"),
-    [(-1, 1.0), (20, 1.0), (23, 1.0), (3, -1e-300), (3, float("nan")), (3, float("inf"))],
-)
-def test_an_invalid_weight_changes_nothing(row: int, weight: float) -> None:
-    tree = filled([1.0] * 20)
-    assert tree.set(torch.tensor([4, row, 5]), doubles(9, weight, 9)) == 1
-    assert tree.weights.tolist() == [1.0] * 20
-    assert tree.total == 20
-    copy = pickle.loads(pickle.dumps(tree))  # noqa: S301
-    copy.set(torch.tensor([0]), doubles(7))
-    assert (tree.total, copy.total) == (20, 26)
-
-
 @pytest.mark.skipif(sum_tree.compiled is None, reason="the compiled tree was not built")
-@pytest.mark.parametrize("capacity", [1, 8, 63, 64, 65, 4097])
+@pytest.mark.parametrize("capacity", [64, 4097])
 def test_both_ways_give_the_same_numbers(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(capacity)
     trees = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, tensorclass
+from tensordict import TensorDict
 
 from offline_data.buffers.storage import (
     GrowingStorage,
@@ -26,12 +25,6 @@ from offline_data.errors import AccessError, NoSpaceError, NotFoundError, UsageE
 KINDS = ["tensor", "lazy", "memmap", "list"]
 TENSORS = ["tensor", "lazy", "memmap"]
 ACTIONS = [-1001.0, -1002.0, -1003.0, -2001.0, -2002.0, -3001.0]
-
-
-@tensorclass
-class Pair:
-    left: torch.Tensor
-    right: torch.Tensor
 
 
 def make(kind: str, rows: TensorDict) -> Any:
@@ -106,33 +99,25 @@ def test_rows_are_overwritten_by_slices_lists_and_numbers(storage: Any, steps: A
     for row, message in ((7, "gap|of 6"), (8, "Rows"), (slice(-2, 1), "Rows")):
         with pytest.raises(IndexError, match=message):
             storage.set(row, steps([1])[0])
-    with pytest.raises(IndexError, match="of 6"):
-        storage[6] = steps([1])[0]
     with pytest.raises(UsageError, match="set twice"):
         storage[[1, -5]] = rows
     assert actions(storage.gather(torch.arange(6))) == found
 
 
-def test_a_pickled_storage_resumes(storage: Any, steps: Any) -> None:
+def test_a_pickled_storage_resumes(storage: Any) -> None:
     copy = pickle.loads(pickle.dumps(storage))  # noqa: S301
     assert actions(copy.gather(torch.arange(6))) == ACTIONS
     assert copy.runs().starts.tolist() == [0, 3, 5]
     assert (copy.max_size, len(copy)) == (storage.max_size, 6)
-    shared = isinstance(storage, LazyMemmapStorage)
-    if shared:
-        with pytest.raises(UsageError, match="a copy writes"):
-            copy.set(0, steps([1])[0])
-    copy[0] = steps([1], first_episode=8)[0]
-    if copy.max_size > 6 and not shared:
-        copy.set(slice(6, 8), steps([2], first_episode=4))
-        assert actions(copy.gather(torch.arange(6, 8))) == [-5001.0, -5002.0]
-    assert actions(storage.gather(torch.arange(1))) == [-9001.0 if shared else -1001.0]
     large = LazyTensorStorage(1_000_000)
     large.set(slice(0, 2), torch.ones(2, 100))
     assert len(pickle.dumps(large)) < 20_000
 
 
-@pytest.mark.parametrize(("kind", "onto"), [("list", "list"), *itertools.product(TENSORS, TENSORS)])
+@pytest.mark.parametrize(
+    ("kind", "onto"),
+    [("list", "list"), ("tensor", "lazy"), ("lazy", "memmap"), ("memmap", "tensor")],
+)
 def test_a_state_on_disk_comes_back(steps: Any, tmp_path: Path, kind: str, onto: str) -> None:
     make(kind, steps([3, 2, 1])).dumps(tmp_path / "state")
     for _ in range(2):
@@ -143,84 +128,60 @@ def test_a_state_on_disk_comes_back(steps: Any, tmp_path: Path, kind: str, onto:
         other.set(0, steps([1], first_episode=8)[0])
 
 
-@pytest.mark.parametrize("fresh", [LazyTensorStorage(6), LazyMemmapStorage(7)], ids=str)
-def test_a_state_fills_a_storage_that_was_never_written_to(fresh: Any, steps: Any) -> None:
+def test_states_of_and_for_storages_that_were_never_written_to(steps: Any) -> None:
     other = make("lazy", steps([1]))
-    other.load_state_dict(fresh.state_dict())
+    other.load_state_dict(LazyTensorStorage(6).state_dict())
     assert len(other) == 0
     state = make("lazy", steps([3, 2, 1])).state_dict()
+    fresh = LazyMemmapStorage(7)
     fresh.load_state_dict(state)
     assert actions(fresh.gather(torch.arange(6))) == ACTIONS
     with pytest.raises(UsageError, match="6 rows, and 5 fit"):
         LazyTensorStorage(5).load_state_dict(state)
 
 
-def test_rows_may_be_tensors_tensorclasses_and_trajectories() -> None:
-    storage = LazyTensorStorage(4)
+def test_rows_may_be_tensors_and_trajectories() -> None:
+    storage = LazyTensorStorage(4, device="auto")
+    assert storage.device is None
     storage.set(slice(0, 3), torch.tensor([[7.0], [8.0], [9.0]]))
     assert storage.gather(torch.tensor([2, 0])).tolist() == [[9.0], [7.0]]
-    assert storage.get(-1).tolist() == [9.0]
     assert storage.get([[0, 1], [1, 2]]).shape == (2, 2, 1)
-    assert TensorStorage(torch.arange(5)).get(3) == 3
-    storage, pair = LazyTensorStorage(4), Pair
-    storage.set(slice(0, 2), pair(torch.arange(2), torch.arange(2) + 5, batch_size=[2]))  # type: ignore[call-arg]
-    batch = storage.gather(torch.tensor([1]))
-    assert (batch["left"].item(), batch["right"].item()) == (1, 6)
-    storage = LazyTensorStorage(4)
+    storage = LazyTensorStorage(4, device="meta")
     storage.set(slice(0, 2), TensorDict({"a": torch.arange(6).reshape(2, 3)}, [2, 3]))
-    batch = storage.gather(torch.tensor([1, 0]))
-    assert batch.batch_size == (2, 3)
-    assert batch["a"].tolist() == [[3, 4, 5], [0, 1, 2]]
-    assert batch["index"].tolist() == [[1, 1, 1], [0, 0, 0]]
     assert storage.get(1).batch_size == (3,)
+    assert storage.gather(torch.tensor([1, 0])).device == storage.device == torch.device("meta")
+    listed = ListStorage(device="meta")
+    listed.set(slice(0, 2), [torch.ones(1), (torch.ones(2), "text")])
+    assert listed.get(0).device.type == listed.get(1)[0].device.type == "meta"
 
 
 def test_a_tensor_storage_uses_the_tensors_it_was_made_of(steps: Any) -> None:
     rows = steps([3, 2, 1])
-    storage = TensorStorage(rows)
+    storage = TensorStorage(rows, 6)
     storage.set(0, steps([1], first_episode=8)[0])
     assert rows["action"][0].item() == -9001.0
-    assert TensorStorage(rows, 6).max_size == 6
+    assert TensorStorage(torch.arange(5)).get(3) == 3
     with pytest.raises(UsageError, match="6 rows; expected 7"):
         TensorStorage(rows, 7)
-    with pytest.raises(UsageError, match="no leaves"):
-        TensorStorage(TensorDict({}, [3]))
-
-
-def test_the_device_is_that_of_the_first_rows_or_as_told() -> None:
-    assert LazyTensorStorage(4).device == torch.device("cpu")
-    assert LazyTensorStorage(4, device="auto").device is None
-    meta = LazyTensorStorage(4, device="meta")
-    meta.set(slice(0, 2), torch.ones(2))
-    assert meta.gather(torch.tensor([1])).device.type == "meta"
-    listed = ListStorage(device="meta")
-    listed.set(slice(0, 2), [torch.ones(1), (torch.ones(2), "text")])
-    assert listed.get(0).device.type == listed.get(1)[0].device.type == "meta"
 
 
 @pytest.mark.parametrize(
     ("storage", "options"),
     [
         (LazyTensorStorage, {"ndim": 2}),
-        (LazyTensorStorage, {"shared_init": True}),
-        (LazyTensorStorage, {"consolidated": True}),
-        (LazyTensorStorage, {"compilable": True}),
-        (LazyMemmapStorage, {"ndim": 2}),
+        (LazyTensorStorage, {"colour": 1}),
+        (LazyMemmapStorage, {"shared_init": True}),
         (LazyMemmapStorage, {"device": "meta"}),
         (ListStorage, {"compilable": True}),
-        (LazyTensorStorage, {"colour": 1}),
     ],
 )
 def test_invalid_arguments_and_defaults_of_torchrl(storage: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=f"{next(iter(options))}|mapped"):
         storage(4, **options)
-    assert next(iter(options)) in str(caught.value) or "mapped" in str(caught.value)
     with pytest.raises(UsageError, match="at least 1"):
         storage(0)
     LazyTensorStorage(4, ndim=1, compilable=False, consolidated=False, shared_init=False)
     LazyMemmapStorage(4, ndim=1, device="cpu", existsok=False, compilable=False)
-    ListStorage(4, compilable=False)
-    TensorStorage(torch.ones(2), ndim=1)
 
 
 def test_a_folder_of_maps_is_a_tensordict(steps: Any, tmp_path: Path) -> None:
