@@ -22,21 +22,16 @@ class CatalogDataset:
     id: str
     """`source:name`."""
     source: str
-    """Name of the source."""
     name: str
-    """The source's own name."""
     here: bool
     """Whether some revision of it is on this disk."""
     transitions: int | None
-    """None if the list does not have it."""
+    """None if the list does not have it, as the next two."""
     episodes: int | None
-    """None if the list does not have it."""
     bytes: int | None
-    """Bytes to download; None if the list does not have them."""
+    """Bytes to download."""
     summary: str
-    """Half a line for people."""
     notes: tuple[str, ...]
-    """Known quirks."""
 
     @property
     def command(self) -> str:
@@ -51,28 +46,23 @@ class CatalogListing:
     datasets: tuple[CatalogDataset, ...]
     """In order of source, then as the source lists them."""
     notes: tuple[str, ...] = ()
-    """Sources that did not answer and whose packaged catalogue stands in, a sentence each."""
+    """A sentence on each source that did not answer, so that its packaged catalogue is listed."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """The result of a search."""
+    """Datasets that match a query, or else the ids most like it."""
 
     datasets: tuple[CatalogDataset, ...]
-    """Datasets with every word in their id or summary."""
     near: tuple[str, ...]
-    """Ids most like the query, where nothing matches."""
 
 
 def list_remote(source: str | None, settings: Settings) -> CatalogListing:
     """List what one source, or every source, offers now.
 
-    A remote is asked unless `settings.offline`; where it does not answer, the catalogue that the
-    package carries stands in, and a note says so.
-
-    Raises:
-        NotFoundError: No such source.
-        NetworkError: The remote does not answer and the package carries no catalogue of it.
+    A remote is asked unless `settings.offline`; if it does not answer, the packaged catalogue is
+    listed, and a note says so. Raises `NotFoundError` for an unknown source, and `NetworkError`
+    if there is no such catalogue.
     """
     here = _ids_here(settings)
     datasets: list[CatalogDataset] = []
@@ -97,8 +87,8 @@ def list_remote(source: str | None, settings: Settings) -> CatalogListing:
 def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
     """Find one dataset in its source's catalogue, its files on this machine, or its remote.
 
-    The remote is asked only about a name that is not like any known one, and not where
-    `settings.offline`; None where nobody knows it.
+    The remote is asked only about a name that is not like any known one, and not if
+    `settings.offline`; None: nobody knows it.
 
     Raises:
         NotFoundError: No such source, or names like it are known: the hint has them.
@@ -120,10 +110,9 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
 
 
 def search(query: str, settings: Settings) -> Matches:
-    """Search the catalogues the package carries, and files of sources on this machine.
+    """Search packaged catalogues, and files of sources on this machine; uses no network.
 
-    No network is used. Words are separated by blanks, upper and lower case are the same, and all
-    must occur in the id or the summary.
+    All words of the query must occur in the id or the summary, in upper or lower case.
     """
     here = _ids_here(settings)
     known: dict[str, CatalogDataset] = {}
@@ -152,14 +141,4 @@ def _ids_here(settings: Settings) -> set[str]:
 
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
-    return CatalogDataset(
-        name,
-        source.name,
-        entry.name,
-        name in here,
-        entry.transitions,
-        entry.episodes,
-        entry.bytes,
-        entry.summary,
-        entry.notes,
-    )
+    return CatalogDataset(id=name, source=source.name, here=name in here, **vars(entry))

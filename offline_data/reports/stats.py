@@ -43,23 +43,18 @@ class LeafStats:
     key: str
     """TED key, parts joined by `/`."""
     dtype: str
-    """numpy name of the item type."""
     shape: tuple[int, ...]
-    """Shape of one row."""
+    """Of one row."""
     rows: int
     """Rows looked at: `N`, or for observations one more per episode that has its last one."""
     min: Number | None
-    """Least value; None for complex leaves and where no item is finite, like the next three."""
+    """None for complex leaves and if no item is finite, like the next three."""
     max: Number | None
-    """Greatest value."""
     mean: float | None
-    """Mean in float64."""
     std: float | None
     """Standard deviation of the population."""
     nan: int
-    """Items that are not a number."""
     inf: int
-    """Items that are infinite."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +62,11 @@ class TextStats:
     """Figures of one text leaf."""
 
     key: str
-    """TED key, parts joined by `/`."""
     rows: int
-    """Rows looked at."""
     distinct: int
     """Different words that occur."""
     missing: int
-    """Items where the source has nothing."""
+    """Items for which the source has nothing."""
     most_common: tuple[tuple[str, int], ...]
     """Up to `MOST_COMMON` words with how often each occurs, most frequent first."""
 
@@ -93,31 +86,24 @@ class EpisodeStats:
     """Figures of episodes as wholes."""
 
     length: Spread | None
-    """Transitions per episode; None where there is no episode."""
     returns: Spread | None
-    """Undiscounted returns; None where none is finite."""
-    terminated: float | None
+    """Undiscounted returns; None if none is finite."""
+    terminated: float
     """Share of episodes that end terminated, in [0, 1]."""
-    truncated: float | None
-    """Share that end truncated."""
+    truncated: float
     without_final_observation: int
     """Episodes whose observation after the last action the source does not have."""
 
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """All figures of one dataset."""
+    """All figures of one dataset, leaves in the order of their keys."""
 
     id: str
-    """`source:name@revision`."""
     transitions: int
-    """`N`."""
     episodes: int
-    """`E`."""
     leaves: tuple[LeafStats, ...]
-    """Numeric leaves in the order of their keys."""
     texts: tuple[TextStats, ...]
-    """Text leaves in the order of their keys."""
     per_episode: EpisodeStats
 
 
@@ -126,43 +112,39 @@ def dataset_stats(
 ) -> DatasetStats:
     """Compute the figures of every leaf; reads each file once, `chunk_items` items at a time.
 
-    Raises:
-        ManifestError: A file of the dataset is missing or damaged.
+    Raises `ManifestError` if a file is missing or damaged.
     """
-    steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
-    observations = reader.observation_leaves
+    leaves = reader.step_leaves | reader.observation_leaves
     totals = {
         key: _WordCounts(join_key(key), reader.words(key) or [])
         if leaf.text
         else _LeafTotals(join_key(key), leaf)
-        for key, leaf in (steps | observations).items()
+        for key, leaf in sorted(leaves.items())
+        if key != EPISODE
     }
     # A few bytes more than are read where final observations are missing.
-    size = sum(leaf.nbytes for leaf in steps.values()) * reader.transitions
-    rows = reader.transitions + reader.episode_count
-    size += sum(leaf.nbytes for leaf in observations.values()) * rows
+    size = sum(leaves[key].nbytes for key in totals) * reader.transitions
+    size += sum(leaf.nbytes for leaf in reader.observation_leaves.values()) * reader.episode_count
     with progress.task("stats", size, "B") as task:
         for walk in (_step_chunks, _observation_chunks):
             for key, values in walk(reader, chunk_items):
                 totals[key].add(np.asarray(values))
                 task.advance(values.nbytes)
-    done = [totals[key].stats() for key in sorted(totals)]
-    flags = {n: np.asarray(reader.episodes[(n,)]) for n in ("terminated", "truncated")}
-    shares = {
-        n: float(flag.astype(float).mean()) if len(flag) else None for n, flag in flags.items()
-    }
+    done = [one.stats() for one in totals.values()]
+    per_episode = EpisodeStats(
+        _spread(reader.lengths),
+        _spread(np.asarray(reader.episodes[("return",)])),
+        float(np.asarray(reader.episodes[("terminated",)]).astype(float).mean()),
+        float(np.asarray(reader.episodes[("truncated",)]).astype(float).mean()),
+        len(_without_final(reader)),
+    )
     return DatasetStats(
-        id=reader.manifest.id,
-        transitions=reader.transitions,
-        episodes=reader.episode_count,
-        leaves=tuple(stats for stats in done if isinstance(stats, LeafStats)),
-        texts=tuple(stats for stats in done if isinstance(stats, TextStats)),
-        per_episode=EpisodeStats(
-            _spread(reader.lengths),
-            _spread(np.asarray(reader.episodes[("return",)])),
-            without_final_observation=len(_without_final(reader)),
-            **shares,
-        ),
+        reader.manifest.id,
+        reader.transitions,
+        reader.episode_count,
+        tuple(stats for stats in done if isinstance(stats, LeafStats)),
+        tuple(stats for stats in done if isinstance(stats, TextStats)),
+        per_episode,
     )
 
 
