@@ -455,7 +455,8 @@ def unknown_filter(leaf: Leaf) -> None:
 
 @_both
 def name_not_utf8(leaf: Leaf) -> None:
-    h5d.create(leaf.infos.id, b"\xff\xfe", h5t.NATIVE_FLOAT, h5s.create_simple((leaf.rows,)))
+    infos = leaf.infos
+    h5d.create(infos.id, b"\xff\xfe", h5t.NATIVE_FLOAT, h5s.create_simple((leaf.rows,)))
 
 
 @_grouped
@@ -470,8 +471,9 @@ def long_name(leaf: Leaf) -> None:
 
 @_both
 def names_like_paths(leaf: Leaf) -> None:
+    infos = leaf.infos
     for bad in (b"..", b"a\\..\\b", b"new\nline"):
-        leaf.infos.id.links.create_hard(bad, leaf.infos.id, b"qpos")
+        infos.id.links.create_hard(bad, infos.id, b"qpos")
 
 
 @_both
