@@ -156,15 +156,6 @@ def test_dry_run_plans(cli: Cli, library: Library) -> None:
     assert {what for what, _, _ in library.asked} == {"plan"}
 
 
-def test_convert_a_directory_to_the_other_layout(cli: Cli, toy: Path) -> None:
-    ran = cli("convert", str(toy), "other", "--from", "local", "--layout", "ted")
-    assert ran.code == 0
-    data = cli("info", "local:other", "--json").json
-    assert (data["layout"], data["transitions"]) == ("ted", 5)
-    same = cli("head", "local:other", "-n", "5", "--json").json
-    assert same == cli("head", "local:toy", "-n", "5", "--json").json
-
-
 def test_convert_force_keeps_what_is_not_the_datasets(cli: Cli, toy: Path, tmp_path: Path) -> None:
     assert cli("convert", str(toy), "mine").code == 0
     made = next((tmp_path / "root" / "local" / "mine").iterdir())

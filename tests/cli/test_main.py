@@ -161,12 +161,6 @@ def test_completion_offers_verbs() -> None:
     assert ended.stdout.split() == ["verify"]
 
 
-def test_json_is_one_value_without_escape_codes(cli: Cli) -> None:
-    ran = cli("env", "--json")
-    assert "\x1b" not in ran.out
-    assert set(json.loads(ran.out)) >= {"version", "python", "platform", "packages", "settings"}
-
-
 def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
     for revision in ("1", "2"):
         folder = tmp_path / "root" / "local" / "toy" / revision

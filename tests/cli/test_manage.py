@@ -105,11 +105,12 @@ def test_rm_of_what_a_host_has_says_nothing(cli: Cli, toy: Path) -> None:
     assert (ran.code, ran.err) == (0, "")
 
 
-@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("y\n", 0)])
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("", 1), ("y\n", 0), ("YES\n", 0)])
 def test_rm_asks(terminal: Callable[..., Terminal], toy: Path, typed: str, code: int) -> None:
     screen = terminal(typed)
     assert main(["rm", "local:toy"]) == code
     assert "Delete 1 dataset, " in screen.err.text
+    assert "? [y/N] " in screen.err.text
     assert str(toy)[-20:] in screen.err.text.replace("\n", "").replace(" ", "")
     assert toy.exists() is (code == 1)
 

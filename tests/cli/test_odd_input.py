@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -62,32 +60,3 @@ def test_odd_arguments(cli: Cli, toy: Path) -> None:
         assert ran.code in codes, (case, ran.err)
         for word in ("unexpected", "Traceback"):
             assert word not in ran.err, case
-
-
-VARIABLES = {
-    "OFFLINE_DATA_WORKERS": ("x", HUGE, "\u0663", "-1", "1.5"),
-    "OFFLINE_DATA_OFFLINE": ("maybe", BYTES),
-    "OFFLINE_DATA_HOME": ("~nosuchuser", "a" * 300, "/dev/null"),
-    "OFFLINE_DATA_MIRRORS": (
-        "x",
-        "=",
-        ";=;",
-        "http://[a/=http://b/",
-        "http://a/=http://[b/",
-        BYTES,
-    ),
-    "OFFLINE_DATA_CONFIG": ("/", "/dev/zero", "/no/such", "~nosuchuser", BYTES, "a" * 300),
-    "MINARI_DATASETS_PATH": ("~nosuchuser", "a" * 300),
-}
-
-
-def test_odd_variables(cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, values in VARIABLES.items():
-        for value in values:
-            with monkeypatch.context() as patched:
-                patched.setenv(name, value)
-                ran = cli("list")
-            assert ran.code == 2, (name, value, ran.err)
-            assert ran.err.startswith("error: ")
-            assert "unexpected" not in ran.err
-            assert max(map(len, ran.err.splitlines())) < 600
