@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -16,7 +12,7 @@ from offline_data.reports import environment
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.app import app
 from offline_data_cli.main import EXIT_CODES, exit_code
-from tests.cli.conftest import RUN
+from tests.cli.conftest import program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,14 +147,7 @@ def test_ctrl_c(cli: Cli, failing: list[BaseException]) -> None:
 
 def test_completion_offers_verbs() -> None:
     words = {"_OFFLINE_DATA_COMPLETE": "complete_bash", "COMP_WORDS": "offline-data ver"}
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN],
-        env={**os.environ, **words, "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.stdout.split() == ["verify"]
+    assert program(**words, COMP_CWORD="1").out.split() == ["verify"]
 
 
 def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
@@ -166,14 +155,9 @@ def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
         folder = tmp_path / "root" / "local" / "toy" / revision
         write_toy(folder, [toy_batch([2])], dataset=f"local:toy@{revision}")
     (folder / "manifest.json").write_text("{")
-    ran = subprocess.run(
-        [sys.executable, "-c", RUN, "info", "local:toy", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, json.loads(ran.stdout)["id"]) == (0, "local:toy@1")
-    (line,) = ran.stderr.splitlines()
+    ran = program("info", "local:toy", "--json")
+    assert (ran.code, ran.json["id"]) == (0, "local:toy@1")
+    (line,) = ran.err.splitlines()
     assert line.startswith(f"warning: {folder} is passed over: ")
 
 

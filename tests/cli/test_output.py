@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Cli, Terminal
 
-    SitDown: TypeAlias = Callable[..., Terminal]
+    MakeTerminal: TypeAlias = Callable[..., Terminal]
 
 LONG = "local:" + "x" * 90
 TABLE = Table(
@@ -70,7 +70,7 @@ def test_a_pipe_gets_everything_between_tabs(capsys: pytest.CaptureFixture[str])
     assert (json.loads(out), err) == ({"rows": 2}, "a note\n")
 
 
-def test_a_terminal_gets_80_columns_and_nothing_is_cut(terminal: SitDown) -> None:
+def test_a_terminal_gets_80_columns_and_nothing_is_cut(terminal: MakeTerminal) -> None:
     screen = terminal()
     show(RESULT, Mode.HUMAN)
     show(Result(None, (Table((TableColumn("A"),), (("[red]x[/red] :smile:",),)),)), Mode.HUMAN)
@@ -91,7 +91,9 @@ def test_nested_values_and_numbers() -> None:
     assert [number(one) for one in (3, 0.123456, 12345678.9)] == ["3", "0.1235", "1.235e+07"]
 
 
-def test_colour_only_where_it_is_wanted(terminal: SitDown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_where_it_is_wanted(
+    terminal: MakeTerminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = terminal()
     show_error("error", "bad", None, as_json=False)
     assert "\x1b[1;31m" in screen.err.getvalue()
@@ -148,7 +150,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_ids_are_whole(command: str, width: int, cli: Cli, toy: Path, terminal: SitDown) -> None:
+def test_ids_are_whole(
+    command: str, width: int, cli: Cli, toy: Path, terminal: MakeTerminal
+) -> None:
     ids = cli(*COMMANDS[command], "-q").out.split()
     assert ids
     screen = terminal(width=width)
@@ -171,7 +175,7 @@ def test_ids_are_whole(command: str, width: int, cli: Cli, toy: Path, terminal: 
     [("cache", "ls"), ("info", "local:toy"), ("head", "local:toy"), ("sample", "local:toy")],
 )
 def test_what_a_command_is_about_is_there(
-    arguments: tuple[str, ...], width: int, toy: Path, terminal: SitDown
+    arguments: tuple[str, ...], width: int, toy: Path, terminal: MakeTerminal
 ) -> None:
     screen = terminal(width=width)
     assert main(arguments) == 0
@@ -180,7 +184,7 @@ def test_what_a_command_is_about_is_there(
     assert ("local/toy/1" if arguments[0] == "cache" else "next/observation/state"[5:]) in out
 
 
-def test_a_column_that_goes_is_named(terminal: SitDown) -> None:
+def test_a_column_that_goes_is_named(terminal: MakeTerminal) -> None:
     screen = terminal(width=40)
     table = Table(
         (TableColumn("ID"), TableColumn("ROWS", "count"), TableColumn("WHAT")),
@@ -198,7 +202,7 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_who_gets_bars(terminal: SitDown, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_gets_bars(terminal: MakeTerminal, capsys: pytest.CaptureFixture[str]) -> None:
     progress = progress_for(Mode.HUMAN, bars=True)
     assert type(progress) is Notes
     progress.note("seen once")
@@ -212,7 +216,7 @@ def test_who_gets_bars(terminal: SitDown, capsys: pytest.CaptureFixture[str]) ->
     assert progress_for(Mode.QUIET, bars=True) is SILENT
 
 
-def test_long_work_is_drawn_with_what_was_done_before(terminal: SitDown) -> None:
+def test_long_work_is_drawn_with_what_was_done_before(terminal: MakeTerminal) -> None:
     screen, bars = terminal(), Bars(delay=0.05)
     with Bars(delay=30).task("convert", 3, "episodes") as quick:
         quick.advance(3)
@@ -238,7 +242,7 @@ def test_long_work_is_drawn_with_what_was_done_before(terminal: SitDown) -> None
     assert screen.out.getvalue() == ""
 
 
-def test_threads_share_one_drawing(terminal: SitDown) -> None:
+def test_threads_share_one_drawing(terminal: MakeTerminal) -> None:
     terminal()
     bars = Bars(delay=0)
     ready = threading.Barrier(5)
