@@ -41,20 +41,13 @@ class CatalogDataset:
 
 @dataclass(frozen=True)
 class CatalogListing:
-    """Datasets of one or more sources, and what kept the list from being newer."""
+    """Datasets of one or more sources."""
 
     datasets: tuple[CatalogDataset, ...]
     """In order of source, then as the source lists them."""
     notes: tuple[str, ...] = ()
-    """A sentence on each source that did not answer, so that its packaged catalogue is listed."""
-
-
-@dataclass(frozen=True)
-class Matches:
-    """Datasets that match a query, or else the ids most like it."""
-
-    datasets: tuple[CatalogDataset, ...]
-    near: tuple[str, ...]
+    """A sentence on each source whose packaged catalogue is listed because it did not answer, or
+    on a query that nothing matches."""
 
 
 def list_remote(source: str | None, settings: Settings) -> CatalogListing:
@@ -68,18 +61,16 @@ def list_remote(source: str | None, settings: Settings) -> CatalogListing:
     datasets: list[CatalogDataset] = []
     notes = []
     for one in map(get_source, source_names() if source is None else [source]):
-        why = "offline,"
+        entries, why = one.catalog(), "offline,"
         if not settings.offline:
             try:
-                datasets += [_dataset(one, entry, here) for entry in one.remote(settings)]
+                entries, why = one.remote(settings), ""
             except NetworkError as error:
-                if not one.catalog():
+                if not entries:
                     raise
                 why = f"{error};"
-            else:
-                continue
-        if packaged := one.catalog():
-            datasets += [_dataset(one, entry, here) for entry in packaged]
+        datasets += [_dataset(one, entry, here) for entry in entries]
+        if why and entries:
             notes.append(f"{one.name}: {why} this is the catalogue that comes with the package")
     return CatalogListing(tuple(datasets), tuple(notes))
 
@@ -109,10 +100,11 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
     return None if entry is None else _dataset(source, entry, _ids_here(settings))
 
 
-def search(query: str, settings: Settings) -> Matches:
+def search(query: str, settings: Settings) -> CatalogListing:
     """Search packaged catalogues, and files of sources on this machine; uses no network.
 
-    All words of the query must occur in the id or the summary, in upper or lower case.
+    All words of the query must occur in the id or the summary, in upper or lower case. If they do
+    in none, a note names the ids most like the query.
     """
     here = _ids_here(settings)
     known: dict[str, CatalogDataset] = {}
@@ -128,10 +120,12 @@ def search(query: str, settings: Settings) -> Matches:
     texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
     found = tuple(one for text, one in known.items() if all(w in texts[text] for w in words))
     if found:
-        return Matches(found, ())
+        return CatalogListing(found)
     # people remember names: the query is compared with whole ids, then with these
     names = {text.partition(":")[2]: text for text in known}
-    return Matches((), tuple(nearest(query, known) or [names[n] for n in nearest(query, names)]))
+    near = nearest(query, known) or [names[name] for name in nearest(query, names)]
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return CatalogListing((), (f"no dataset matches {query!r}{meant}",))
 
 
 def _ids_here(settings: Settings) -> set[str]:

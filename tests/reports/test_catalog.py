@@ -148,5 +148,7 @@ def test_search_wants_every_word(
 def test_nothing_found_offers_the_nearest(
     fakes: dict[str, FakeSource], settings: Settings, query: str
 ) -> None:
-    matches = catalog.search(query, settings)
-    assert (matches.datasets, matches.near[0]) == ((), "d4rl:hopper-medium-v2")
+    found = catalog.search(query, settings)
+    said = f"no dataset matches {query!r}; did you mean d4rl:hopper-medium-v2"
+    assert found.datasets == ()
+    assert found.notes[0].startswith(said)
