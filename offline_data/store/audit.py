@@ -110,9 +110,10 @@ def _compare(
         raise AuditError(
             f"{name} was written as {list(found.shape)}, expected {list(wanted.shape)}"
         )
-    wrong = np.flatnonzero(~equal_rows(wanted, found))
-    if not len(wrong):
+    same = equal_rows(wanted, found)
+    if same.all():
         return
+    wrong = np.flatnonzero(~same)
     at = wrong[0]
     episode = batch.episode_of[rows[at]]
     raise AuditError(

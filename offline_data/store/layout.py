@@ -150,7 +150,10 @@ class TableSpec:
 
     def __getitem__(self, key: Key) -> LeafSpec:
         """Return the leaf called `key`; raises `KeyError`."""
-        return self.by_key[key]
+        for leaf in self.leaves:
+            if leaf.key == key:
+                return leaf
+        raise KeyError(key)
 
     @property
     def by_key(self) -> dict[Key, LeafSpec]:

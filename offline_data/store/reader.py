@@ -244,7 +244,9 @@ class DatasetReader:
         if leaf.stride * rows == 0:
             return np.zeros(shape, dtype)
         inner = (dtype.itemsize * prod(leaf.shape[i + 1 :]) for i in range(len(leaf.shape)))
-        return np.ndarray(shape, dtype, self._map(leaf.file), leaf.offset, (leaf.stride, *inner))
+        strides = (leaf.stride, *inner)
+        view: NDArray[Any] = np.ndarray(shape, dtype, self._map(leaf.file), leaf.offset, strides)
+        return view
 
     def _map(self, file: str) -> NDArray[np.uint8]:
         if file not in self._mapped:

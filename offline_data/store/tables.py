@@ -141,7 +141,10 @@ class Schema:
 def schema_of(batch: EpisodeBatch) -> Schema:
     """Return the schema of a first batch; raises `FormatError` for a dtype that no tensor has."""
     tables = (batch.steps, batch.observations, batch.episodes)
-    return Schema(*({key: _column(key, rows) for key, rows in table.items()} for table in tables))
+    steps, observations, episodes = (
+        {key: _column(key, rows) for key, rows in table.items()} for table in tables
+    )
+    return Schema(steps, observations, episodes)
 
 
 def _column(key: Key, values: NDArray[np.generic]) -> Column:
@@ -321,35 +324,39 @@ class TableWriter:
     def __init__(self, spec: TableSpec, sink: Appends) -> None:
         self.spec = spec
         self._sink = sink
-        self._by_file: dict[str, dict[str, LeafSpec]] = {}
         self._encoded = [EncodedWriter(leaf, sink.append) for leaf in spec.leaves if leaf.encoding]
+        by_file: dict[str, list[LeafSpec]] = {}
         for leaf in [leaf for leaf in spec.leaves if not leaf.encoding]:
-            self._by_file.setdefault(leaf.file, {})["/".join(leaf.key)] = leaf
+            by_file.setdefault(leaf.file, []).append(leaf)
             sink.append(leaf.file, b"")
+        self._records = {
+            file: (_record(leaves), leaves) for file, leaves in by_file.items() if leaves[0].stride
+        }
 
     def append(self, columns: Mapping[Key, Rows], rows: int) -> None:
         """Append `rows` rows of every column."""
         for writer in self._encoded:
             writer.append(columns[writer.leaf.key](slice(0, rows)))
-        for file, leaves in self._by_file.items():
-            stride = max(leaf.stride for leaf in leaves.values())
-            if stride == 0:
-                continue
-            fields = {
-                name: ((leaf.dtype, leaf.shape), leaf.offset) for name, leaf in leaves.items()
-            }
-            formats, offsets = zip(*fields.values(), strict=True)
-            dtype = np.dtype(
-                {"names": [*fields], "formats": formats, "offsets": offsets, "itemsize": stride}
-            )
-            step = max(1, CHUNK // stride)
+        for file, (dtype, leaves) in self._records.items():
+            step = max(1, CHUNK // dtype.itemsize)
             for begin in range(0, rows, step):
                 part = slice(begin, min(begin + step, rows))
                 records = np.zeros(part.stop - begin, dtype)
-                for name, leaf in leaves.items():
-                    records[name] = columns[leaf.key](part)
+                for i, leaf in enumerate(leaves):
+                    records[str(i)] = columns[leaf.key](part)
                 self._sink.append(file, records.view(np.uint8))
         self.spec = self.spec.with_rows(self.spec.rows + rows)
+
+
+def _record(leaves: list[LeafSpec]) -> np.dtype[Any]:
+    """Return the type of one row of a file of these leaves."""
+    fields: dict[str, Any] = {
+        "names": [str(i) for i in range(len(leaves))],
+        "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
+        "offsets": [leaf.offset for leaf in leaves],
+        "itemsize": leaves[0].stride,
+    }
+    return np.dtype(fields)
 
 
 class LayoutWriter:
