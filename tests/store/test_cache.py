@@ -80,13 +80,13 @@ def test_sizes_add_up_to_all_files(settings: Settings, full: Settings) -> None:
     assert laid_out_bytes == [200, len(os.fsencode(full.root))]
     assert usage.bytes + usage.other_bytes == on_disk(full.root)
     # what goes back to the disk: a file with another name does not
-    part, folders = of_kind(full, "partial"), [item_of(full, "v"), item_of(full, "w")]
+    parts, folders = of_kind(full, "partial"), [item_of(full, "v"), item_of(full, "w")]
     assert [bytes_freed(folders[:1]), bytes_freed(folders)] == [0, 200 + laid_out_bytes[1]]
-    assert bytes_freed(part) == part[0].bytes
+    assert bytes_freed(parts) == parts[0].bytes
     assert remove_items(folders[:1], full).freed == 0
     assert remove_items(folders[1:], full).freed == 200 + laid_out_bytes[1]
     shutil.rmtree(settings.root)
-    assert bytes_freed([*folders, *part]) == 0
+    assert bytes_freed([*folders, *parts]) == 0
     assert cache_usage(settings) == CacheUsage((), 0)
     assert not settings.root.exists()
 
