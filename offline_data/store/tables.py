@@ -350,13 +350,14 @@ class TableWriter:
 
 def _record(leaves: list[LeafSpec]) -> np.dtype[Any]:
     """Return the type of one row of a file of these leaves."""
-    fields: dict[str, Any] = {
-        "names": [str(i) for i in range(len(leaves))],
-        "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
-        "offsets": [leaf.offset for leaf in leaves],
-        "itemsize": leaves[0].stride,
-    }
-    return np.dtype(fields)
+    return np.dtype(
+        {
+            "names": [str(i) for i in range(len(leaves))],
+            "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
+            "offsets": [leaf.offset for leaf in leaves],
+            "itemsize": leaves[0].stride,
+        }
+    )
 
 
 class LayoutWriter:

@@ -544,7 +544,7 @@ def test_every_field_of_a_plan_that_is_spoiled(
     whole["recipe"] = recipe
     others = [{n: v for n, v in whole.items() if n != name} for name in whole]
     for name in ("states", "stages"):
-        others += [{**whole, name: new} for new in (whole[name][:-1], whole[name] * 2, [])]
+        others += [{**whole, name: new} for new in (whole[name][:-1], whole[name] * 2, list[Any]())]
     for other in others:
         plan.write_text(json.dumps(other))
         ran = cli("worker", "--plan", str(plan), "--rank", "0")

@@ -1,4 +1,4 @@
-"""A manifest that breaks a rule is refused, with the field that is wrong."""
+"""A manifest that breaks a rule, and a file that is elsewhere, are refused and named."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from offline_data.errors import ManifestError
 from offline_data.store.layout import MANIFEST
 from offline_data.store.manifest import read_manifest
+from offline_data.store.reader import open_reader
 from offline_data.testing.toy import toy_batch, write_toy
 
 STEP, SEEN = "schema/steps/leaves", "schema/observations/leaves"
@@ -69,3 +70,17 @@ def test_a_broken_rule_is_named(path: str, value: Any, said: str, tmp_path: Path
     with pytest.raises(ManifestError) as error:
         read_manifest(tmp_path)
     assert said in error.value.message
+
+
+@pytest.mark.parametrize("name", ["steps", "steps/rows.memmap"])
+def test_links_may_lead_elsewhere_in_the_directory_but_not_out(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    write_toy(folder, [toy_batch([3, 2])])
+    (folder / name).rename(folder / "aside")
+    (folder / name).symlink_to(folder / "aside")
+    open_reader(folder)
+    (folder / name).unlink()
+    (folder / "aside").rename(tmp_path / "outside")
+    (folder / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(ManifestError, match="is a link that leads out"):
+        open_reader(folder)
