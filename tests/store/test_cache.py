@@ -187,6 +187,8 @@ def test_what_vanishes_meanwhile_is_no_error(
     assert SHAS["laid out"] in found
     monkeypatch.undo()
     items = cache_usage(full).items
+    (items[0].path / "manifest.json").unlink()
+    assert remove_items(items[:1], full).gone == items[:1]
     shutil.rmtree(full.root)
     removal = remove_items(items, full)
     assert (removal.gone, removal.removed, removal.failures) == (items, (), ())
