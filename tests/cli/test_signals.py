@@ -49,12 +49,13 @@ def strike():
     for _ in range(1000): pass
 
 def wait(settings):
-    print("ready", file=sys.stderr, flush=True)
     while True:
         try:
+            print("ready", file=sys.stderr, flush=True)
             time.sleep(60)
         finally:
             time.sleep(0.5)
+            print("cleaned up", file=sys.stderr, flush=True)
 
 environment.environment = wait
 sys.argv = ["offline-data", "env"]
@@ -90,7 +91,7 @@ def test_each_ends_cleanly_and_twice_is_once(name: str) -> None:
             process.send_signal(getattr(signal, name))
             time.sleep(0.05)
         _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (130, SAID)
+    assert (process.returncode, said) == (130, f"cleaned up\n{SAID}")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
