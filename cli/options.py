@@ -20,7 +20,7 @@ class VersionAsked(Exception):  # noqa: N818 - nothing is wrong
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
-    """Return an option with a help text; `names` only if they do not follow from the parameter."""
+    """Return an option with a help text, and `names` that do not follow from the parameter's."""
     return typer.Option(*names, help=text, **more)
 
 
@@ -74,13 +74,10 @@ class Context:
     """The global options of a run, resolved for a command."""
 
     settings: Settings
-    """Root, offline mode, mirrors, workers."""
     mode: Mode
-    """Format of stdout."""
     yes: bool
     """Whether questions are answered already."""
     progress: Progress
-    """Receives progress and notes of long work."""
 
 
 Dataset = Annotated[str, argument("ID", "Dataset id or path of a dataset directory.")]
@@ -133,11 +130,7 @@ _MOST_DIGITS = 18
 
 
 def parse_episodes(text: str | None) -> tuple[int | None, int | None] | None:
-    """Read `A:B`; either side may be left out.
-
-    Raises:
-        UsageError: It is not two whole numbers, or one is too large.
-    """
+    """Read `A:B`, of which either side may be left out; raises `UsageError`."""
     if text is None:
         return None
     first, colon, stop = text.partition(":")

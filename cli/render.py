@@ -63,10 +63,7 @@ def show(result: Result, mode: Mode) -> None:
 
 
 def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
-    """Print a failure, as JSON on stdout or as a line and a hint on stderr.
-
-    Further lines of a message, the places that were tried for example, are indented.
-    """
+    """Print a failure, as JSON on stdout or as lines, all but the first indented, on stderr."""
     if as_json:
         said = " ".join(message.split())
         _print_json({"error": {"code": code, "message": said, "hint": hint}})
@@ -96,10 +93,9 @@ def say(note: str, mode: Mode = Mode.HUMAN) -> None:
 
 
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
-    """Show on stderr what is about to happen and ask; `yes` answers it.
+    """Show on stderr what is about to happen and ask, unless `yes`.
 
-    Raises:
-        UsageError: There is no terminal to ask in.
+    Raises `UsageError` if there is no terminal to ask in.
     """
     if mode is Mode.HUMAN or not yes:
         _print_blocks(blocks, sys.stderr)
@@ -170,13 +166,10 @@ def clean(text: str) -> str:
 
 
 def to_json(value: Any, *, ascii_only: bool = False) -> str:
-    r"""Write a value as indented JSON that every parser accepts.
+    """Write a value as indented JSON that every parser accepts.
 
-    Dataclasses become objects, arrays and tuples lists, paths strings. JSON has no number for
-    NaN and infinity: they become the strings "NaN", "Infinity" and "-Infinity".
-
-    Raises:
-        TypeError: The value has no JSON form.
+    Dataclasses become objects, arrays and tuples lists, paths strings, and numbers that are not
+    finite the strings "NaN", "Infinity" and "-Infinity". Raises `TypeError` for anything else.
     """
     return json.dumps(_jsonable(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
 
@@ -273,23 +266,23 @@ def _print_rich(block: Block, console: Console) -> None:
         if any(row[place] not in {None, ""} for row in block.rows)
     ]
     longest = [(column, max(map(cell_len, (column.title, *cells)))) for column, cells in columns]
-    widths = column_widths(longest, console.width)
-    for (column, _), width in zip(columns, widths, strict=True):
-        if width:
-            grid.add_column(
-                column.title,
-                justify="left" if column.kind == "text" else "right",
-                overflow="ellipsis" if column.clip else "fold",
-                no_wrap=column.clip,
-                width=width,
-            )
-    shown = [cells for (_, cells), width in zip(columns, widths, strict=True) if width]
+    shown, gone = [], []
+    for (column, cells), width in zip(columns, column_widths(longest, console.width), strict=True):
+        if not width:
+            gone.append(column.title)
+            continue
+        shown.append(cells)
+        grid.add_column(
+            column.title,
+            justify="left" if column.kind == "text" else "right",
+            overflow="ellipsis" if column.clip else "fold",
+            no_wrap=column.clip,
+            width=width,
+        )
     for row in zip(*shown, strict=True):
         grid.add_row(*map(Text, row))
     console.print(grid)
-    if gone := [
-        column.title for (column, _), width in zip(columns, widths, strict=True) if not width
-    ]:
+    if gone:
         note = f"{', '.join(gone)} not shown: widen the terminal, or use --json"
         console.print(note, style="dim")
 
@@ -297,9 +290,9 @@ def _print_rich(block: Block, console: Console) -> None:
 def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> list[int]:
     """Share the width of a terminal among columns, given the length of each one's longest cell.
 
-    The first column, which names a row, is as wide as its longest cell, or folded if the terminal
-    is narrower than that. Of the others, those to keep come first; one that does not fit is left
-    out: 0. Columns of text share evenly what remains.
+    The first column, which names a row, is as wide as that, or folded if the terminal is narrower.
+    Of the others, those to keep come first; one that does not fit is left out: 0. Columns of text
+    share evenly what remains.
     """
     widths = [0] * len(columns)
     order = sorted(range(len(columns)), key=lambda place: (place > 0, not columns[place][0].keep))

@@ -65,13 +65,13 @@ class Result:
     data: Any
     """For `--json`: dataclasses, mappings, sequences, paths, arrays and plain values."""
     blocks: Sequence[Block]
-    """For people, in order."""
+    """For people."""
     ids: Sequence[str] = ()
     """For `--quiet`: one per line."""
     notes: Sequence[str] = ()
     """For stderr."""
     code: int = 0
-    """Exit code where it is not 0 and not that of the failures."""
+    """Exit code if not 0 and not that of the failures."""
     failures: Sequence[OfflineDataError] = ()
     """Errors despite a result; each is shown, the first gives the exit code."""
 
@@ -85,11 +85,7 @@ def combine(data: Any, results: Sequence[Result], code: int = 0) -> Result:
             blocks[-1] = Table(last.columns, (*last.rows, *block.rows))
         else:
             blocks.append(block)
-    return Result(
-        data,
-        blocks,
-        [text for result in results for text in result.ids],
-        [note for result in results for note in result.notes],
-        code,
-        [error for result in results for error in result.failures],
-    )
+    ids = [text for result in results for text in result.ids]
+    notes = [note for result in results for note in result.notes]
+    failures = [error for result in results for error in result.failures]
+    return Result(data, blocks, ids, notes, code, failures)

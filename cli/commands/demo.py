@@ -68,14 +68,9 @@ def demo(
 
 
 def record(folder: Path) -> Path:
-    """Record `EPISODES` episodes with Minari's `DataCollector`; returns the dataset's folder.
+    """Record `EPISODES` episodes with Minari's `DataCollector` below `folder`; returns their place.
 
-    Args:
-        folder: An existing folder that Minari's datasets go to.
-
-    Raises:
-        MissingDependencyError: gymnasium, or jax, which `DataCollector` uses, is not installed.
-        OfflineDataError: Recording failed; the message has its last words.
+    Raises `MissingDependencyError`, as `DataCollector` uses jax, and `OfflineDataError`.
     """
     missing = [name for name in ("gymnasium", "jax") if find_spec(name) is None]
     if missing:

@@ -12,14 +12,11 @@ from offline_data_cli.result import Field, Fields, Result, Table, columns
 
 if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
-    from offline_data.reports.info import DatasetInfo
     from offline_data.reports.stats import DatasetStats
     from offline_data.store.library import Entry
 
-_MOST_FILES = 8
-"""Files that people see; `--json` has them all."""
-_MOST_ITEMS = 6
-"""Items of an array that people see; `--json` has them all."""
+_MOST_FILES, _MOST_ITEMS = 8, 6
+"""Files, and items of an array, that people see; `--json` has them all."""
 _MOST = 1 << 24
 """Largest batch in transitions."""
 _LONGEST = 60
@@ -36,66 +33,59 @@ _EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "M
 
 def info(context: Context, dataset: Dataset) -> Result:
     """Show schema, counts, provenance and licence of a dataset."""
-    from offline_data.reports.info import DatasetInfo, dataset_info
+    from offline_data.reports.info import dataset_info
 
     found = dataset_info(dataset, context.settings)
-    return info_result(found) if isinstance(found, DatasetInfo) else _remote(found)
+    return info_result(found) if isinstance(found, dict) else _remote(found)
 
 
-def info_result(found: "DatasetInfo") -> Result:
+def info_result(found: dict[str, Any]) -> Result:
     """Lay out a dataset on this disk."""
     summary = Fields(
-        Field("id", found.id),
-        Field("path", found.path),
-        Field("layout", found.layout),
-        Field("transitions", found.transitions, "count"),
-        Field("valid transitions", found.counts.get("valid_transitions"), "count"),
-        Field("episodes", found.episodes, "count"),
-        Field("size", found.bytes, "bytes"),
+        *(Field(name, found[name]) for name in ("id", "path", "layout")),
+        Field("transitions", found["transitions"], "count"),
+        Field("valid transitions", found["counts"].get("valid_transitions"), "count"),
+        Field("episodes", found["episodes"], "count"),
+        Field("size", found["bytes"], "bytes"),
     )
-    schema = [
-        (
-            key,
-            leaf.type,
-            str(list(leaf.shape)),
-            "steps" if leaf.rows == "steps" else "steps + 1",
-        )
-        for key, leaf in found.schema.items()
-    ]
+    schema = []
+    for key, leaf in found["schema"].items():
+        encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
+        kind = "text" if leaf["text"] else leaf["dtype"] + encoding
+        rows = "steps" if leaf["rows"] == "steps" else "steps + 1"
+        schema.append((key, kind, str(list(leaf["shape"])), rows))
     blocks = (summary, Table(_SCHEMA, schema), _provenance(found))
-    return Result({**vars(found), "remote": False}, blocks, (found.id,))
+    return Result({**found, "remote": False}, blocks, (found["id"],))
 
 
-def _provenance(found: "DatasetInfo") -> Fields:
-    options = found.converter.get("options", {})
+def _provenance(found: dict[str, Any]) -> Fields:
+    options = found["converter"].get("options", {})
     plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe has its own lines
-    converter = {k: v for k, v in found.converter.items() if k != "options"}
+    converter = {k: v for k, v in found["converter"].items() if k != "options"}
     converter |= {"options": plain} if plain else {}
     files = [
         f"{file.get('path')}, {human_bytes(file.get('size') or 0)}, "
         f"from {file.get('url') or 'this disk'}"
-        for file in found.files[:_MOST_FILES]
+        for file in found["files"][:_MOST_FILES]
     ]
-    if len(found.files) > _MOST_FILES:
-        files.append(f"… and {len(found.files) - _MOST_FILES} more (all in --json)")
-    failed = dict.fromkeys(reason for file in found.files for reason in file.get("failed", ()))
+    if len(found["files"]) > _MOST_FILES:
+        files.append(f"… and {len(found['files']) - _MOST_FILES} more (all in --json)")
+    failed = dict.fromkeys(reason for file in found["files"] for reason in file.get("failed", ()))
     return Fields(
-        Field("revision", found.revision),
-        Field("created", found.created),
+        *(Field(name, found[name]) for name in ("revision", "created")),
         Field("converter", _compact(converter)),
-        Field("made from", found.parents),
+        Field("made from", found["parents"]),
         Field("made by", recipe_lines(options.get("recipe", ()))),
         Field("files", files),
         Field("failed hosts", list(failed)),
-        *(Field(f"{name} space", _compact(space)) for name, space in found.spaces.items()),
-        Field("environment", _compact(found.environment)),
-        *(Field(name, _about(value)) for name, value in found.about.items()),
-        Field("licence", found.licence),
-        Field("citation", found.citation),
-        Field("audit", _compact(found.audit)),
-        Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
-        Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found.dropped]),
-        Field("notes", found.notes),
+        *(Field(f"{name} space", _compact(space)) for name, space in found["spaces"].items()),
+        Field("environment", _compact(found["environment"])),
+        *(Field(name, _about(value)) for name, value in found["about"].items()),
+        *(Field(name, found[name]) for name in ("licence", "citation")),
+        Field("audit", _compact(found["audit"])),
+        Field("not finite", [f"{key}: {_compact(n)}" for key, n in found["non_finite"].items()]),
+        Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found["dropped"]]),
+        Field("notes", found["notes"]),
     )
 
 
@@ -170,8 +160,8 @@ def head(
     transitions = first_transitions(open_reader(entry.path), rows, episode)
     blocks = [
         Fields(
-            *(Field(key, brief(value)) for key, value in one.values.items()),
-            title=f"episode {one.episode}, step {one.step}, index {one.index}",
+            *(Field(key, brief(value)) for key, value in one["values"].items()),
+            title="episode {episode}, step {step}, index {index}".format(**one),
         )
         for one in transitions
     ]
@@ -227,15 +217,10 @@ def sample_result(entry: "Entry", batch: int, slices: int | None = None) -> Resu
     drawn: Any = buffer.sample()
     seconds = time.perf_counter() - begin
     items = drawn.items(include_nested=True, leaves_only=True)
-    named = {key if isinstance(key, str) else "/".join(key): value for key, value in items}
-    leaves = {key: _leaf(named[key]) for key in sorted(named)}
-    data = {
-        "id": str(entry.id),
-        "batch": batch,
-        "slices": slices,
-        "seconds": seconds,
-        "leaves": leaves,
-    }
+    named = {key if isinstance(key, str) else "/".join(key): _leaf(one) for key, one in items}
+    leaves = dict(sorted(named.items()))
+    data = {"id": str(entry.id), "batch": batch, "slices": slices}
+    data |= {"seconds": seconds, "leaves": leaves}
     rows = [
         (key, leaf["dtype"], str(leaf["shape"]), leaf["min"], leaf["max"])
         for key, leaf in leaves.items()
@@ -276,23 +261,15 @@ def stats_result(found: "DatasetStats") -> Result:
         Field("truncated", episodes.truncated, "share"),
         Field("no final observation", episodes.without_final_observation, "count"),
     )
-    leaves = [
-        (
-            leaf.key,
-            leaf.dtype + (str(list(leaf.shape)) if leaf.shape else ""),
-            *(leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf),
-        )
-        for leaf in found.leaves
-    ]
-    texts = [
-        (
-            text.key,
-            text.distinct,
-            text.missing,
-            ", ".join(f"{word!r} {times}" for word, times in text.most_common),
-        )
-        for text in found.texts
-    ]
+    leaves = []
+    for leaf in found.leaves:
+        kind = leaf.dtype + (str(list(leaf.shape)) if leaf.shape else "")
+        figures = (leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf)
+        leaves.append((leaf.key, kind, *figures))
+    texts = []
+    for text in found.texts:
+        common = ", ".join(f"{word!r} {times}" for word, times in text.most_common)
+        texts.append((text.key, text.distinct, text.missing, common))
     spreads = [
         (name, spread.min, spread.median, spread.mean, spread.max)
         for name, spread in (("length", episodes.length), ("return", episodes.returns))

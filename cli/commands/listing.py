@@ -92,11 +92,8 @@ def search(
     """Search the catalogues of all sources. Works offline."""
     from offline_data.reports import catalog
 
-    words = " ".join(query)
-    matches = catalog.search(words, context.settings)
-    near = f"; did you mean {' or '.join(matches.near)}?" if matches.near else ""
-    notes = () if matches.datasets else (f"no dataset matches {words!r}{near}",)
-    return _catalog_result(matches.datasets, notes)
+    found = catalog.search(" ".join(query), context.settings)
+    return _catalog_result(found.datasets, found.notes)
 
 
 def _catalog_result(datasets: "Sequence[CatalogDataset]", notes: Sequence[str]) -> Result:

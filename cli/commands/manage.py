@@ -49,13 +49,8 @@ def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
     """Lay out the problems that verifying a dataset found."""
     text = str(entry.id)
     has_checksum = entry.manifest.sha256 is not None
-    data = {
-        "id": text,
-        "path": entry.path,
-        "ok": not problems,
-        "problems": problems,
-        "manifest_checksum": has_checksum,
-    }
+    data = {"id": text, "path": entry.path, "ok": not problems, "problems": problems}
+    data["manifest_checksum"] = has_checksum
     total = len(entry.manifest.digests)
     if not problems:
         line = f"{text}: OK, {total} files match their checksums"
@@ -121,12 +116,8 @@ def ls(context: Context) -> Result:
         f"{human_bytes(usage.bytes)} in {_counted(usage.items)} under {root}; "
         f"{human_bytes(usage.other_bytes)} in download records, locks and other files"
     )
-    data = {
-        "root": root,
-        "bytes": usage.bytes,
-        "other_bytes": usage.other_bytes,
-        "items": usage.items,
-    }
+    data = {"root": root, "bytes": usage.bytes, "other_bytes": usage.other_bytes}
+    data["items"] = usage.items
     return Result(data, _table(usage.items, root), _paths(usage.items), (note,))
 
 
@@ -234,9 +225,9 @@ def losses(names: list[str]) -> str:
     """Return a warning about things that cannot be downloaded again; empty if there are none."""
     if not names:
         return ""
-    shown = ", ".join(names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     exist = "exists" if len(names) == 1 else "exist"
+    shown = ", ".join(names[:MOST_NAMED])
     return f"{shown}{more} {exist} only here and cannot be downloaded again."
 
 

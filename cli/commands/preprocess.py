@@ -275,7 +275,7 @@ def _made_result(stored: "Stored") -> Result:
     shown = stored_result(stored)
     (counts,) = shown.data
     recipe = stored.manifest.converter["options"]["recipe"]
-    info = vars(entry_info(Entry(stored.id, stored.path, stored.manifest)))
+    info = entry_info(Entry(stored.id, stored.path, stored.manifest))
     functions = _functions(recipe)
     blocks = (*shown.blocks, Fields(functions)) if functions.value else shown.blocks
     return Result({**info, **counts, "recipe": recipe}, blocks, shown.ids, shown.notes)

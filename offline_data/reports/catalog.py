@@ -22,21 +22,16 @@ class CatalogDataset:
     id: str
     """`source:name`."""
     source: str
-    """Name of the source."""
     name: str
-    """The source's own name."""
     here: bool
     """Whether some revision of it is on this disk."""
     transitions: int | None
-    """None if the list does not have it."""
+    """None if the list does not have it, as the next two."""
     episodes: int | None
-    """None if the list does not have it."""
     bytes: int | None
-    """Bytes to download; None if the list does not have them."""
+    """Bytes to download."""
     summary: str
-    """Half a line for people."""
     notes: tuple[str, ...]
-    """Known quirks."""
 
     @property
     def command(self) -> str:
@@ -46,50 +41,36 @@ class CatalogDataset:
 
 @dataclass(frozen=True)
 class CatalogListing:
-    """Datasets of one or more sources, and what kept the list from being newer."""
+    """Datasets of one or more sources."""
 
     datasets: tuple[CatalogDataset, ...]
     """In order of source, then as the source lists them."""
     notes: tuple[str, ...] = ()
-    """Sources that did not answer and whose packaged catalogue stands in, a sentence each."""
-
-
-@dataclass(frozen=True)
-class Matches:
-    """The result of a search."""
-
-    datasets: tuple[CatalogDataset, ...]
-    """Datasets with every word in their id or summary."""
-    near: tuple[str, ...]
-    """Ids most like the query, where nothing matches."""
+    """A sentence on each source whose packaged catalogue is listed because it did not answer, or
+    on a query that nothing matches."""
 
 
 def list_remote(source: str | None, settings: Settings) -> CatalogListing:
     """List what one source, or every source, offers now.
 
-    A remote is asked unless `settings.offline`; where it does not answer, the catalogue that the
-    package carries stands in, and a note says so.
-
-    Raises:
-        NotFoundError: No such source.
-        NetworkError: The remote does not answer and the package carries no catalogue of it.
+    A remote is asked unless `settings.offline`; if it does not answer, the packaged catalogue is
+    listed, and a note says so. Raises `NotFoundError` for an unknown source, and `NetworkError`
+    if there is no such catalogue.
     """
     here = _ids_here(settings)
     datasets: list[CatalogDataset] = []
     notes = []
     for one in map(get_source, source_names() if source is None else [source]):
-        why = "offline,"
+        entries, why = one.catalog(), "offline,"
         if not settings.offline:
             try:
-                datasets += [_dataset(one, entry, here) for entry in one.remote(settings)]
+                entries, why = one.remote(settings), ""
             except NetworkError as error:
-                if not one.catalog():
+                if not entries:
                     raise
                 why = f"{error};"
-            else:
-                continue
-        if packaged := one.catalog():
-            datasets += [_dataset(one, entry, here) for entry in packaged]
+        datasets += [_dataset(one, entry, here) for entry in entries]
+        if why and entries:
             notes.append(f"{one.name}: {why} this is the catalogue that comes with the package")
     return CatalogListing(tuple(datasets), tuple(notes))
 
@@ -97,8 +78,8 @@ def list_remote(source: str | None, settings: Settings) -> CatalogListing:
 def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
     """Find one dataset in its source's catalogue, its files on this machine, or its remote.
 
-    The remote is asked only about a name that is not like any known one, and not where
-    `settings.offline`; None where nobody knows it.
+    The remote is asked only about a name that is not like any known one, and not if
+    `settings.offline`; None: nobody knows it.
 
     Raises:
         NotFoundError: No such source, or names like it are known: the hint has them.
@@ -119,11 +100,11 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
     return None if entry is None else _dataset(source, entry, _ids_here(settings))
 
 
-def search(query: str, settings: Settings) -> Matches:
-    """Search the catalogues the package carries, and files of sources on this machine.
+def search(query: str, settings: Settings) -> CatalogListing:
+    """Search packaged catalogues, and files of sources on this machine; uses no network.
 
-    No network is used. Words are separated by blanks, upper and lower case are the same, and all
-    must occur in the id or the summary.
+    All words of the query must occur in the id or the summary, in upper or lower case. If they do
+    in none, a note names the ids most like the query.
     """
     here = _ids_here(settings)
     known: dict[str, CatalogDataset] = {}
@@ -139,10 +120,12 @@ def search(query: str, settings: Settings) -> Matches:
     texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
     found = tuple(one for text, one in known.items() if all(w in texts[text] for w in words))
     if found:
-        return Matches(found, ())
+        return CatalogListing(found)
     # people remember names: the query is compared with whole ids, then with these
     names = {text.partition(":")[2]: text for text in known}
-    return Matches((), tuple(nearest(query, known) or [names[n] for n in nearest(query, names)]))
+    near = nearest(query, known) or [names[name] for name in nearest(query, names)]
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return CatalogListing((), (f"no dataset matches {query!r}{meant}",))
 
 
 def _ids_here(settings: Settings) -> set[str]:
@@ -152,14 +135,4 @@ def _ids_here(settings: Settings) -> set[str]:
 
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
-    return CatalogDataset(
-        name,
-        source.name,
-        entry.name,
-        name in here,
-        entry.transitions,
-        entry.episodes,
-        entry.bytes,
-        entry.summary,
-        entry.notes,
-    )
+    return CatalogDataset(id=name, source=source.name, here=name in here, **vars(entry))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
 
 DISTRIBUTION = "offline-data"
-"""Name of this package where it is installed from."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,14 @@ class Environment:
     """Facts for a bug report; no secret is among them."""
 
     version: str | None
-    """Version of this package, None where it runs without being installed."""
+    """Version of this package, None if it is not installed."""
     python: str
-    """Version and implementation."""
     platform: str
-    """System, release and machine."""
     packages: Mapping[str, str | None]
-    """Version of each package this one may use; None where it is not installed."""
+    """Version of each package this one may use; None: not installed."""
     settings: Mapping[str, Any]
     """Resolved settings; of the token only whether there is one. `config` is the config file that
-    was read, `config_place` where it is looked for; `origins` says what decided a setting or a
-    mirror that is not a default (see `Settings.origins`)."""
+    was read, `config_place` where it is looked for; for `origins` see `Settings`."""
     free_bytes: int
     """Bytes this user may still write on the disk of the root."""
     compiled_gather: bool
@@ -53,17 +49,15 @@ class SourceReport:
     """One adapter and what it takes to use it."""
 
     name: str
-    """The word before the colon of an id."""
     title: str
-    """What it is, in half a line; the reason where it cannot be imported."""
+    """What it is, or why it cannot be imported, in half a line."""
     needs: tuple[str, ...]
     """Import names of packages that some of its datasets need."""
     missing: tuple[str, ...]
-    """Those of them that are not installed."""
     install: str | None
-    """The command that installs what is missing, None where nothing is."""
+    """The command that installs what is missing, if anything is."""
     datasets: int
-    """Datasets in the catalogue that comes with the package."""
+    """Datasets in the packaged catalogue."""
 
 
 def environment(settings: Settings) -> Environment:
@@ -82,7 +76,7 @@ def environment(settings: Settings) -> Environment:
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of an installed distribution, None where it is not installed."""
+    """Return the version of an installed distribution, else None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -16,7 +16,7 @@ from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
 from offline_data.store.statistics import Moments, moments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -43,23 +43,18 @@ class LeafStats:
     key: str
     """TED key, parts joined by `/`."""
     dtype: str
-    """numpy name of the item type."""
     shape: tuple[int, ...]
-    """Shape of one row."""
+    """Of one row."""
     rows: int
     """Rows looked at: `N`, or for observations one more per episode that has its last one."""
     min: Number | None
-    """Least value; None for complex leaves and where no item is finite, like the next three."""
+    """None for complex leaves and if no item is finite, like the next three."""
     max: Number | None
-    """Greatest value."""
     mean: float | None
-    """Mean in float64."""
     std: float | None
     """Standard deviation of the population."""
     nan: int
-    """Items that are not a number."""
     inf: int
-    """Items that are infinite."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +62,11 @@ class TextStats:
     """Figures of one text leaf."""
 
     key: str
-    """TED key, parts joined by `/`."""
     rows: int
-    """Rows looked at."""
     distinct: int
     """Different words that occur."""
     missing: int
-    """Items where the source has nothing."""
+    """Items for which the source has nothing."""
     most_common: tuple[tuple[str, int], ...]
     """Up to `MOST_COMMON` words with how often each occurs, most frequent first."""
 
@@ -93,31 +86,24 @@ class EpisodeStats:
     """Figures of episodes as wholes."""
 
     length: Spread | None
-    """Transitions per episode; None where there is no episode."""
     returns: Spread | None
-    """Undiscounted returns; None where none is finite."""
-    terminated: float | None
+    """Undiscounted returns; None if none is finite."""
+    terminated: float
     """Share of episodes that end terminated, in [0, 1]."""
-    truncated: float | None
-    """Share that end truncated."""
+    truncated: float
     without_final_observation: int
     """Episodes whose observation after the last action the source does not have."""
 
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """All figures of one dataset."""
+    """All figures of one dataset, leaves in the order of their keys."""
 
     id: str
-    """`source:name@revision`."""
     transitions: int
-    """`N`."""
     episodes: int
-    """`E`."""
     leaves: tuple[LeafStats, ...]
-    """Numeric leaves in the order of their keys."""
     texts: tuple[TextStats, ...]
-    """Text leaves in the order of their keys."""
     per_episode: EpisodeStats
 
 
@@ -126,43 +112,38 @@ def dataset_stats(
 ) -> DatasetStats:
     """Compute the figures of every leaf; reads each file once, `chunk_items` items at a time.
 
-    Raises:
-        ManifestError: A file of the dataset is missing or damaged.
+    Raises `ManifestError` if a file is missing or damaged.
     """
-    steps = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
-    observations = reader.observation_leaves
-    totals = {
-        key: _WordCounts(join_key(key), reader.words(key) or [])
-        if leaf.text
-        else _LeafTotals(join_key(key), leaf)
-        for key, leaf in (steps | observations).items()
-    }
+    leaves = reader.step_leaves | reader.observation_leaves
+    rows = dict.fromkeys(sorted(leaves.keys() - {EPISODE}), 0)
+    moments = {key: Moments() for key in rows if not leaves[key].text}
+    counts = {key: np.zeros(1, np.int64) for key in rows if leaves[key].text}
     # A few bytes more than are read where final observations are missing.
-    size = sum(leaf.nbytes for leaf in steps.values()) * reader.transitions
-    rows = reader.transitions + reader.episode_count
-    size += sum(leaf.nbytes for leaf in observations.values()) * rows
+    size = sum(leaves[key].nbytes for key in rows) * reader.transitions
+    size += sum(leaf.nbytes for leaf in reader.observation_leaves.values()) * reader.episode_count
     with progress.task("stats", size, "B") as task:
         for walk in (_step_chunks, _observation_chunks):
             for key, values in walk(reader, chunk_items):
-                totals[key].add(np.asarray(values))
+                rows[key] += len(values)
+                if key in counts:
+                    counts[key] = counts[key] + _count_codes(reader, key, values)
+                else:
+                    moments[key] = moments[key].merge(moments_of(np.asarray(values)))
                 task.advance(values.nbytes)
-    done = [totals[key].stats() for key in sorted(totals)]
-    flags = {n: np.asarray(reader.episodes[(n,)]) for n in ("terminated", "truncated")}
-    shares = {
-        n: float(flag.astype(float).mean()) if len(flag) else None for n, flag in flags.items()
-    }
+    per_episode = EpisodeStats(
+        _spread(reader.lengths),
+        _spread(np.asarray(reader.episodes[("return",)])),
+        float(np.asarray(reader.episodes[("terminated",)]).astype(float).mean()),
+        float(np.asarray(reader.episodes[("truncated",)]).astype(float).mean()),
+        len(_without_final(reader)),
+    )
     return DatasetStats(
-        id=reader.manifest.id,
-        transitions=reader.transitions,
-        episodes=reader.episode_count,
-        leaves=tuple(stats for stats in done if isinstance(stats, LeafStats)),
-        texts=tuple(stats for stats in done if isinstance(stats, TextStats)),
-        per_episode=EpisodeStats(
-            _spread(reader.lengths),
-            _spread(np.asarray(reader.episodes[("return",)])),
-            without_final_observation=len(_without_final(reader)),
-            **shares,
-        ),
+        reader.manifest.id,
+        reader.transitions,
+        reader.episode_count,
+        tuple(_leaf_stats(leaves[key], rows[key], seen) for key, seen in moments.items()),
+        tuple(_text_stats(reader, key, rows[key], found) for key, found in counts.items()),
+        per_episode,
     )
 
 
@@ -181,50 +162,30 @@ def _spread(values: NDArray[np.generic]) -> Spread | None:
     return Spread(*map(float, figures))
 
 
-class _LeafTotals:
-    """Adds up one numeric leaf."""
-
-    def __init__(self, key: str, spec: LeafSpec) -> None:
-        self._key, self._spec = key, spec
-        self._rows, self._moments = 0, Moments()
-
-    def add(self, values: NDArray[np.generic]) -> None:
-        """Add `[n, *shape]` rows."""
-        self._rows += len(values)
-        self._moments = self._moments.merge(moments_of(values))
-
-    def stats(self) -> LeafStats:
-        """Return the figures of all rows added."""
-        seen = self._moments
-        mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
-        figures = (seen.minimum, seen.maximum, mean, std, seen.nan, seen.inf)
-        return LeafStats(self._key, self._spec.dtype, self._spec.shape, self._rows, *figures)
+def _leaf_stats(leaf: LeafSpec, rows: int, seen: Moments) -> LeafStats:
+    mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
+    figures = (seen.minimum, seen.maximum, mean, std, seen.nan, seen.inf)
+    return LeafStats(join_key(leaf.key), leaf.dtype, leaf.shape, rows, *figures)
 
 
-class _WordCounts:
-    """Adds up one text leaf, stored as codes into `words`; -1 is missing."""
+def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Count how often each code occurs, from -1 on; raises `ManifestError` if one has no word."""
+    known = len(reader.words(key) or ())
+    places = codes.astype(np.int64).ravel() + 1
+    if places.size and not 0 <= places.min() <= places.max() <= known:
+        raise ManifestError(
+            f"Text leaf {join_key(key)!r} has codes outside its {known} words",
+            hint="offline-data verify names damaged files",
+        )
+    return np.bincount(places, minlength=known + 1)
 
-    def __init__(self, key: str, words: Sequence[str]) -> None:
-        self._key, self._words = key, words
-        self._rows, self._counts = 0, np.zeros(len(words) + 1, np.int64)
 
-    def add(self, codes: NDArray[np.generic]) -> None:
-        """Add `[n, …]` rows of codes; raises `ManifestError` where one names no word."""
-        self._rows += len(codes)
-        places = codes.astype(np.int64).ravel() + 1
-        if places.size and not (places.min() >= 0 and places.max() < len(self._counts)):
-            raise ManifestError(
-                f"Text leaf {self._key!r} has codes outside its {len(self._words)} words",
-                hint="offline-data verify names damaged files",
-            )
-        self._counts += np.bincount(places, minlength=len(self._counts))
-
-    def stats(self) -> TextStats:
-        """Return the figures of all rows added; words that are as frequent go by code."""
-        missing, counts = int(self._counts[0]), self._counts[1:]
-        order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
-        common = tuple((self._words[i], int(counts[i])) for i in order if counts[i])
-        return TextStats(self._key, self._rows, int((counts > 0).sum()), missing, common)
+def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.int64]) -> TextStats:
+    """Describe a text leaf; words that are as frequent go by code."""
+    words, missing, counts = reader.words(key) or [], int(counts[0]), counts[1:]
+    order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
+    common = tuple((words[i], int(counts[i])) for i in order if counts[i])
+    return TextStats(join_key(key), rows, int((counts > 0).sum()), missing, common)
 
 
 def _step_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:

@@ -1,8 +1,4 @@
-"""Audit: rows read back from the new files are compared with the values of the source.
-
-The reading side is `DatasetReader`, the same code that loads the dataset later; the expected side
-is computed from the batch alone, so a lost write, a shifted row or a wrong `next` shows.
-"""
+"""Audit: rows read back by `DatasetReader` are compared with what follows from the batch alone."""
 
 from __future__ import annotations
 
@@ -30,9 +26,8 @@ if TYPE_CHECKING:
 class Audit:
     """Compares batches with what is on disk, and counts.
 
-    Args:
-        mode: How many rows; whatever the fraction, the first and last row of every episode and
-            every terminated or truncated row are among them.
+    Whatever the fraction, the first and last row of every episode and every terminated or
+    truncated row are compared.
     """
 
     mode: AuditMode = DEFAULT_AUDIT
@@ -45,11 +40,8 @@ class Audit:
     ) -> None:
         """Compare chosen rows of `batch` with `reader`, where it begins at these numbers.
 
-        Encoded images are compared by their bytes, and the fraction of them is decoded.
-
-        Raises:
-            AuditError: A value differs; names the leaf, the episode and the step.
-            FormatError: An image cannot be decoded; names the leaf and the row.
+        Encoded images are compared by their bytes, and a fraction of them is decoded.
+        Raises `AuditError`, and `FormatError` for an image that cannot be decoded.
         """
         if self.mode == "none":
             return
@@ -113,21 +105,21 @@ def _compare(
     batch: EpisodeBatch,
     rows: NDArray[np.int64],
 ) -> None:
+    name = f"Audit: {join_key(key)!r}"
     if wanted.shape != found.shape:
         raise AuditError(
-            f"Audit: {join_key(key)!r} was written as {list(found.shape)}, expected "
-            f"{list(wanted.shape)}"
+            f"{name} was written as {list(found.shape)}, expected {list(wanted.shape)}"
         )
     same = equal_rows(wanted, found)
     if same.all():
         return
-    at = int(np.flatnonzero(~same)[0])
-    episode = int(batch.episode_of[rows[at]])
+    wrong = np.flatnonzero(~same)
+    at = wrong[0]
+    episode = batch.episode_of[rows[at]]
     raise AuditError(
-        f"Audit: {join_key(key)!r} differs from the source in {int((~same).sum())} of {len(rows)} "
-        f"rows looked at, first in episode {episode} of the part, step "
-        f"{int(rows[at] - batch.starts[episode])}: expected {_short(wanted, at)}, "
-        f"found {_short(found, at)}",
+        f"{name} differs from the source in {len(wrong)} of {len(rows)} rows looked at, first in "
+        f"episode {episode} of the part, step {rows[at] - batch.starts[episode]}: "
+        f"expected {_short(wanted, at)}, found {_short(found, at)}",
         hint="nothing was published; please report this with `offline-data env`",
     )
 
@@ -135,8 +127,7 @@ def _compare(
 def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
     """Return for each row whether all values are equal, NaN equal to NaN; `[n]`.
 
-    Whole numbers are compared as such with numbers of another type: numpy would make float64 of
-    both, in which 2^53 and 2^53 + 1 are the same.
+    Integers are compared exactly with other types, not as float64, where 2^53 equals 2^53 + 1.
     """
     one, other = as_encoded(wanted), as_encoded(found)
     if one is not None and other is not None:
@@ -144,11 +135,10 @@ def equal_rows(wanted: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
     wanted, found = np.asarray(wanted), np.asarray(found)
     if wanted.dtype != found.dtype and {wanted.dtype.kind, found.dtype.kind} & {"i", "u"}:
         wanted, found = wanted.astype(object), found.astype(object)
-    if wanted.dtype == object or wanted.dtype.kind not in "fc":
-        same = wanted == found
-    else:
-        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
-    return np.asarray(np.asarray(same, bool).reshape(len(wanted), -1).all(axis=1))
+    same = np.asarray(wanted == found, bool)
+    if wanted.dtype.kind in "fc":
+        same |= np.isnan(wanted) & np.isnan(found)
+    return np.asarray(same.reshape(len(wanted), -1).all(axis=1))
 
 
 def _short(values: NDArray[Any], row: int) -> str:

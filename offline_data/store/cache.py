@@ -32,7 +32,6 @@ PARTIAL_DAYS = 7
 """Age in days from which parts of files are pruned by default."""
 
 IN_USE = "a process is working on it"
-"""Why something stays that could go otherwise."""
 
 Fate: TypeAlias = Literal["removed", "in use", "gone"]
 
@@ -45,20 +44,18 @@ class CacheItem:
     """`dataset`, `download` (raw files, whole), `partial` (a part of one), `staging` (what a
     conversion is writing, or left), `damaged` (a dataset whose manifest cannot be read)."""
     path: Path
-    """A folder or file."""
     bytes: int
-    """Length of its files; one that has several names is counted at the first item with it."""
+    """Length of its files; one with several names is counted at the first item that has it."""
     detail: str
     """A dataset's id, or where a raw file is from."""
     refetchable: bool
-    """Whether nothing is lost with it: the same can be had again from its source, or it is of no
-    use as it is."""
+    """Whether nothing is lost with it: its source has the same, or it is of no use as it is."""
     age: float = 0.0
     """Seconds since it was last written to."""
     in_use: bool = False
     """Whether a process is fetching or converting it, or may be about to read it."""
     wanted: str = ""
-    """The option with which it was asked to stay, `--keep-raw` or `--raw-only`, if it was."""
+    """The option that asked for it to stay, `--keep-raw` or `--raw-only`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class CacheUsage:
     items: tuple[CacheItem, ...]
     """Datasets first."""
     other_bytes: int
-    """Length of all other files: records of what URLs had, locks, and what is none of ours."""
+    """Length of all other files: download records, locks, and files of others."""
 
     @property
     def bytes(self) -> int:
@@ -77,10 +74,9 @@ class CacheUsage:
 
 
 def cache_usage(settings: Settings) -> CacheUsage:
-    """List everything under the root; touches nothing.
+    """List everything under the root; touches nothing. Raises `AccessError`.
 
-    The lengths add up to those of all files under the root, each counted once; folders have none.
-    What other processes delete meanwhile may be listed or not. Raises `AccessError`.
+    The lengths add up to those of all files under the root, each counted once.
     """
     seen: set[tuple[int, int]] = set()
 
@@ -103,7 +99,6 @@ def bytes_freed(items: Iterable[CacheItem]) -> int:
 
 
 def _files_of(item: CacheItem) -> list[Path]:
-    """Return the files and folders that make up an item: a part has its state beside it."""
     return [item.path, *([state_path(item.path)] if item.kind == "partial" else [])]
 
 
@@ -133,7 +128,7 @@ def _datasets(settings: Settings) -> Iterator[CacheItem]:
 
 
 def refetchable(entry: Entry) -> bool:
-    """Return True if hosts have its raw files: what was made here, or of the user's own, has none."""
+    """Return True if hosts have all of its raw files, and it has some."""
     urls = [file.get("url") for file in entry.manifest.files]
     return bool(urls) and all(url and scheme_of(url) != "file" for url in urls)
 
@@ -153,10 +148,9 @@ def _raw_files(settings: Settings) -> Iterator[CacheItem]:
 
 
 def asked_to_stay(settings: Settings) -> dict[str, str]:
-    """Return digests of whole raw files that were asked to stay, each with the option that did.
+    """Return digests of whole raw files that `--keep-raw` or `--raw-only` asked to stay, with which.
 
-    Those are the files of datasets that were converted with `--keep-raw`, as their manifests say,
-    and those that `--raw-only` has laid out. Raises `AccessError`.
+    Manifests tell of the first; the second has laid them out. Raises `AccessError`.
     """
     files = {path.name: path for path in (settings.downloads / "sha256").glob("??/*")}
     if not files:
@@ -182,9 +176,7 @@ def _raw_folders(settings: Settings) -> list[Path]:
 
 
 def _staging(settings: Settings) -> Iterator[CacheItem]:
-    for path in sorted(settings.staging.glob("*")):
-        if not path.is_dir():
-            continue
+    for path in [path for path in sorted(settings.staging.glob("*")) if path.is_dir()]:
         in_use = _held(_lock_of(path))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
@@ -225,12 +217,10 @@ def _age(path: Path) -> float:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """The result of `plan_prune`; nothing has been deleted."""
+    """What `plan_prune` would delete, and what it keeps beside datasets, with half a sentence why."""
 
     items: tuple[CacheItem, ...]
-    """Items to delete."""
     kept: tuple[tuple[CacheItem, str], ...]
-    """Items other than datasets that are kept, each with the reason in half a sentence."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +228,6 @@ class Removal:
     """The result of `remove_items`."""
 
     removed: tuple[CacheItem, ...]
-    """Deleted."""
     in_use: tuple[CacheItem, ...]
     """Left alone, because a process is working on them."""
     gone: tuple[CacheItem, ...]
@@ -246,18 +235,14 @@ class Removal:
     freed: int
     """Bytes that the disk has back."""
     failures: tuple[OfflineDataError, ...] = ()
-    """Why the remaining ones are still there."""
 
 
 def plan_prune(settings: Settings, older_than_days: int | None = None) -> PrunePlan:
     """Choose what no dataset needs: raw files, parts left for long, abandoned conversions.
 
-    Raw files that were asked to stay (`--keep-raw`, `--raw-only`), or that cannot be fetched again,
-    stay, and so does whatever a process is working on. Raises `AccessError`.
-
-    Args:
-        settings: The root.
-        older_than_days: Only what is as old; None: parts of `PARTIAL_DAYS`, the rest at any age.
+    Raw files that were asked to stay or cannot be fetched again are kept, and so is what a process
+    is working on. `older_than_days`: only items of that age; None: parts of `PARTIAL_DAYS`, the
+    rest at any age. Raises `AccessError`.
     """
     judged = [
         (item, _reason_to_keep(item, older_than_days))
@@ -282,10 +267,7 @@ def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
 
 
 def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
-    """Delete items, one after the other; one that cannot be deleted does not keep the others.
-
-    What URLs had stays on record, and is compared when they are fetched again.
-    """
+    """Delete items; one that cannot be deleted is a failure. Download records stay, to compare with."""
     fates: dict[Fate, list[CacheItem]] = {"removed": [], "in use": [], "gone": []}
     freed, failures = 0, []
     for item in dict.fromkeys(items):
@@ -303,34 +285,31 @@ def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
 
 
 def _remove(item: CacheItem, settings: Settings) -> Fate:
-    """Delete one item; raises `OSError` or `AccessError` where it may not be deleted."""
-    if not item.path.exists():
+    """Delete one item; raises `OSError` or `AccessError`."""
+    done, path = True, item.path
+    if not path.exists():
         return "gone"
     if item.kind == "dataset":
         try:
-            remove(entry_at(item.path))
+            remove(entry_at(path))
         except NotFoundError:
             return "gone"
-        return "removed"
-    if item.kind == "damaged":
-        delete_files(item.path)
-        return "removed"
-    if item.kind == "download":
-        if _is_fetching(settings):
-            return "in use"
-        if not item.path.is_dir():
-            item.path.unlink(missing_ok=True)
-            return "removed"
-        _remove_tree(item.path)
-        for above in item.path.parents:
+    elif item.kind == "damaged":
+        delete_files(path)
+    elif item.kind == "staging":
+        done = unless_locked(_lock_of(path), lambda: _remove_tree(path))
+    elif item.kind == "partial":
+        done = remove_unused_partial(path)
+    elif _is_fetching(settings):
+        done = False
+    elif path.is_dir():
+        _remove_tree(path)
+        for above in path.parents:
             if above == settings.downloads or any(above.iterdir()):
                 break
             above.rmdir()
-        return "removed"
-    if item.kind == "staging":
-        done = unless_locked(_lock_of(item.path), lambda: _remove_tree(item.path))
     else:
-        done = remove_unused_partial(item.path)
+        path.unlink(missing_ok=True)
     return "removed" if done else "in use"
 
 

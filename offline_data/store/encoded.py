@@ -44,9 +44,8 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 class EncodedColumn:
     """A column of encoded images `[n, *shape]`: `numpy.asarray` decodes it, in threads.
 
-    It stands in an `EpisodeBatch` like any other column. As an index, an int gives a decoded row;
-    a slice, integers or a mask give a column of those rows, still encoded. Nothing is copied; a
-    pickled column carries the bytes of its own rows.
+    An int as an index gives a decoded row; a slice, integers or a mask give a column of those
+    rows, still encoded. Nothing is copied; a pickled column carries the bytes of its own rows.
 
     Args:
         data: uint8 bytes of all images.
@@ -142,12 +141,8 @@ class EncodedColumn:
         """Decode each row into its place; one that the column has several times, only once.
 
         `places` are `n` C-contiguous arrays of the shape and dtype of a row; for `threads` see
-        `in_threads`.
-
-        Raises:
-            FormatError: An image is damaged, or not of the declared shape, found before its
-                pixels take memory; names the leaf and the row.
-            MissingDependencyError: Pillow is not installed.
+        `in_threads`. Raises `FormatError` for an image that is damaged, or not of the declared
+        shape before its pixels take memory, and `MissingDependencyError` without Pillow.
         """
         begins, ends = self.bounds()
         numbers, first, of = np.unique(self._numbers, return_index=True, return_inverse=True)
@@ -225,10 +220,9 @@ def as_encoded(values: object) -> EncodedColumn | None:
 
 
 def in_threads(work: Callable[[int], None], count: int, threads: int | None = None) -> None:
-    """Call `work` with each number below `count` in `threads`; None: one for each processor.
+    """Call `work` with each number below `count`, in `threads` with this one; None: one a processor.
 
-    The calling thread is among them. Raises what the call of the lowest number raised that failed;
-    no others begin then.
+    Raises the error of the lowest number that failed; no others begin then.
     """
     linux = hasattr(os, "sched_getaffinity")
     processors = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
@@ -266,7 +260,7 @@ class EncodedWriter:
         append(leaf.offsets, np.zeros(1, "<i8"))
 
     def append(self, rows: Any) -> None:
-        """Append the rows of an `EncodedColumn`; raises `FormatError`, see `check_headers`."""
+        """Append the rows of an `EncodedColumn`; raises `FormatError`."""
         rows.check_headers()
         for run in rows.runs():
             self._append(self.leaf.file, run)

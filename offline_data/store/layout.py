@@ -1,7 +1,4 @@
-"""Every name and number in a dataset directory: files, tables, where each leaf lies; how it is written.
-
-`cache_layout.md` documents the same for people; a test holds the two together.
-"""
+"""Every name and number in a dataset directory, as `cache_layout.md` documents them for people."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from offline_data.episodes.fields import Key
 
 FORMAT_VERSION = 2
-"""Newest version of the directory format that is read; 2 is written where a leaf is encoded, else 1."""
+"""Newest directory format that is read; 2 is written where a leaf is encoded, else 1."""
 
 MANIFEST = "manifest.json"
 TEXT = "text.json"
@@ -80,9 +77,7 @@ EPISODE = ("episode",)
 ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 """Root flags of TED, False in every row; only `ted` stores them."""
 
-
 CHANNELS = {("jpeg", "uint8"): (1, 3), ("png", "uint8"): (1, 3, 4), ("png", "uint16"): (1,)}
-"""Channels that images of an encoding and an item type can have."""
 MAX_SIDE, MAX_PIXELS = 65_500, 1 << 26
 """Of an encoded image: what libjpeg takes, and 200 MB when it is decoded."""
 
@@ -116,14 +111,12 @@ class LeafSpec:
     file: str
     """Relative posix path inside the dataset directory."""
     offset: int
-    """Bytes from the beginning of a row of `file`."""
     stride: int
-    """Bytes between rows of `file`."""
     text: bool = False
     """Whether the values are codes into this leaf's vocabulary in `text.json`."""
     encoding: str | None = None
-    """`jpeg` or `png` where rows are images of that format, end to end in `file`: `dtype` and
-    `shape` are what decoding gives, `offset` and `stride` are 0."""
+    """`jpeg` or `png` if rows are such images, end to end in `file`; `dtype` and `shape` are those
+    of decoded ones, `offset` and `stride` are 0."""
 
     @property
     def nbytes(self) -> int:
@@ -152,9 +145,8 @@ class TableSpec:
     """One table: rows that belong together, as packed records and big leaves."""
 
     rows: int
-    """Number of rows."""
     leaves: tuple[LeafSpec, ...]
-    """All leaves, in the order in which they lie in a packed row, big ones last."""
+    """In the order in which they lie in a packed row, big ones last."""
 
     def __getitem__(self, key: Key) -> LeafSpec:
         """Return the leaf called `key`; raises `KeyError`."""
@@ -164,8 +156,13 @@ class TableSpec:
         raise KeyError(key)
 
     @property
+    def by_key(self) -> dict[Key, LeafSpec]:
+        """All leaves by key."""
+        return {leaf.key: leaf for leaf in self.leaves}
+
+    @property
     def files(self) -> dict[str, int]:
-        """Every file of the table whose size follows from its rows, with that size in bytes."""
+        """Bytes of every file of the table whose size follows from its rows."""
         sizes = {leaf.file: leaf.stride * self.rows for leaf in self.leaves if not leaf.encoding}
         return sizes | {leaf.offsets: 8 * (self.rows + 1) for leaf in self.leaves if leaf.encoding}
 

@@ -1,7 +1,7 @@
 """The datasets under a root: list, find, remove.
 
-A user may keep files of their own in a dataset directory, and a dataset directory may come from a
-stranger: nothing is deleted that the manifest does not list, and nothing outside the directory.
+Nothing is deleted that a dataset's manifest does not list, and nothing outside its directory: a
+user may keep files of their own in there, and the manifest may be a stranger's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Entry:
     """One dataset directory."""
 
     id: DatasetId
-    """Its id, revision included."""
     path: Path
     manifest: Manifest
 
@@ -70,10 +69,7 @@ def list_datasets(root: Path) -> list[Entry]:
 
 
 def survey(root: Path) -> tuple[list[Entry], dict[Path, OfflineDataError]]:
-    """List every dataset under `root`, and the folders that cannot be read, each with the reason.
-
-    Raises `AccessError`.
-    """
+    """List every dataset under `root`, and why other folders cannot be read; raises `AccessError`."""
     unreadable: dict[Path, OfflineDataError] = {}
 
     def note(error: OSError) -> None:
@@ -139,7 +135,7 @@ def entry_at(folder: Path) -> Entry:
 def find(root: Path, dataset: DatasetId) -> Entry | None:
     """Find a dataset under `root`: at its revision, else the newest whole one, else None.
 
-    Revisions that cannot be read are passed over with a warning where there is another one.
+    Revisions that cannot be read are passed over with a warning if there is another one.
     Raises `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     home = root / dataset.folder
@@ -163,10 +159,7 @@ def revisions(home: Path, pattern: str = "*") -> tuple[list[Entry], dict[Path, O
 
 
 def newest(entries: Iterable[Entry]) -> Entry | None:
-    """Return the dataset that was made last; None where there is none.
-
-    Manifests of older versions have whole seconds only: the time of the file decides between them.
-    """
+    """Return the dataset that was made last, by its file's time within a second; None if none."""
 
     def order(entry: Entry) -> tuple[str, int]:
         try:
@@ -179,7 +172,7 @@ def newest(entries: Iterable[Entry]) -> Entry | None:
 
 
 def locate(text: str, settings: Settings) -> Entry:
-    """Find the dataset that a user means by an id or by the path of a dataset directory.
+    """Find a dataset by its id or by the path of its directory.
 
     Raises `NotFoundError`, `InvalidIdError`.
     """
@@ -210,10 +203,9 @@ def how_to_get(dataset: DatasetId) -> str:
 
 
 def remove(entry: Entry) -> int:
-    """Delete the files of one dataset; returns the bytes freed. The manifest goes first.
+    """Delete the files of one dataset, the manifest first; returns the bytes freed.
 
-    What the manifest does not list stays, and the folder with it: `foreign_files` names it.
-    A process that has the dataset open keeps its maps until it closes them (POSIX).
+    What the manifest does not list stays (see `foreign_files`), and the folder with it.
     Raises `NotFoundError`, `AccessError`.
     """
     read_manifest(entry.path)
@@ -236,10 +228,9 @@ def remove(entry: Entry) -> int:
 
 
 def own_files(folder: Path) -> list[str]:
-    """List the files of a dataset directory that are the dataset's, the manifest first.
+    """List a dataset's own files in its directory, the manifest first.
 
-    Those are the manifest and what it lists; where it cannot be read, what has the names of a
-    table's files.
+    If that cannot be read, they are the files with the names of a table's files.
     """
     there = set(_files(folder))
     try:
@@ -251,18 +242,12 @@ def own_files(folder: Path) -> list[str]:
 
 
 def foreign_files(folder: Path, own: Iterable[str] | None = None) -> list[str]:
-    """List what lies in a dataset directory and is not the dataset's: relative posix paths.
-
-    A link to a folder, and an empty folder, are listed as they are.
-    """
+    """List what is not the dataset's in its directory, links and empty folders too: posix paths."""
     return sorted(set(_files(folder)).difference(own_files(folder) if own is None else own))
 
 
 def delete_files(folder: Path) -> None:
-    """Delete a dataset's own files, the manifest first, and the folders that are empty then.
-
-    Raises `OSError`.
-    """
+    """Delete a dataset's own files, the manifest first, and emptied folders; raises `OSError`."""
     names = own_files(folder)
     for name in names:
         (folder / name).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """`manifest.json`: what a dataset directory says of itself; its presence means "done".
 
-A dataset directory may come from a stranger. Everything that is computed from the manifest later
-(addresses in memory maps, paths, sizes) is checked here, once, when the manifest is read.
+A dataset directory may come from a stranger: whatever is computed from a manifest later (addresses
+in memory maps, paths, sizes) is checked here, once, when it is read.
 """
 
 from __future__ import annotations
@@ -53,19 +53,12 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 << 20
 """Bytes of the largest manifest that is read: it has about 300 for each raw file."""
-
 MAX_DIMENSIONS = 31
 """Of a row of a leaf: numpy before version 2 has 32, and one of them is the rows."""
-
 MAX_KEY_PARTS = 64
 """Of a nested key: each is a level of the TensorDict of a batch."""
-
 _LENGTH = 2**31
 """Bound of each dimension of a row."""
-
-_TEXTS = ("id", "source", "name", "revision")
-_OPTIONAL_TEXTS = ("licence", "citation")
-_OBJECTS = ("converter", "spaces", "environment", "about", "non_finite", "audit")
 
 _FLAG = ("bool", (1,))
 _OUTCOMES = {TERMINATED: _FLAG, TRUNCATED: _FLAG, EPISODE: ("int64", ())}
@@ -74,12 +67,9 @@ _REQUIRED: dict[str, dict[Key, tuple[str, tuple[int, ...]]]] = {
     TED: {**_OUTCOMES, **dict.fromkeys((DONE, *ROOT_FLAGS), _FLAG)},
     OBSERVATIONS: {},
     EPISODES: {
-        ("start",): ("int64", ()),
-        ("length",): ("int64", ()),
+        **dict.fromkeys((("start",), ("length",)), ("int64", ())),
         ("return",): ("float64", ()),
-        ("terminated",): ("bool", ()),
-        ("truncated",): ("bool", ()),
-        ("final_observation",): ("bool", ()),
+        **dict.fromkeys((("terminated",), ("truncated",), ("final_observation",)), ("bool", ())),
     },
 }
 """Leaves that are computed with, and what they have to be."""
@@ -99,9 +89,7 @@ class Manifest:
     name: str
     """The source's own name of the dataset."""
     revision: str
-    """Resolved revision of the source."""
     layout: LayoutName
-    """`compact` or `ted`."""
     tables: Mapping[str, TableSpec]
     """`steps`, `observations` and `episodes`, or `ted` and `episodes`."""
     counts: Mapping[str, int]
@@ -114,15 +102,13 @@ class Manifest:
     files: tuple[Mapping[str, Any], ...] = ()
     """Raw files it was made from: `path`, `url`, `size`, `sha256`."""
     spaces: Mapping[str, Any] = field(default_factory=dict)
-    """Observation and action space as the source gives them."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Environment spec as the source gives it."""
+    """Like `spaces`, as the source gives it."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Description, author, requirements, reference scores, …"""
     licence: str | None = None
     """SPDX name or the source's words."""
     citation: str | None = None
-    """How to cite it."""
     notes: tuple[str, ...] = ()
     """Quirks, and rules that were applied."""
     dropped: tuple[Mapping[str, str], ...] = ()
@@ -136,11 +122,10 @@ class Manifest:
     parents: tuple[str, ...] = ()
     """Ids of the datasets it was made from."""
     two_copies: tuple[Key, ...] = ()
-    """Root leaves that have another value after an action than before the next one, so that both
-    are stored once per transition, in either layout."""
+    """Root leaves whose value after an action is not the one before the next, so that both are
+    stored once per transition, in either layout."""
     sha256: str | None = field(default=None, compare=False)
-    """Digest of the manifest's own file, as that file states it (see `digest_of`); None: it was
-    written by a version that did not have one, or is not written yet."""
+    """Digest that the manifest's file states of itself; None in those of older versions."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields this version does not know."""
 
@@ -191,13 +176,10 @@ def dump_manifest(manifest: Manifest) -> str:
 
 
 def check_digest(folder: Path, manifest: Manifest) -> str | None:
-    """Compare the file of a manifest with the digest in it.
+    """Compare a manifest's file with the digest in it; return what is wrong as half a sentence.
 
-    That is the sha256 of the file with the digest's own 64 digits replaced by zeros. It is the
-    last field, and taken for one whatever its name is, for a bit of the name can flip, too.
-
-    Returns:
-        What is wrong, as half a sentence; None where nothing is, or where the file has no digest.
+    The digest is the sha256 of the file with its own 64 digits as zeros. It is the last field,
+    whatever its name: a bit of the name can flip, too. None: all is right, or there is no digest.
     """
     data = read_whole(folder / MANIFEST, MAX_BYTES)
     last = _LAST_FIELD.search(data)
@@ -214,11 +196,8 @@ def check_digest(folder: Path, manifest: Manifest) -> str | None:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a dataset directory.
 
-    Raises:
-        NotFoundError: `folder` is not a dataset directory.
-        NewerFormatError: It was written by a newer version of this package.
-        ManifestError: The file is damaged, or breaks a rule of `check_manifest`.
-        AccessError: It may not be read by this user.
+    Raises `NotFoundError`, `NewerFormatError`, `ManifestError` if it is damaged or breaks a rule
+    of `check_manifest`, and `AccessError`.
     """
     path = folder / MANIFEST
     try:
@@ -253,15 +232,11 @@ def _newer(folder: Path, version: int, value: Mapping[str, Any]) -> NewerFormatE
 
 
 def check_manifest(value: Any) -> None:
-    """Raise `ValueError`, saying which field, unless `value` is a manifest of a whole dataset.
-
-    Args:
-        value: What the file holds, as JSON values.
-    """
+    """Raise `ValueError`, saying which field, unless `value` is a manifest of a whole dataset."""
     version = _object(value, "it").get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"format_version is {shown(version)}, expected 1 to {FORMAT_VERSION}")
-    for name in _TEXTS:
+    for name in ("id", "source", "name", "revision"):
         _text(value.get(name), name)
     _text(value.get("created", ""), "created")
     if value.get("layout") not in LAYOUTS:
@@ -274,10 +249,9 @@ def check_manifest(value: Any) -> None:
 
 def _check_descriptions(value: Mapping[str, Any]) -> None:
     """Check the fields that are only shown, as far as they are taken apart for that."""
-    for name in _OPTIONAL_TEXTS:
-        if value.get(name) is not None:
-            _text(value[name], name)
-    for name in _OBJECTS:
+    for name in ("licence", "citation"):
+        _optional_text(value, name, name)
+    for name in ("converter", "spaces", "environment", "about", "non_finite", "audit"):
         _object(value.get(name, {}), name)
     for name in ("notes", "parents"):
         _texts(value.get(name, []), name)
@@ -293,8 +267,7 @@ def _check_descriptions(value: Mapping[str, Any]) -> None:
     for i, file in enumerate(_list(value.get("files", []), "files")):
         where = f"files {i}"
         for name in ("path", "url", "sha256"):
-            if _object(file, where).get(name) is not None:
-                _text(file[name], f"{where} {name}")
+            _optional_text(_object(file, where), name, f"{where} {name}")
         if file.get("size") is not None:
             _count(file["size"], f"{where} size")
         _texts(file.get("failed", []), f"{where} failed")
@@ -339,10 +312,8 @@ def _sizes(digests: Mapping[str, Any]) -> dict[str, int]:
 def _check_tables(value: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     schema = _object(value.get("schema"), "schema")
     rows, episodes = (value["counts"][name] for name in ("transitions", "episodes"))
-    expected = (
-        {TED: rows} if value["layout"] == TED else {STEPS: rows, OBSERVATIONS: rows + episodes}
-    )
-    expected[EPISODES] = episodes
+    compact = {STEPS: rows, OBSERVATIONS: rows + episodes}
+    expected = {**({TED: rows} if value["layout"] == TED else compact), EPISODES: episodes}
     if schema.keys() != expected.keys():
         raise ValueError(f"schema has the tables {shown(sorted(schema))}, not {sorted(expected)}")
     leaves = {}
@@ -353,8 +324,7 @@ def _check_tables(value: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         leaves[table] = _check_table(table, count, _list(spec.get("leaves"), table), sizes)
     if any(leaf.get("text") for table in leaves.values() for leaf in table.values()):
         _size_of(TEXT, "text leaves", sizes)
-    two_copies = {tuple(key) for key in value.get("two_copies", [])}
-    _check_pairs(leaves, two_copies)
+    _check_pairs(leaves, {tuple(key) for key in value.get("two_copies", [])})
 
 
 def _check_pairs(leaves: Mapping[str, Mapping[Key, Any]], two_copies: set[Key]) -> None:
@@ -369,10 +339,10 @@ def _check_pairs(leaves: Mapping[str, Mapping[Key, Any]], two_copies: set[Key]) 
         return
     for key, leaf in leaves[TED].items():
         after = leaves[TED].get(next_of(key))
-        if key not in two_copies and key[0] != "next" and after is not None:
-            differs = any(leaf.get(name) != after.get(name) for name in ("dtype", "shape", "text"))
-            if differs:
-                raise ValueError(f"{shown('/'.join(key))} has another type than what follows it")
+        if key in two_copies or key[0] == "next" or after is None:
+            continue
+        if any(leaf.get(name) != after.get(name) for name in ("dtype", "shape", "text")):
+            raise ValueError(f"{shown('/'.join(key))} has another type than what follows it")
 
 
 def _check_table(
@@ -380,7 +350,7 @@ def _check_table(
 ) -> dict[Key, Mapping[str, Any]]:
     """Check every leaf of a table; returns them by key."""
     by_key: dict[Key, Mapping[str, Any]] = {}
-    ends: dict[str, list[tuple[int, int, int]]] = {}
+    extents: dict[str, list[tuple[int, int, int]]] = {}
     for leaf in leaves:
         key = _key(_object(leaf, f"a leaf of {table}").get("key"), f"the key of a leaf of {table}")
         where = f"leaf {shown('/'.join(key))} of {table}"
@@ -390,21 +360,21 @@ def _check_table(
         if leaf.get("encoding") is not None:
             _check_encoded(leaf, f"{table}/{'/'.join(key)}{BYTES}", rows, sizes, where)
             continue
-        begin, end, stride = _extent(leaf, where)
-        ends.setdefault(_file(leaf, table, where), []).append((begin, end, stride))
-    for file, extents in ends.items():
-        _check_file(file, extents, rows, sizes)
+        extent = _extent(leaf, where)
+        name = _inside(leaf.get("file"), f"{where} file")
+        if not (name.startswith(f"{table}/") and name.endswith(SUFFIX)):
+            raise ValueError(f"{where} lies in {shown(name)}, expected {table}/….{SUFFIX[1:]}")
+        extents.setdefault(name, []).append(extent)
+    for file, places in extents.items():
+        _check_file(file, places, rows, sizes)
     for key, (dtype, shape) in _REQUIRED[table].items():
         found = by_key.get(key, {})
         if found.get("dtype") != dtype or tuple(found.get("shape", ())) != shape:
             raise ValueError(f"{table} needs {'/'.join(key)}, {dtype} {list(shape)} a row")
     if EPISODE in _REQUIRED[table]:
         reward = by_key.get(REWARD, {})
-        if (
-            reward.get("shape") != [1]
-            or reward.get("text")
-            or reward["dtype"].startswith("complex")
-        ):
+        real = not reward.get("text") and not str(reward.get("dtype")).startswith("complex")
+        if reward.get("shape") != [1] or not real:
             raise ValueError(f"{table} needs {'/'.join(REWARD)}, a number a row")
     return by_key
 
@@ -452,21 +422,12 @@ def _check_encoded(
         raise ValueError(f"{shown(file)} and {shown(offsets)} are too short for {rows} rows")
 
 
-def _file(leaf: Mapping[str, Any], table: str, where: str) -> str:
-    name = _inside(leaf.get("file"), f"{where} file")
-    if not (name.startswith(f"{table}/") and name.endswith(SUFFIX)):
-        raise ValueError(f"{where} lies in {shown(name)}, expected {table}/….{SUFFIX[1:]}")
-    return name
-
-
 def _check_file(
     file: str, extents: list[tuple[int, int, int]], rows: int, sizes: Mapping[str, int]
 ) -> None:
     """Check that the leaves of a file lie side by side, and that their rows are all of it."""
-    stride = extents[0][2]
-    extents.sort()
-    done = 0
-    for begin, end, own in extents:
+    stride, done = extents[0][2], 0
+    for begin, end, own in sorted(extents):
         if own != stride or (begin < done and end > begin):
             raise ValueError(f"leaves of {shown(file)} overlap, or have rows of {own} and {stride}")
         done = max(done, end)
@@ -508,6 +469,11 @@ def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{where} is {shown(value)}, expected text")  # noqa: TRY004
     return value
+
+
+def _optional_text(value: Mapping[str, Any], name: str, where: str) -> None:
+    if value.get(name) is not None:
+        _text(value[name], where)
 
 
 def _texts(value: object, where: str) -> list[str]:

@@ -35,10 +35,7 @@ def lock_name(folder: str) -> str:
 
 @contextmanager
 def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[None]:
-    """Hold the lock of one dataset; waits with a note while another process holds it.
-
-    Raises `AccessError`.
-    """
+    """Hold the lock of one dataset; waits, with a note, for another process. Raises `AccessError`."""
     path = staging / f"{lock_name(folder)}.lock"
     note = f"another process is writing {folder}; waiting for it"
     with ExitStack() as held:
@@ -54,10 +51,10 @@ def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[Non
 
 @contextmanager
 def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Path]:
-    """Make a new staging folder for a dataset, and remove it and everything in it afterwards.
+    """Make a staging folder for a dataset, whose lock the caller holds; remove it afterwards.
 
     What a killed process left for the same dataset is removed first, and a dataset that it had
-    moved aside to replace is put back. The caller holds the lock.
+    moved aside is put back.
     """
     name = lock_name(folder)
     with disk_errors(staging):
@@ -77,15 +74,10 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
 def publish(
     finished: Path, destination: Path, own: Callable[[Path], list[str]] = own_files
 ) -> tuple[Path, ...]:
-    """Move a finished dataset directory to its place; replaces what is there, never partly.
+    """Move a finished dataset directory to its place, replacing what is there; never partly.
 
-    Both must be on one filesystem. The replaced dataset goes only after the new one is in place.
-    Files in its directory that were not the dataset's are moved into the new one.
-
-    Args:
-        finished: The new directory.
-        destination: Its place.
-        own: Lists the files of a directory that go when it is replaced.
+    Both are on one filesystem. A replaced dataset goes only after the new one is in place; files
+    in its directory that are not among its `own` are moved into the new one, and returned.
     """
     with disk_errors(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +95,7 @@ def publish(
 
 
 def recover(finished: Path, destination: Path) -> None:
-    """Put a dataset back that a `publish` of the same paths moved aside, which was killed then."""
+    """Put a dataset back that a killed `publish` of the same paths had moved aside."""
     aside = finished.with_name(finished.name + _REPLACED)
     with disk_errors(destination):
         if aside.exists():
@@ -120,10 +112,7 @@ def _put_back(aside: Path, destination: Path) -> None:
 def _discard(
     replaced: Path, destination: Path, own: Callable[[Path], list[str]]
 ) -> tuple[Path, ...]:
-    """Delete a dataset that was replaced; what is not its own goes into the new one's directory.
-
-    A file whose name the new dataset has taken is renamed with the suffix `.kept`.
-    """
+    """Delete a replaced dataset; what is not its own is moved, as `.kept` if its name is taken."""
     kept = []
     try:
         for name in foreign_files(replaced, own(replaced)):

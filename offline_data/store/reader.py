@@ -31,7 +31,6 @@ from offline_data.store.layout import (
     TED,
     TEXT,
     LeafSpec,
-    TableSpec,
 )
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.strict_json import read_json, shown
@@ -50,12 +49,8 @@ _OWN_EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", 
 class DatasetReader:
     """One dataset directory, by leaf, by transition and by episode; both layouts look the same.
 
-    Nothing is read when it is built but the manifest. Arrays are read-only views of the files.
+    Only the manifest is read at once, unless it is given. Arrays are read-only views of the files.
     Instances are picklable and may be shared by threads.
-
-    Args:
-        path: The dataset directory.
-        manifest: Its manifest, where already read.
     """
 
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
@@ -81,43 +76,34 @@ class DatasetReader:
     def step_leaves(self) -> dict[Key, LeafSpec]:
         """Leaves with `N` rows by TED key: `action`, `next/reward`, … and `episode`."""
         if STEPS in self.manifest.tables:
-            return _by_key(self.manifest.tables[STEPS])
+            return self.manifest.tables[STEPS].by_key
         observed = set(self.observation_leaves)
         made = {*observed, *map(next_of, observed), DONE, *ROOT_FLAGS}
-        ted = _by_key(self.manifest.tables[TED])
+        ted = self.manifest.tables[TED].by_key
         return {key: leaf for key, leaf in ted.items() if key not in made}
 
     @cached_property
     def observation_leaves(self) -> dict[Key, LeafSpec]:
         """Leaves that exist before and after an action, by root key."""
         if OBSERVATIONS in self.manifest.tables:
-            return _by_key(self.manifest.tables[OBSERVATIONS])
-        ted = _by_key(self.manifest.tables[TED])
-        return {
-            key: leaf
-            for key, leaf in ted.items()
-            if key not in ROOT_FLAGS
-            and key[0] != "next"
-            and next_of(key) in ted
-            and key not in self.manifest.two_copies
-        }
+            return self.manifest.tables[OBSERVATIONS].by_key
+        ted, apart = self.manifest.tables[TED].by_key, {*ROOT_FLAGS, *self.manifest.two_copies}
+        twice = (key for key in ted if key[0] != "next" and next_of(key) in ted)
+        return {key: ted[key] for key in twice if key not in apart}
 
     @cached_property
     def episodes(self) -> dict[Key, NDArray[np.generic]]:
         """`[E, …]` columns: `start`, `length`, `return`, flags, `id`, …; text as codes."""
-        return {key: self.leaf(EPISODES, key) for key in _by_key(self.manifest.tables[EPISODES])}
+        return {key: self.leaf(EPISODES, key) for key in self.manifest.tables[EPISODES].by_key}
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """`[E]` first step row of each episode, as a contiguous copy; see `lengths`."""
+        """`[E]` first step row of each episode, contiguous; see `lengths`."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """`[E]` transitions of each episode, as a contiguous copy.
-
-        Raises `ManifestError`.
-        """
+        """`[E]` transitions of each episode, contiguous; raises `ManifestError`."""
         starts = np.array(self.episodes[("start",)], dtype=np.int64)
         lengths = np.array(self.episodes[("length",)], dtype=np.int64)
         count, ends = self.transitions, np.cumsum(lengths)
@@ -139,12 +125,8 @@ class DatasetReader:
     @cached_property
     def vocabularies(self) -> Mapping[str, Mapping[Key, list[str]]]:
         """`{table: {key: words}}` of text leaves; a code is an index into its words."""
-        texts = {
-            (table, leaf.key)
-            for table, spec in self.manifest.tables.items()
-            for leaf in spec.leaves
-            if leaf.text
-        }
+        tables = self.manifest.tables.items()
+        texts = [(table, leaf.key) for table, spec in tables for leaf in spec.leaves if leaf.text]
         if not texts:
             return {}
         try:
@@ -165,23 +147,19 @@ class DatasetReader:
         leaf = spec[key]
         if leaf.encoding is None:
             return self._view(leaf, spec.rows)
-        offsets = self._map(leaf.offsets)[: 8 * (spec.rows + 1)].view("<i8")
+        data, offsets = self._map(leaf.file), self._map(leaf.offsets)[: 8 * (spec.rows + 1)]
+        kind = leaf.encoding, leaf.dtype, leaf.shape
         where = f"leaf {join_key(key)!r} of {table} in {self.path}"
-        column = EncodedColumn(
-            self._map(leaf.file), offsets, (leaf.encoding, leaf.dtype, leaf.shape), where
-        )
-        return cast("NDArray[np.generic]", column)
+        return cast("NDArray[Any]", EncodedColumn(data, offsets.view("<i8"), kind, where))
 
     def step(self, key: Key) -> NDArray[np.generic]:
         """Map a step leaf by TED key, `[N, …]`; text as codes."""
         return self.leaf(STEPS if STEPS in self.manifest.tables else TED, key)
 
     def words(self, key: Key, *tables: str) -> list[str] | None:
-        """Return the vocabulary of a text leaf by its TED key, None where it is no text.
+        """Return the vocabulary of a leaf, by TED key, of steps, observations or given tables.
 
-        Args:
-            key: The leaf.
-            tables: Where to look; none: steps and observations.
+        None: it is no text.
         """
         for table in tables or (STEPS, OBSERVATIONS, TED):
             found = _words_of(self.vocabularies.get(table, {}), key)
@@ -208,12 +186,9 @@ class DatasetReader:
         return values[found]
 
     def transitions_at(self, rows: NDArray[np.int64]) -> dict[Key, NDArray[Any]]:
-        """Gather whole transitions as TED, root flags and `next/done` included; text as codes.
+        """Gather whole transitions as TED, root flags and `next/done` included.
 
-        Encoded leaves stay encoded; see `leaf`.
-
-        Args:
-            rows: `[n]` step rows, each in `[0, N)`.
+        `rows` are `[n]` step rows in `[0, N)`. Text comes as codes, encoded leaves stay encoded.
         """
         out: dict[Key, NDArray[Any]] = {}
         for key in self.observation_leaves:
@@ -245,10 +220,7 @@ class DatasetReader:
         return EpisodeBatch(lengths.copy(), steps, observations, final, extras)
 
     def check_files(self) -> None:
-        """Raise unless every file is there, of the size that was written, and in this folder.
-
-        Raises `ManifestError`, `AccessError`.
-        """
+        """Raise `ManifestError` unless every file is here, of its size; or `AccessError`."""
         plain: set[str] = set()
         for name, entry in self.manifest.digests.items():
             problem = file_problem(self.path, name, entry["size"], plain)
@@ -268,13 +240,12 @@ class DatasetReader:
         return np.insert(root, ends, after[ends - 1], axis=0)
 
     def _view(self, leaf: LeafSpec, rows: int) -> NDArray[np.generic]:
+        shape, dtype = (rows, *leaf.shape), np.dtype(leaf.dtype)
         if leaf.stride * rows == 0:
-            return np.zeros((rows, *leaf.shape), leaf.dtype)
-        dtype = np.dtype(leaf.dtype)
+            return np.zeros(shape, dtype)
         inner = (dtype.itemsize * prod(leaf.shape[i + 1 :]) for i in range(len(leaf.shape)))
-        view: NDArray[np.generic] = np.ndarray(
-            (rows, *leaf.shape), dtype, self._map(leaf.file), leaf.offset, (leaf.stride, *inner)
-        )
+        strides = (leaf.stride, *inner)
+        view: NDArray[Any] = np.ndarray(shape, dtype, self._map(leaf.file), leaf.offset, strides)
         return view
 
     def _map(self, file: str) -> NDArray[np.uint8]:
@@ -289,9 +260,9 @@ class DatasetReader:
 
 
 def open_reader(path: Path) -> DatasetReader:
-    """Open a dataset directory, every file present and of the size that was written.
+    """Open a dataset directory whose files are all there, of the size that was written.
 
-    Digests are not computed here (`verify` does); the time does not depend on the data's size.
+    Digests are `verify`'s: the time does not depend on the data's size.
     Raises `NotFoundError`, `NewerFormatError`, `ManifestError`, `AccessError`.
     """
     reader = DatasetReader(path)
@@ -300,16 +271,9 @@ def open_reader(path: Path) -> DatasetReader:
 
 
 def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
-    """Return what is wrong with a file of a dataset directory, without reading it.
+    """Return what is wrong with a file of a dataset directory, unread, as half a sentence or None.
 
-    Args:
-        folder: The dataset directory.
-        name: Relative posix path, without `..`.
-        size: Bytes that were written.
-        plain: Folders in it that are known to be no links; those of `name` are added.
-
-    Returns:
-        Half a sentence ("is missing"), or None. Raises `AccessError`.
+    `plain` are the folders known to be no links; those of `name` are added. Raises `AccessError`.
     """
     path = f"{folder}/{name}"
     try:
@@ -340,24 +304,20 @@ def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
 
 def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
     """Return the words by table and key; raises `ValueError` where the file has another form."""
-
-    def are_texts(value: object) -> bool:
-        return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
     words: dict[str, dict[Key, list[str]]] = {}
     for entry in entries if isinstance(entries, list) else [entries]:
-        fields: Any = entry if isinstance(entry, dict) else {}
-        table, key, known = fields.get("table"), fields.get("key"), fields.get("words")
-        if not (isinstance(table, str) and are_texts(key) and are_texts(known)):
-            raise ValueError(f"it has {shown(entry)}, expected a table, a key and its words")
-        words.setdefault(table, {})[tuple(key)] = known
+        match entry:
+            case {"table": str(table), "key": [*key], "words": [*known]} if all(
+                isinstance(text, str) for text in (*key, *known)
+            ):
+                words.setdefault(table, {})[tuple(key)] = known
+            case _:
+                raise ValueError(f"it has {shown(entry)}, expected a table, a key and its words")
     return words
 
 
 def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
-    """Turn text codes of any shape into `str` objects; code -1 becomes None.
-
-    Raises `IntegrityError`.
+    """Turn text codes of any shape into `str` objects, -1 into None; raises `IntegrityError`.
 
     Example:
         >>> decode(np.array([1, -1, 0]), ["go", "stop"]).tolist()
@@ -371,10 +331,6 @@ def decode(codes: NDArray[Any], words: list[str]) -> NDArray[np.object_]:
         )
     table = np.array([*words, None], dtype=object)
     return np.asarray(table[codes], dtype=object)
-
-
-def _by_key(table: TableSpec) -> dict[Key, LeafSpec]:
-    return {leaf.key: leaf for leaf in table.leaves}
 
 
 def _damaged(folder: Path, name: str, why: str) -> ManifestError:

@@ -23,10 +23,9 @@ _NARROW = 64
 
 @dataclass(frozen=True)
 class Moments:
-    """Figures of the finite values seen: of all together, or of each number of a row.
+    """Figures of the finite values seen: of all together, or of each number of a row (as arrays).
 
-    `count`, `mean` and `squares` are numbers, or arrays of a row's shape. `a.merge(b)` is what the
-    same function gives for the values of both, up to rounding.
+    `a.merge(b)` is what the same function gives for the values of both, up to rounding.
 
     Example:
         >>> both = moments_of(np.array([1, 2])).merge(moments_of(np.array([6])))
@@ -40,21 +39,18 @@ class Moments:
     count: Any = 0
     """Finite values."""
     mean: Any = 0.0
-    """Their mean, 0 where there is none."""
     squares: Any = 0.0
     """Sum of squared distances from the mean."""
     minimum: Number | None = None
-    """Least finite value of all, exact for integers; None where there is none, or not asked for."""
+    """Least finite value of all, exact for integers; None: there is none, or it was not asked for."""
     maximum: Number | None = None
-    """Greatest finite value of all."""
     nan: int = 0
-    """Values that are not a number."""
     inf: int = 0
-    """Values that are infinite, of either sign."""
+    """Infinite values, of either sign."""
 
     @property
     def not_finite(self) -> int:
-        """Values that are NaN or infinite."""
+        """Number of values that are NaN or infinite."""
         return self.nan + self.inf
 
     @property
@@ -79,10 +75,9 @@ class Moments:
 
 
 def moments_of(values: NDArray[np.generic]) -> Moments:
-    """Measure all items of an array of numbers, of any shape, together.
+    """Measure all items of an array of numbers together, in float64; booleans count as 0 and 1.
 
-    Sums are taken in float64; booleans count as 0 and 1. A spread that float64 cannot hold is
-    infinite. Complex numbers have no order: only those that are not finite are counted.
+    Of complex numbers only those that are not finite are counted.
     """
     nan = inf = 0
     if values.dtype.kind in "fc" and not (finite := np.isfinite(values)).all():
@@ -106,9 +101,6 @@ def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None)
     Args:
         values: `[n, *shape]` real numbers of any strides; not written to.
         counted: `[n]` which rows count; None: all.
-
-    Returns:
-        Arrays of shape `[*shape]`. A mean or spread that float64 cannot hold is not finite.
     """
     shape = values.shape[1:]
     step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))

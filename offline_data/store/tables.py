@@ -1,13 +1,9 @@
-"""Batches into tables: which columns a dataset has, where each leaf lies, and the rows themselves.
-
-`schema_of` reads the columns of a first batch, `table_specs` gives every leaf its place, and a
-`LayoutWriter` appends batches: packed one-copy `compact`, or plain two-copy `ted`.
-"""
+"""Batches into tables: which columns a dataset has, where each leaf lies, and the rows themselves."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,10 +59,9 @@ class Column:
     dtype: np.dtype[Any]
     """Item type on disk (for text: of the codes)."""
     shape: tuple[int, ...]
-    """Shape of one row."""
+    """Of one row."""
     text: bool = False
     encoding: str | None = None
-    """See `LeafSpec.encoding`."""
     row_bytes: float = field(default=0, compare=False)
     """Mean bytes of an encoded row, as far as is known."""
 
@@ -100,7 +95,7 @@ class Schema:
 
     @property
     def has_encoded(self) -> bool:
-        """Whether a leaf is encoded: how long its file will be, is not known beforehand."""
+        """Whether a leaf is encoded, so that the length of its file is not known beforehand."""
         return any(c.encoding for c in (*self.steps.values(), *self.observations.values()))
 
     def encoded_bytes(self, steps: int, observations: int) -> int:
@@ -111,9 +106,7 @@ class Schema:
     def conform(self, batch: EpisodeBatch, first_episode: int) -> None:
         """Raise `FormatError` unless every column of `batch` can be stored as this schema says.
 
-        Args:
-            batch: The episodes to check.
-            first_episode: Number of its first episode in the dataset, for the message.
+        `first_episode` is the number of its first episode in the dataset, for the message.
         """
         where = f"episodes {first_episode} to {first_episode + len(batch.lengths) - 1}"
         for what, columns, found in (
@@ -127,9 +120,8 @@ class Schema:
                 verb = "lack" if missing else "have, unlike the first ones,"
                 raise FormatError(f"{where} {verb} {what} leaves {names}")
             for key, values in found.items():
-                self._conform_column(
-                    f"{what} leaf {join_key(key)!r} of {where}", columns[key], values
-                )
+                name = f"{what} leaf {join_key(key)!r} of {where}"
+                self._conform_column(name, columns[key], values)
 
     def _conform_column(self, name: str, column: Column, values: NDArray[np.generic]) -> None:
         if values.shape[1:] != column.shape:
@@ -147,14 +139,10 @@ class Schema:
 
 
 def schema_of(batch: EpisodeBatch) -> Schema:
-    """Return the schema of a first batch.
-
-    Raises:
-        FormatError: A dtype that no tensor has, or objects that are not text.
-    """
+    """Return the schema of a first batch; raises `FormatError` for a dtype that no tensor has."""
+    tables = (batch.steps, batch.observations, batch.episodes)
     steps, observations, episodes = (
-        {key: _column(key, values) for key, values in table.items()}
-        for table in (batch.steps, batch.observations, batch.episodes)
+        {key: _column(key, rows) for key, rows in table.items()} for table in tables
     )
     return Schema(steps, observations, episodes)
 
@@ -173,9 +161,7 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
 def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     """Return the tables of steps and observations of a layout, without rows.
 
-    Raises:
-        FormatError: A leaf has the name of a file of the layout, or is encoded and cannot be so
-            in it.
+    Raises `FormatError` for a leaf with the name of another file, or encoded where none can be.
     """
     episode = Column(EPISODE, np.dtype("int64"), ())
     if layout != TED:
@@ -203,10 +189,7 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
 
     Small leaves lie side by side in `<table>/rows.memmap`, each at a multiple of its item size,
     the row padded to a multiple of 8 bytes; a leaf of `BIG_LEAF` bytes or more, or every leaf
-    where `packed` is false, has a file of its own.
-
-    Raises:
-        FormatError: A large leaf has the name of the file of the small ones.
+    if not `packed`, has a file of its own. Raises `FormatError` if that is called `rows`.
 
     Example:
         >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
@@ -214,47 +197,39 @@ def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> Table
         ('steps/rows.memmap', 16)
     """
     small, alone, end = [], [], 0
-    for column in sorted(columns, key=lambda column: column.rank):
-        if packed and column.nbytes < BIG_LEAF and not column.encoding:
-            offset = -(-end // column.dtype.itemsize) * column.dtype.itemsize
-            small.append((column, offset))
-            end = offset + column.nbytes
-        elif packed and column.key == (ROWS,):
+    for c in sorted(columns, key=lambda column: column.rank):
+        of = c.key, c.dtype.name, c.shape
+        if packed and c.nbytes < BIG_LEAF and not c.encoding:
+            offset = -(-end // c.dtype.itemsize) * c.dtype.itemsize
+            small.append(LeafSpec(*of, f"{table}/{ROWS}{SUFFIX}", offset, 0, c.text))
+            end = offset + c.nbytes
+        elif packed and c.key == (ROWS,):
             raise FormatError(
                 f"A large leaf of {table} cannot be called {ROWS!r}: a file has that name"
             )
         else:
-            alone.append(column)
-    width, file = -(-end // WORD) * WORD, f"{table}/{ROWS}{SUFFIX}"
-    places = [(column, file, offset, width) for column, offset in small]
-    for one in alone:
-        suffix, stride = (BYTES, 0) if one.encoding else (SUFFIX, one.nbytes)
-        places.append((one, f"{table}/{join_key(one.key)}{suffix}", 0, stride))
-    leaves = (
-        LeafSpec(c.key, c.dtype.name, c.shape, file, offset, stride, c.text, c.encoding)
-        for c, file, offset, stride in places
-    )
-    return TableSpec(0, tuple(leaves))
+            suffix, stride = (BYTES, 0) if c.encoding else (SUFFIX, c.nbytes)
+            file = f"{table}/{join_key(c.key)}{suffix}"
+            alone.append(LeafSpec(*of, file, 0, stride, c.text, c.encoding))
+    width = -(-end // WORD) * WORD
+    return TableSpec(0, (*(replace(leaf, stride=width) for leaf in small), *alone))
 
 
 def meta_files(name: str, table: TableSpec) -> dict[str, str]:
     """Return the `meta.json` files of a table's folder and its subfolders: `{path: text}`.
 
-    With them tensordict opens the folder as it is, without encoded leaves. Format: `TensorDict.memmap` of tensordict 0.8
-    to 0.14; leaf `a` of a folder is `a.memmap`, and packed rows are whole words.
+    With them tensordict (0.8 to 0.14) opens the folder as it is, without encoded leaves: leaf `a`
+    of a folder is `a.memmap`, and packed rows are whole words.
     """
     folders: dict[str, dict[str, Any]] = {name: {}}
     packed = f"{name}/{ROWS}{SUFFIX}"
-    width = next((leaf.stride for leaf in table.leaves if leaf.file == packed), 0)
-    tensors: list[tuple[str, str, tuple[int, ...]]] = []
-    if width:
-        tensors.append((packed, "int64", (width // WORD,)))
-    tensors += [
-        (leaf.file, leaf.dtype, leaf.shape)
-        for leaf in table.leaves
-        if leaf.file != packed and not leaf.encoding
-    ]
-    for file, dtype, shape in tensors:
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for leaf in table.leaves:
+        if leaf.file != packed and not leaf.encoding:
+            tensors[leaf.file] = leaf.dtype, leaf.shape
+        elif leaf.stride:
+            tensors[packed] = "int64", (leaf.stride // WORD,)
+    for file, (dtype, shape) in tensors.items():
         parts = file.removesuffix(SUFFIX).split("/")
         for depth in range(1, len(parts) - 1):
             parent, child = "/".join(parts[:depth]), parts[depth]
@@ -270,10 +245,7 @@ def meta_files(name: str, table: TableSpec) -> dict[str, str]:
 
 
 class Vocabularies:
-    """The words of every text leaf met so far, each in order of first appearance.
-
-    Memory grows with the number of distinct texts, not with rows.
-    """
+    """The words of every text leaf met so far, in order of first appearance."""
 
     def __init__(self) -> None:
         self._codes: dict[tuple[str, Key], dict[str | None, int]] = {}
@@ -283,11 +255,7 @@ class Vocabularies:
         self._codes[table, key] = {None: -1, **{word: code for code, word in enumerate(words)}}
 
     def encode(self, table: str, key: Key, values: NDArray[np.object_]) -> NDArray[np.int32]:
-        """Turn texts of any shape into codes; None becomes -1.
-
-        Raises:
-            FormatError: A value that is neither `str` nor None.
-        """
+        """Turn texts of any shape into codes, None into -1; raises `FormatError` for other values."""
         codes = self._codes.setdefault((table, key), {None: -1})
 
         def code_of(value: Any) -> int:
@@ -322,10 +290,8 @@ def encoded(
 ) -> NDArray[Any]:
     """Return what is stored for `values`: codes for text, exactly cast numbers for the rest.
 
-    Text that comes as numbers is taken for codes.
-
-    Raises:
-        FormatError: A number that the column's item type cannot hold.
+    Text that comes as numbers is codes. Raises `FormatError` for a number that the column's item
+    type cannot hold.
 
     Example:
         >>> column = Column(("a",), np.dtype("float32"), ())
@@ -358,49 +324,47 @@ class TableWriter:
     def __init__(self, spec: TableSpec, sink: Appends) -> None:
         self.spec = spec
         self._sink = sink
-        self._by_file: dict[str, list[LeafSpec]] = {}
-        encoded_leaves = [leaf for leaf in spec.leaves if leaf.encoding]
-        self._encoded = [EncodedWriter(leaf, sink.append) for leaf in encoded_leaves]
+        self._encoded = [EncodedWriter(leaf, sink.append) for leaf in spec.leaves if leaf.encoding]
+        by_file: dict[str, list[LeafSpec]] = {}
         for leaf in [leaf for leaf in spec.leaves if not leaf.encoding]:
-            self._by_file.setdefault(leaf.file, []).append(leaf)
+            by_file.setdefault(leaf.file, []).append(leaf)
             sink.append(leaf.file, b"")
+        self._records = {
+            file: (_record(leaves), leaves) for file, leaves in by_file.items() if leaves[0].stride
+        }
 
     def append(self, columns: Mapping[Key, Rows], rows: int) -> None:
         """Append `rows` rows of every column."""
         for writer in self._encoded:
             writer.append(columns[writer.leaf.key](slice(0, rows)))
-        for file, leaves in self._by_file.items():
-            stride = leaves[0].stride
-            if stride == 0:
-                continue
-            names = [str(i) for i in range(len(leaves))]
-            dtype = np.dtype(
-                {
-                    "names": names,
-                    "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
-                    "offsets": [leaf.offset for leaf in leaves],
-                    "itemsize": stride,
-                }
-            )
-            step = max(1, CHUNK // stride)
+        for file, (dtype, leaves) in self._records.items():
+            step = max(1, CHUNK // dtype.itemsize)
             for begin in range(0, rows, step):
                 part = slice(begin, min(begin + step, rows))
                 records = np.zeros(part.stop - begin, dtype)
-                for name, leaf in zip(names, leaves, strict=True):
-                    records[name] = columns[leaf.key](part)
+                for i, leaf in enumerate(leaves):
+                    records[str(i)] = columns[leaf.key](part)
                 self._sink.append(file, records.view(np.uint8))
         self.spec = self.spec.with_rows(self.spec.rows + rows)
 
 
-class LayoutWriter:
-    """Appends batches to the tables of one layout.
+def _record(leaves: list[LeafSpec]) -> np.dtype[Any]:
+    """Return the type of one row of a file of these leaves."""
+    return np.dtype(
+        {
+            "names": [str(i) for i in range(len(leaves))],
+            "formats": [(leaf.dtype, leaf.shape) for leaf in leaves],
+            "offsets": [leaf.offset for leaf in leaves],
+            "itemsize": leaves[0].stride,
+        }
+    )
 
-    Args:
-        layout: `compact`: packed steps (`N` rows) and packed observations (`N + E` rows); `ted`:
-            every TED leaf in a file of its own, `next` and root flags stored.
-        schema: Columns of every batch.
-        sink: Where the bytes go.
-        words: Codes of text leaves; words are added as they come.
+
+class LayoutWriter:
+    """Appends batches of one schema to the tables of a layout, and new words to `words`.
+
+    `compact`: packed steps (`N` rows) and packed observations (`N + E` rows); `ted`: every TED
+    leaf in a file of its own, `next` and root flags stored.
     """
 
     def __init__(

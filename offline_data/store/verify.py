@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +38,7 @@ _ROWS = 1 << 18
 """Rows that are compared at once."""
 
 _CANNOT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""Reasons of the system's not to read a file that say nothing about the file."""
+"""Errors of reading a file that say nothing about the file."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,9 @@ class Problem:
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
     """Compare a dataset directory with its manifest; empty means all is well.
 
-    Reads all bytes, and compares: the manifest with the digest in it, where it has one; every file
-    with its size and sha256; the episode table, flags, returns and counts with the rows of steps;
-    text codes with their vocabularies; what describes the files to tensordict with the schema.
-    Files that the manifest does not list are named too.
+    Reads all bytes, and compares: the manifest with its own digest; every file with its size and
+    sha256; the episode table, flags, returns and counts with the rows of steps; text codes with
+    their vocabularies; tensordict's `meta.json` with the schema. Names files not in the manifest.
     Raises `NotFoundError`, `ManifestError`, `NewerFormatError`, `AccessError`.
     """
     manifest = read_manifest(path)
@@ -89,21 +89,18 @@ def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
     return None
 
 
-def _json_at(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except FormatError:
-        return None
-
-
 def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
     """Compare what the files say with each other: a manifest can be wrong on purpose."""
     tables = reader.manifest.tables
     for name, spec in tables.items():
         for file, text in meta_files(name, spec).items():
+            found = None
             if file not in reader.manifest.digests:
                 yield Problem(file, "is not in the manifest")
-            elif _json_at(reader.path / file) != json.loads(text):
+                continue
+            with suppress(FormatError):
+                found = read_json(reader.path / file)
+            if found != json.loads(text):
                 yield Problem(file, "does not describe the files as the manifest does")
     for file, part in ((EPISODES, "starts"), (TEXT, "vocabularies")):
         try:
@@ -111,17 +108,15 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
         except IntegrityError as error:
             yield Problem(file, error.message)
             return
-    steps = STEPS if STEPS in tables else TED
-    yield from _compare_steps(reader, steps)
-    for table, spec in tables.items():
-        for leaf in spec.leaves:
-            images = as_encoded(reader.leaf(table, leaf.key)) if leaf.encoding else None
-            problem = None if images is None else images.problem()
-            if problem:
+    yield from _compare_steps(reader, STEPS if STEPS in tables else TED)
+    for table, leaf in [(table, leaf) for table, spec in tables.items() for leaf in spec.leaves]:
+        values = reader.leaf(table, leaf.key)
+        if (images := as_encoded(values)) is not None:
+            if problem := images.problem():
                 yield Problem(leaf.file, problem)
-            known = len(reader.words(leaf.key, table) or ()) if leaf.text else 0
-            codes = reader.leaf(table, leaf.key) if leaf.text else np.zeros(0)
-            parts = (codes[begin : begin + _ROWS] for begin in range(0, len(codes), _ROWS))
+        elif leaf.text:
+            known = len(reader.words(leaf.key, table) or ())
+            parts = (values[begin : begin + _ROWS] for begin in range(0, len(values), _ROWS))
             if not all(not part.size or -1 <= part.min() <= part.max() < known for part in parts):
                 yield Problem(TEXT, f"has {known} words for {join_key(leaf.key)}, too few")
 
@@ -129,33 +124,30 @@ def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
 def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
     """Compare the episode table and the counts with the rows of steps, `_ROWS` at a time."""
     columns = {key[0]: np.asarray(column) for key, column in reader.episodes.items()}
-    starts, lengths, rows = reader.starts, reader.lengths, reader.transitions
-    last = starts + lengths - 1
-    counts = dict.fromkeys(("terminated", "truncated"), 0)
+    starts, rows = reader.starts, reader.transitions
+    last = starts + reader.lengths - 1
+    flags = {"terminated": reader.step(TERMINATED), "truncated": reader.step(TRUNCATED)}
+    counts = {name: int(np.count_nonzero(flag)) for name, flag in flags.items()}
     wrong_episodes = wrong_done = 0
     for begin in range(0, rows, _ROWS):
         part = slice(begin, min(begin + _ROWS, rows))
-        numbers = np.arange(part.start, part.stop)
-        owner = np.searchsorted(starts, numbers, side="right") - 1
+        owner = np.searchsorted(starts, np.arange(part.start, part.stop), side="right") - 1
         wrong_episodes += int((reader.step(EPISODE)[part] != owner).sum())
-        flags = [reader.step(key)[part] for key in (TERMINATED, TRUNCATED)]
-        for name, flag in zip(counts, flags, strict=True):
-            counts[name] += int(flag.sum())
         if steps == TED:
-            done = np.logical_or(*flags)
+            done = np.logical_or(*(flag[part] for flag in flags.values()))
             wrong_done += int((reader.step(DONE)[part] != done).sum())
     if wrong_episodes:
         yield Problem(steps, f"has {wrong_episodes} rows with the number of another episode")
     if wrong_done:
         yield Problem(steps, f"has {wrong_done} rows whose next/done is not terminated | truncated")
-    for name, key in (("terminated", TERMINATED), ("truncated", TRUNCATED)):
-        if not np.array_equal(columns[name], reader.step(key)[last, 0]):
+    for name, flag in flags.items():
+        if not np.array_equal(columns[name], flag[last, 0]):
             yield Problem(EPISODES, f"has flags {name!r} that the last steps do not have")
     if not _returns_fit(reader, columns["return"]):
         yield Problem(EPISODES, "has returns that are not the sums of the rewards")
     final = columns["final_observation"]
     counts["without_final_observation"] = int((~final).sum())
-    counts["valid_transitions"] = rows - int((~final & ~reader.step(TERMINATED)[last, 0]).sum())
+    counts["valid_transitions"] = rows - int((~final & ~flags["terminated"][last, 0]).sum())
     for name, count in counts.items():
         stated = reader.manifest.counts.get(name, count)
         if stated != count:

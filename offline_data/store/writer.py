@@ -1,7 +1,4 @@
-"""Write a dataset directory: rows in the background, counted, audited, digested, the manifest last.
-
-Publishing it is `publish.py`'s.
-"""
+"""Write a dataset directory: rows in the background, counted, audited, digested, the manifest last."""
 
 from __future__ import annotations
 
@@ -87,8 +84,8 @@ class HashedFile:
 class Sink:
     """Appends to the files of one staging folder; writing and hashing run in a background thread.
 
-    At most a few appends wait at a time, so memory is bounded by the size of what is appended.
-    An error of the disk comes out of a later call, as `NoSpaceError` or `AccessError`.
+    At most a few appends wait at a time. An error of the disk comes out of a later call, as
+    `NoSpaceError` or `AccessError`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +119,7 @@ class Sink:
         self._waiting.append(self._pool.submit(job))
 
     def drain(self, most: int = 0) -> None:
-        """Wait until at most so many jobs are left; raises what went wrong."""
+        """Wait until at most `most` jobs are left; raises what went wrong."""
         with disk_errors(self.folder):
             while len(self._waiting) > most:
                 self._waiting.popleft().result()
@@ -178,7 +175,7 @@ class DatasetCounts:
 
 @dataclass(frozen=True)
 class Announced:
-    """How much is to come, where the source says so; lets a full disk be met before writing."""
+    """How much is to come, if the source says so: space is checked for it before writing."""
 
     transitions: int | None = None
     episodes: int | None = None
@@ -189,10 +186,9 @@ class DatasetWriter:
 
     Args:
         folder: An empty or absent folder; left as it is when something fails.
-        header: What the manifest says of the source, and the layout; tables and counts are
-            filled in here.
+        header: What the manifest says of the source, and the layout.
         audit: How many rows are read back and compared.
-        announced: Rows to come, for the check of free space.
+        announced: Rows to come.
 
     Raises:
         FormatError: A batch that does not fit the first one.
@@ -235,7 +231,7 @@ class DatasetWriter:
         rows.append(batch, first)
         self._episodes.append(episode_table(batch, first_row))
         self._counts.add(batch)
-        # The reader and its words are taken here: later batches add to both meanwhile.
+        # Taken here, because later batches add to both meanwhile.
         reader = DatasetReader(self.folder, replace(self._header, tables=rows.tables))
         reader.vocabularies = self._words.by_table()
         self._sink.run(lambda: self._audit.check(batch, reader, first_row, first))
@@ -274,9 +270,7 @@ class DatasetWriter:
 
 
 def with_margin(size: int) -> int:
-    """Return the bytes to be free before a dataset of `size` bytes of rows is written.
-
-    Beside the rows there are the episode table, vocabularies and the manifest.
+    """Return the bytes to be free before `size` bytes of rows, and what comes with them, are written.
 
     Example:
         >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
@@ -286,10 +280,7 @@ def with_margin(size: int) -> int:
 
 
 def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
-    """Return `[E, …]` columns of the episode table: what follows from the steps, and the source's.
-
-    `first_row` is the row of their first transition in the dataset.
-    """
+    """Return `[E, …]` columns of the episode table, given the dataset's row of the first step."""
     last = batch.last_rows
     return {
         ("start",): batch.starts + first_row,
@@ -311,13 +302,11 @@ class Contents:
     episodes: Mapping[Key, NDArray[Any]]
     """`[E, …]` columns of the episode table; text as `str`."""
     given: Mapping[Key, Column]
-    """Types of those columns, where they do not follow from the arrays."""
+    """Types of those columns that do not follow from the arrays."""
     counts: DatasetCounts
-    """Counts of everything."""
     audit: Mapping[str, Any]
     """The manifest's entry on rows that were read back."""
     two_copies: tuple[Key, ...] = ()
-    """See `Manifest.two_copies`."""
     digests: Mapping[str, FileDigest] = field(default_factory=dict)
     """Of files that the sink does not know."""
 
@@ -325,8 +314,7 @@ class Contents:
 def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabularies) -> Manifest:
     """Write the episode table, what describes the files, and, once all can be read, the manifest.
 
-    Vocabularies of episode columns are added to `words`.
-    Raises `AuditError`, `NoSpaceError`, `AccessError`.
+    Adds words of episode columns to `words`. Raises `AuditError`, `NoSpaceError`, `AccessError`.
     """
     counts, columns, rows = contents.counts, {}, {}
     for key, values in contents.episodes.items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +24,19 @@ if TYPE_CHECKING:
 
 RUN = "from offline_data_cli.main import run; run()"
 """The program, for the few tests that need a process of their own."""
+
+
+def program(*arguments: str, code: str = "", **environ: str) -> Ran:
+    """Run the program in a process of its own, after some other code."""
+    ended = subprocess.run(
+        [sys.executable, "-c", code + RUN, *arguments],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return Ran(ended.returncode, ended.stdout, ended.stderr)
 
 
 @dataclass(frozen=True)
@@ -104,9 +119,9 @@ class Terminal:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Terminal]:
-    """Sit down at a terminal, to be called in the test, with the line that will be typed."""
+    """Return a function that makes the standard streams a terminal in which a line is typed."""
 
-    def sit_down(typed: str = "", width: int = 80) -> Terminal:
+    def make(typed: str = "", width: int = 80) -> Terminal:
         for name in ("FORCE_COLOR", "NO_COLOR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("COLUMNS", str(width))
@@ -116,7 +131,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Terminal]:
             monkeypatch.setattr(sys, name, stream)
         return Terminal(*streams[1:])
 
-    return sit_down
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,18 @@ def test_info(cli: Cli, toy: Path) -> None:
     assert cli("info", str(toy), "-q").out == "local:toy@1\n"
 
 
+def test_info_hides_passwords_and_counts_many_files(cli: Cli, toy: Path) -> None:
+    url = "http://me:hush@host.example/x"
+    file = {"path": "x", "url": url, "size": 9, "failed": [f"{url}: no answer"]}
+    manifest = json.loads((toy / "manifest.json").read_text())
+    (toy / "manifest.json").write_text(json.dumps({**manifest, "files": [file] * 9}))
+    shown, as_json = cli("info", "local:toy"), cli("info", "local:toy", "--json")
+    assert "hush" not in shown.out + as_json.out
+    assert ["failed hosts", "http://***@host.example/x: no answer"] in shown.rows
+    assert ["files", "… and 1 more (all in --json)"] in shown.rows
+    assert len(as_json.json["files"]) == 9
+
+
 def test_info_of_what_a_catalogue_knows(cli: Cli) -> None:
     name = "d4rl:halfcheetah-medium-v2"
     ran = cli("info", name, "--offline")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -54,24 +54,14 @@ def leftover(tmp_path: Path) -> Path:
     return folder
 
 
-def _flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[0] ^= 1
-    file.write_bytes(content)
-
-
-def _cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize("damage", [_flip, _cut, lambda file: file.unlink()])
-def test_verify_names_every_file_that_differs(cli: Cli, toy: Path, damage: Any) -> None:
+def test_verify_names_every_file_that_differs(cli: Cli, toy: Path) -> None:
     assert "local:toy@1: OK, " in cli("verify", "local:toy").out
     whole = cli("verify", "local:toy", "--json")
     assert (whole.code, whole.json["ok"], whole.json["problems"]) == (0, True, [])
     names = ["observations/rows.memmap", "steps/rows.memmap"]
     for name in names:
-        damage(toy / name)
+        content = (toy / name).read_bytes()
+        (toy / name).write_bytes(content[:-1])
     ran = cli("verify", "local:toy")
     assert ran.code == 5
     assert [row[0] for row in ran.rows[1:]] == names
@@ -80,27 +70,31 @@ def test_verify_names_every_file_that_differs(cli: Cli, toy: Path, damage: Any) 
     as_json = cli("verify", "local:toy", "--json")
     assert (as_json.code, as_json.json["ok"]) == (5, False)
     assert [problem["file"] for problem in as_json.json["problems"]] == names
-    if damage is _cut:
-        opened = cli("stats", "local:toy")
-        assert opened.code == 5
-        assert "offline-data verify" in opened.err
+    opened = cli("stats", "local:toy")
+    assert opened.code == 5
+    assert "offline-data verify" in opened.err
 
 
-def test_rm_with_yes(cli: Cli, toy: Path) -> None:
+def test_rm_says_what_is_lost_and_keeps_what_is_the_users(cli: Cli, toy: Path) -> None:
+    said = "local:toy@1 exists only here and cannot be downloaded again."
+    (toy / "notes.txt").write_text("mine")
+    ran = cli("rm", "local:toy")
+    assert (ran.code, toy.exists()) == (2, True)
+    assert said in ran.err
+    assert "--yes" in ran.err
+    ran = cli("rm", "local:toy", "--dry-run", "--yes")
+    assert [ran.rows[1][0], ran.rows[1][2]] == ["local:toy@1", str(toy)]
+    assert "would delete 1 dataset" in ran.out
+    data = cli("rm", "local:toy", "--dry-run", "--json").json
+    assert (data["cannot_be_fetched_again"], data["dry_run"]) == (["local:toy@1"], True)
+    assert cli("rm", "local:toy", "local:nope", "--yes").code == 3  # all or none
+    assert (toy / "manifest.json").exists()
     ran = cli("rm", "local:toy", str(toy), "--yes", "--json")  # the same one, named twice
     assert [item["id"] for item in ran.json["removed"]] == ["local:toy@1"]
-    assert not toy.exists()
+    assert said in ran.err
+    assert f"{toy}/notes.txt" in ran.err
+    assert [path.name for path in toy.iterdir()] == ["notes.txt"]
     assert cli("rm", "local:toy", "-y").code == 3
-
-
-@pytest.mark.parametrize("flags", [("--dry-run", "--json"), ("--json",), ("--yes", "-q")])
-def test_rm_says_what_is_lost(cli: Cli, toy: Path, flags: tuple[str, ...]) -> None:
-    ran = cli("rm", "local:toy", *flags)
-    assert "local:toy@1 exists only here and cannot be downloaded again." in ran.err + ran.out
-    assert toy.exists() is ("--yes" not in flags)
-    if "--dry-run" in flags:
-        assert ran.json["cannot_be_fetched_again"] == ["local:toy@1"]
-        assert ran.json["dry_run"] is True
 
 
 def test_rm_of_what_a_host_has_says_nothing(cli: Cli, toy: Path) -> None:
@@ -111,34 +105,14 @@ def test_rm_of_what_a_host_has_says_nothing(cli: Cli, toy: Path) -> None:
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_rm_without_a_yes_or_a_terminal_keeps_all(cli: Cli, toy: Path) -> None:
-    ran = cli("rm", "local:toy")
-    assert ran.code == 2
-    assert "--yes" in ran.err
-    ran = cli("rm", "local:toy", "--dry-run", "--yes")
-    assert ran.code == 0
-    assert ["local:toy@1", str(toy)] == [ran.rows[1][0], ran.rows[1][2]]
-    assert "would delete 1 dataset" in ran.out
-    assert cli("rm", "local:toy", "local:nope", "--yes").code == 3  # all or none
-    assert toy.exists()
-
-
-@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("y\n", 0)])
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("", 1), ("y\n", 0), ("YES\n", 0)])
 def test_rm_asks(terminal: Callable[..., Terminal], toy: Path, typed: str, code: int) -> None:
     screen = terminal(typed)
     assert main(["rm", "local:toy"]) == code
     assert "Delete 1 dataset, " in screen.err.text
+    assert "? [y/N] " in screen.err.text
     assert str(toy)[-20:] in screen.err.text.replace("\n", "").replace(" ", "")
     assert toy.exists() is (code == 1)
-
-
-def test_rm_keeps_what_is_not_the_datasets(cli: Cli, toy: Path) -> None:
-    (toy / "notes.txt").write_text("mine")
-    ran = cli("rm", "local:toy", "--yes")
-    assert ran.code == 0
-    assert f"{toy}/notes.txt" in ran.err
-    assert [path.name for path in toy.iterdir()] == ["notes.txt"]
-    assert "local:toy" not in cli("list").out
 
 
 def test_ls_says_all_and_adds_up(cli: Cli, toy: Path, raw: Settings, leftover: Path) -> None:
@@ -179,18 +153,16 @@ def test_prune_keeps_datasets_and_what_no_host_has(
     assert (ran.code, ran.out) == (0, "deleted 0 items, 0 B\n")
 
 
-@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 @pytest.mark.parametrize("mode", [(), ("-q",), ("--json",)])
-def test_cache_rm_says_what_is_lost(
-    mode: tuple[str, ...], dry: tuple[str, ...], cli: Cli, toy: Path, lost: Path
-) -> None:
-    ran = cli("cache", "rm", "dataset", "download", *(dry or ("--yes",)), *mode)
-    assert ran.code == 0
-    assert SENTENCE.format(lost) in ran.err
-    assert lost.exists() is toy.exists() is bool(dry)
-    if mode == ("--json",):
-        assert ran.json["cannot_be_fetched_again"] == [str(toy), str(lost)]
-        assert len(ran.json["removed"]) == 3
+def test_cache_rm_says_what_is_lost(mode: tuple[str, ...], cli: Cli, toy: Path, lost: Path) -> None:
+    for more, exists in ((("--dry-run",), True), (("--yes",), False)):
+        ran = cli("cache", "rm", "dataset", "download", *more, *mode)
+        assert ran.code == 0
+        assert SENTENCE.format(lost) in ran.err
+        assert lost.exists() is toy.exists() is exists
+        if mode == ("--json",):
+            assert ran.json["cannot_be_fetched_again"] == [str(toy), str(lost)]
+            assert len(ran.json["removed"]) == 3
 
 
 def test_without_a_terminal_the_error_says_it(cli: Cli, toy: Path, lost: Path) -> None:
@@ -219,28 +191,21 @@ def test_many_losses_are_counted(cli: Cli, raw: Settings) -> None:
     assert " and 2 more exist only here and cannot be downloaded again." in said
 
 
-@pytest.mark.parametrize("form", ["absolute", "below the root"])
-def test_a_path_as_ls_shows_it(form: str, cli: Cli, raw: Settings, lost: Path) -> None:
+def test_cache_rm_takes_paths_as_ls_shows_them(
+    cli: Cli, raw: Settings, lost: Path, toy: Path, tmp_path: Path
+) -> None:
     shown = next(row[4] for row in cli("cache", "ls").rows if row[3] == "unknown origin")
     assert shown == str(lost.relative_to(raw.root))
-    target = shown if form == "below the root" else str(lost)
-    assert cli("cache", "rm", target, "--yes").out == "deleted 1 item, 10 B\n"
+    assert cli("cache", "rm", shown, "--yes").out == "deleted 1 item, 10 B\n"
     assert not lost.exists()
-
-
-@pytest.mark.parametrize(
-    ("target", "hint"),
-    [("{}/mine", "offline-data cache ls"), ("local:toy", "offline-data rm local:toy")],
-)
-def test_cache_rm_of_something_else(
-    cli: Cli, toy: Path, tmp_path: Path, target: str, hint: str
-) -> None:
-    (tmp_path / "mine").mkdir()
-    ran = cli("cache", "rm", target.format(tmp_path), "--yes")
-    assert ran.code == 3
-    assert "dataset, download, partial, staging" in ran.err
-    assert ran.err.rstrip().endswith(hint)
-    assert (tmp_path / "mine").exists()
+    other = raw.downloads / "sha256" / "22" / AGAIN
+    assert cli("cache", "rm", str(other), "--yes").out == "deleted 1 item, 20 B\n"
+    hints = {str(tmp_path): "offline-data cache ls", "local:toy": "offline-data rm local:toy"}
+    for target, hint in hints.items():
+        ran = cli("cache", "rm", target, "--yes")
+        assert ran.code == 3
+        assert "dataset, download, partial, staging" in ran.err
+        assert ran.err.rstrip().endswith(hint)
     assert toy.exists()
 
 

@@ -1,11 +1,9 @@
-"""Arguments and variables that cannot be meant: a documented exit code and a sentence."""
+"""Arguments that make no sense: a documented exit code and a sentence."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
-
-import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,81 +11,44 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 BIG, HUGE, BYTES = "9" * 30, "9" * 5000, os.fsdecode(b"\xff")
+DOWNLOAD, CLIP = "download d4rl:pen-human-v1", "--step reward_clip:high=1"
 
-ARGUMENTS: dict[str, tuple[tuple[str, ...], set[int]]] = {
-    "head -1": (("head", "local:toy", "-n", "-1"), {2}),
-    "head big": (("head", "local:toy", "-n", BIG), {0}),
-    "head huge": (("head", "local:toy", "-n", HUGE), {2}),
-    "head episode": (("head", "local:toy", "--episode", BIG), {2, 3}),
-    "sample big": (("sample", "local:toy", "--batch", BIG), {2}),
-    "sample slices": (("sample", "local:toy", "--slices", BIG), {2}),
-    "episodes huge": (("download", "d4rl:pen-human-v1", "--episodes", f"{HUGE}:"), {2}),
-    "episodes, other digits": (("download", "d4rl:pen-human-v1", "--episodes", "1:\u0663"), {2}),
-    "audit nan": (("download", "d4rl:pen-human-v1", "--audit", "nan"), {2}),
-    "audit bytes": (("download", "d4rl:pen-human-v1", "--audit", BYTES), {2}),
-    "older than huge": (("cache", "prune", "--older-than", HUGE, "-y"), {2}),
-    "id of bytes": (("info", f"local:{BYTES}"), {2, 3}),
-    "empty id": (("info", ""), {2, 3}),
-    "prefix of bytes": (("list", "--prefix", BYTES), {0}),
-    "search bytes": (("search", BYTES), {0}),
-    "search nothing": (("search", ""), {0}),
-    "no verb": (("",), {2}),
-    "verb of bytes": ((BYTES,), {2}),
-    "root without a user": (("list", "--root", "~nosuchuser/x"), {2}),
-    "dataset without a user": (("info", "~nosuchuser/x"), {2}),
-    "folder without a user": (
-        ("preprocess", "~nosuchuser/x", "--step", "reward_clip:high=1", "--out", "y"),
-        {2},
-    ),
-    "path without a user": (("convert", "~nosuchuser/x", "y"), {2}),
-    "destination without a user": (
-        ("preprocess", "local:toy", "--step", "reward_clip:high=1", "--dest", "~nosuchuser/x"),
-        {2},
-    ),
-    "function without a user": (
-        ("preprocess", "local:toy", "--fn", "~nosuchuser/x.py:f", "--out", "y"),
-        {2},
-    ),
-    "plan without a user": (("worker", "--plan", "~nosuchuser/x", "--rank", "0"), {2}),
-    "cache rm without a user": (("cache", "rm", "~nosuchuser/x", "-y"), {2}),
-    "root of a long name": (("list", "--root", f"/srv/{'a' * 300}"), {2}),
-    "root of half a letter": (("list", "--root", "/srv/\ud800"), {2}),
-    "cache rm bytes": (("cache", "rm", BYTES, "-y"), {3}),
+LINES = {
+    "head local:toy -n -1": {2},
+    f"head local:toy -n {BIG}": {0},
+    f"head local:toy -n {HUGE}": {2},
+    f"head local:toy --episode {BIG}": {2, 3},
+    f"sample local:toy --batch {BIG}": {2},
+    f"sample local:toy --slices {BIG}": {2},
+    f"{DOWNLOAD} --episodes {HUGE}:": {2},
+    f"{DOWNLOAD} --episodes 1:\u0663": {2},
+    f"{DOWNLOAD} --audit nan": {2},
+    f"{DOWNLOAD} --audit {BYTES}": {2},
+    f"cache prune --older-than {HUGE} -y": {2},
+    f"info local:{BYTES}": {2, 3},
+    "info ": {2, 3},
+    f"list --prefix {BYTES}": {0},
+    f"search {BYTES}": {0},
+    "search ": {0},
+    "": {2},
+    BYTES: {2},
+    "list --root ~nosuchuser/x": {2},
+    "info ~nosuchuser/x": {2},
+    f"preprocess ~nosuchuser/x {CLIP} --out y": {2},
+    "convert ~nosuchuser/x y": {2},
+    f"preprocess local:toy {CLIP} --dest ~nosuchuser/x": {2},
+    "preprocess local:toy --fn ~nosuchuser/x.py:f --out y": {2},
+    "worker --plan ~nosuchuser/x --rank 0": {2},
+    "cache rm ~nosuchuser/x -y": {2},
+    f"list --root /srv/{'a' * 300}": {2},
+    "list --root /srv/\ud800": {2},
+    f"cache rm {BYTES} -y": {3},
 }
 
 
 def test_odd_arguments(cli: Cli, toy: Path) -> None:
-    for case, (arguments, codes) in ARGUMENTS.items():
-        ran = cli(*arguments, "--offline")
-        assert ran.code in codes, (case, ran.err)
+    for line, codes in LINES.items():
+        ran = cli(*line.split(" "), "--offline")
+        assert ran.code in codes, (line, ran.err)
         for word in ("unexpected", "Traceback"):
-            assert word not in ran.err, case
-
-
-VARIABLES = {
-    "OFFLINE_DATA_WORKERS": ("x", HUGE, "\u0663", "-1", "1.5"),
-    "OFFLINE_DATA_OFFLINE": ("maybe", BYTES),
-    "OFFLINE_DATA_HOME": ("~nosuchuser", "a" * 300, "/dev/null"),
-    "OFFLINE_DATA_MIRRORS": (
-        "x",
-        "=",
-        ";=;",
-        "http://[a/=http://b/",
-        "http://a/=http://[b/",
-        BYTES,
-    ),
-    "OFFLINE_DATA_CONFIG": ("/", "/dev/zero", "/no/such", "~nosuchuser", BYTES, "a" * 300),
-    "MINARI_DATASETS_PATH": ("~nosuchuser", "a" * 300),
-}
-
-
-def test_odd_variables(cli: Cli, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, values in VARIABLES.items():
-        for value in values:
-            with monkeypatch.context() as patched:
-                patched.setenv(name, value)
-                ran = cli("list")
-            assert ran.code == 2, (name, value, ran.err)
-            assert ran.err.startswith("error: ")
-            assert "unexpected" not in ran.err
-            assert max(map(len, ran.err.splitlines())) < 600
+            assert word not in ran.err, line

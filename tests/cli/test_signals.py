@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
-from tests.cli.conftest import RUN
+from tests.cli.conftest import RUN, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,6 @@ _TIMED = """
 import os, signal, sys, threading, time
 delay = float(sys.argv.pop(1))
 sys.argv[0] = "offline-data"
-from offline_data_cli.main import run
 
 def start(event, arguments):
     # the first thing that the program does, once Python is up, is to set its handlers
@@ -40,7 +38,6 @@ def wait():
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=wait, daemon=True).start()
-run()
 """
 
 _ENV = """
@@ -52,12 +49,13 @@ def strike():
     for _ in range(1000): pass
 
 def wait(settings):
-    print("ready", file=sys.stderr, flush=True)
     while True:
         try:
+            print("ready", file=sys.stderr, flush=True)
             time.sleep(60)
         finally:
             time.sleep(0.5)
+            print("cleaned up", file=sys.stderr, flush=True)
 
 environment.environment = wait
 sys.argv = ["offline-data", "env"]
@@ -79,17 +77,11 @@ def started(code: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("delay", [0.0, 0.005, 0.05, 0.2, 0.8])
 @pytest.mark.parametrize("arguments", [("list",), ("info", "local:toy", "--json")])
 def test_an_interrupt_at_any_time(arguments: tuple[str, ...], delay: float, toy_root: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _TIMED, str(delay), *arguments],
-        env={**os.environ, "OFFLINE_DATA_HOME": str(toy_root), "OFFLINE_DATA_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert ended.returncode in {0, 130}, ended.stderr
+    where = {"OFFLINE_DATA_HOME": str(toy_root), "OFFLINE_DATA_OFFLINE": "1"}
+    ran = program(str(delay), *arguments, code=_TIMED, **where)
+    assert ran.code in {0, 130}, ran.err
     for word in ("Traceback", "unexpected", "Exception ignored"):
-        assert word not in ended.stderr
+        assert word not in ran.err
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
@@ -99,7 +91,7 @@ def test_each_ends_cleanly_and_twice_is_once(name: str) -> None:
             process.send_signal(getattr(signal, name))
             time.sleep(0.05)
         _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (130, SAID)
+    assert (process.returncode, said) == (130, f"cleaned up\n{SAID}")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -132,14 +124,8 @@ environment.environment = fail
 
 @pytest.mark.parametrize("how", [_BEFORE, _TURNED], ids=["before the command", "turned to another"])
 def test_an_interrupt_is_told_as_one(how: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _ENV + how + RUN],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (ended.returncode, ended.stderr) == (130, SAID)
+    ran = program(code=_ENV + how)
+    assert (ran.code, ran.err) == (130, SAID)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])

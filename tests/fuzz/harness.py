@@ -257,13 +257,7 @@ def _tree(case: Path) -> dict[str, str]:
 
 def vars_of(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON."""
-    codes = [sorted(allowed) for allowed in plan.codes]
-    return {
-        "commands": plan.commands,
-        "codes": codes,
-        "publishes": plan.publishes,
-        "facts": plan.facts,
-    }
+    return {**vars(plan), "codes": [sorted(allowed) for allowed in plan.codes]}
 
 
 def plan_of(value: dict[str, Any]) -> Plan:

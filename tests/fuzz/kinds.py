@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 DONE_OR_REFUSED = frozenset({0, 2, 3, 5})
 """Exit codes of a conversion of a local file: a dataset, or what is wrong with the file."""
 
+ROOT = ("--root", "case/root")
+VERIFY = ("verify", "local:x", *ROOT)
+MADE_OR_NOT = frozenset({0, 3})
+"""Exit codes of `VERIFY`, whether or not there is a dataset."""
+
 
 def _generator(kind: str, seed: int) -> Random:
     return Random(f"{kind}-{seed}")
@@ -86,9 +91,8 @@ def _d4rl_plan(random: Random) -> Plan:
     layout = random.choice(("compact", "ted"))
     line = ("convert", "case/in.hdf5", "x", "--from", "d4rl", "--layout", layout)
     more = ("--keep-episodes",) if random.random() < 0.2 else ()
-    rooted = ("--root", "case/root")
-    commands = ((*line, *more, *rooted), ("verify", "local:x", *rooted))
-    return Plan(commands, (DONE_OR_REFUSED, frozenset({0, 3})), facts={"keep": bool(more)})
+    commands = ((*line, *more, *ROOT), VERIFY)
+    return Plan(commands, (DONE_OR_REFUSED, MADE_OR_NOT), facts={"keep": bool(more)})
 
 
 def prepare_d4rl(seed: int, folder: Path) -> Plan:
@@ -127,13 +131,12 @@ def compare_d4rl(truth: Sequence[Transition], stored: Stored) -> str | None:
     before, after = stored.before[("observation",)], stored.after[("observation",)]
     if len(before) != len(truth):
         return f"{len(before)} transitions, expected {len(truth)}"
+    outcome = ("reward", "terminated", "truncated")
     columns = {
         "observation": before,
         "action": stored.steps[("action",)],
-        "reward": stored.steps[("next", "reward")][:, 0],
         "next_observation": after,
-        "terminated": stored.steps[("next", "terminated")][:, 0],
-        "truncated": stored.steps[("next", "truncated")][:, 0],
+        **{name: stored.steps["next", name][:, 0] for name in outcome},
         "known": _known(stored),
     }
     for row, expected in enumerate(truth):
@@ -176,14 +179,12 @@ def prepare_hdf5(seed: int, folder: Path) -> Plan:
         D4RL[name](folder / "in.hdf5")
     else:
         write_hostile_minari(folder / "in", name)
-    rooted = ("--root", "case/root")
     path = "case/in.hdf5" if source == "d4rl" else "case/in"
     layout = random.choice(("compact", "ted"))
-    line = ("convert", path, "x", "--from", source, "--layout", layout, *rooted)
+    line = ("convert", path, "x", "--from", source, "--layout", layout, *ROOT)
     done = frozenset({0} if (source, name) in SOUND | LEFT_OUT else {5})
     codes = DONE_OR_REFUSED if (source, name) in OTHERS else done
-    facts = {"twice": name == "episode_twice"}
-    return Plan((line, ("verify", "local:x", *rooted)), (codes, frozenset({0, 3})), facts=facts)
+    return Plan((line, VERIFY), (codes, MADE_OR_NOT), facts={"twice": name == "episode_twice"})
 
 
 def check_hdf5(folder: Path, plan: Plan, codes: list[int | None]) -> str | None:
@@ -223,12 +224,6 @@ def _random_minari(random: Random, folder: Path, storage: str) -> None:
     write_minari(folder, episodes, storage, **spaces)
 
 
-def _minari_plan() -> Plan:
-    rooted = ("--root", "case/root")
-    line = ("convert", "case/in", "x", "--from", "minari", *rooted)
-    return Plan((line, ("verify", "local:x", *rooted)), (DONE_OR_REFUSED, frozenset({0, 3})))
-
-
 def prepare_minari(seed: int, folder: Path) -> Plan:
     """A Minari folder with changed metadata, structure or bytes, in every storage."""
     random = _generator("minari", seed)
@@ -246,7 +241,8 @@ def prepare_minari(seed: int, folder: Path) -> Plan:
             spoil_hdf5(random, path, secret)
         else:
             _spoil_file(random, path)
-    return _minari_plan()
+    line = ("convert", "case/in", "x", "--from", "minari", *ROOT)
+    return Plan((line, VERIFY), (DONE_OR_REFUSED, MADE_OR_NOT))
 
 
 def _spoil_file(random: Random, path: Path) -> None:
@@ -370,7 +366,6 @@ def prepare_manifest(seed: int, folder: Path) -> Plan:
         else:
             _spoil_file(random, path)
     found = frozenset({3, 5}) if not designed and _bytes_of(dataset) != whole else frozenset({0})
-    rooted = ("--root", "case/root")
     at = str(dataset.relative_to(folder.parent))
     looks = (
         ("head", at, "-n", "3", "--json"), ("info", at), ("list",), ("stats", at),
@@ -378,7 +373,7 @@ def prepare_manifest(seed: int, folder: Path) -> Plan:
     )  # fmt: skip
     commands = (("verify", at), *random.sample(looks, 2))
     first = frozenset({0, 3, 4, 5}) if designed else found  # some give what lies a true digest
-    return Plan(tuple((*line, *rooted) for line in commands), (first,), publishes=False)
+    return Plan(tuple((*line, *ROOT) for line in commands), (first,), publishes=False)
 
 
 def _bytes_of(dataset: Path) -> dict[str, bytes]:
@@ -410,13 +405,11 @@ def prepare_http(seed: int, folder: Path) -> Plan:
     ranged = [name for name in sorted(VARIANTS) if name.startswith("206")]
     names = ranged if cut and random.random() < 0.7 else sorted(VARIANTS)
     faults = [random.choice(names) for _ in range(random.randint(1, 3))]
-    line = ("download", f"d4rl:{_SET}", "--root", "case/root")
-    again = ("download", f"d4rl:{_SET}", "--root", "case/root")
+    line = ("download", f"d4rl:{_SET}", *ROOT)
     unsure = not UNKNOWABLE.isdisjoint(faults)
-    second = frozenset({0, 5}) if unsure else frozenset({0})
-    codes = (frozenset({0, 5, 6, 7}), second)
+    codes = (frozenset({0, 5, 6, 7}), frozenset({0, 5} if unsure else {0}))
     facts = {"faults": faults, "cut": cut, "unsure": unsure, "keep": False}
-    return Plan((line, again), codes, publishes=False, facts=facts)
+    return Plan((line, line), codes, publishes=False, facts=facts)
 
 
 def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
@@ -426,7 +419,7 @@ def run_http(folder: Path, number: int, line: tuple[str, ...]) -> int:
 
     given = {field.name: _QUICK.get(field.name, field.default) for field in fields(FetchLimits)}
     FetchLimits.__init__.__defaults__ = tuple(given.values())
-    plan = plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
+    plan = _plan_of(folder)
     content = (folder / "case" / "in.hdf5").read_bytes()
     with FileServer({_PATH: content}) as server:
         if number == 0:
@@ -483,13 +476,9 @@ def prepare_archive(seed: int, folder: Path) -> Plan:
     spoiled = random.random() < 0.9
     data = spoil_bytes(random, content, head=600) if spoiled else content
     (folder / "in").write_bytes(data)
-    facts = {
-        "kind": kind,
-        "spoiled": spoiled,
-        "tree": {name: value.hex() for name, value in tree.items()},
-        "array": array.tolist(),
-    }
-    codes = frozenset({0, 5}) if spoiled else frozenset({0})
+    hexed = {name: value.hex() for name, value in tree.items()}
+    facts = {"kind": kind, "spoiled": spoiled, "tree": hexed, "array": array.tolist()}
+    codes = frozenset({0, 5} if spoiled else {0})
     return Plan(((kind,),), (codes,), publishes=False, facts=facts)
 
 
@@ -648,13 +637,8 @@ _MIRRORS = (
     f"http://a/=ftp://u:{PASSWORD}@h/", "http://a/=/dev/zero", "http://a/=/dev/", "http://a/=\udcff",
 )  # fmt: skip
 _PROXIES = (
-    "foo://",
-    "http://",
-    f"http://u:{PASSWORD}@h:0",
-    f"u:{PASSWORD}@h",
-    "http://[::1",
-    "\udcff",
-)
+    "foo://", "http://", f"http://u:{PASSWORD}@h:0", f"u:{PASSWORD}@h", "http://[::1", "\udcff",
+)  # fmt: skip
 
 
 def prepare_settings(seed: int, folder: Path) -> Plan:
@@ -678,21 +662,18 @@ def prepare_settings(seed: int, folder: Path) -> Plan:
         "HTTP_PROXY": random.choice(_PROXIES),
     }
     chosen = random.sample(sorted(given), random.randrange(3))
-    rooted = ("--root", "case/root")
     looks = (
         ("list",), ("env",), ("env", "--json"), ("sources",), ("info", "local:x"), ("cache", "dir"),
         ("download", f"d4rl:{_SET}"), ("list", "--remote", "d4rl"), ("verify", "local:x"),
     )  # fmt: skip
-    commands = [(*line, *rooted) for line in random.sample(looks, 2)]
+    commands = [(*line, *ROOT) for line in random.sample(looks, 2)]
     facts = {"environ": {name: given[name] for name in chosen}}
     return Plan(tuple(commands), publishes=False, facts=facts)
 
 
 def run_settings(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command under the settings of the case."""
-    plan = plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
-    os.environ["OFFLINE_DATA_CONFIG"] = "case/config.toml"
-    os.environ |= plan.facts["environ"]
+    os.environ |= {"OFFLINE_DATA_CONFIG": "case/config.toml", **_plan_of(folder).facts["environ"]}
     with _loopback_only():
         return run_command(folder, number, line)
 
@@ -713,30 +694,22 @@ def prepare_plan(seed: int, folder: Path) -> Plan:
     """The plan that machines share, changed before a worker reads it, or while one has worked."""
     random = _generator("plan", seed)
     write_toy(folder / "root" / "local" / "x" / "r", [toy_batch([3, 1, 4])])
-    rooted = ("--root", "case/root")
     file = "case/root/plan.json"
     make = ("preprocess", "local:x", "--step", "clip:action,low=-1,high=1", "--out", "y",
             "--chunk-rows", "3", "--plan-only", "--plan", file)  # fmt: skip
     share = ("worker", "--plan", file, "--rank", "0", "--world", "1")
     facts = {"spoil": random.random() < 0.9, "seed": seed}
-    return Plan(
-        ((*make, *rooted), (*share, *rooted), ("verify", "local:x", *rooted)),
-        (frozenset({0}), EXIT_CODES, frozenset({0})),
-        publishes=False,
-        facts=facts,
-    )
+    codes = (frozenset({0}), EXIT_CODES, frozenset({0}))
+    return Plan(((*make, *ROOT), (*share, *ROOT), VERIFY), codes, publishes=False, facts=facts)
 
 
 def run_plan(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Plan; then run the share of a plan that has been changed."""
-    import torch
-
-    torch.set_num_threads(1)
-    plan = plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
-    file = folder / "case" / "root" / "plan.json"
-    if number == 1 and plan.facts["spoil"]:
-        spoil_json_file(_generator("plan-file", plan.facts["seed"]), file)
-    return run_command(folder, number, line)
+    facts = _plan_of(folder).facts
+    if number == 1 and facts["spoil"]:
+        file = folder / "case" / "root" / "plan.json"
+        spoil_json_file(_generator("plan-file", facts["seed"]), file)
+    return run_quietly(folder, number, line)
 
 
 # ---- buffers and what is derived from rows ---------------------------------------------------
@@ -754,24 +727,20 @@ def prepare_any_view(seed: int, _folder: Path) -> Plan:
 
 def run_buffer(_folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Do random operations on a growing buffer, beside a list of dicts."""
-    import torch
-
     from tests.fuzz import buffer_ops
 
-    torch.set_num_threads(1)
+    _one_thread()
     buffer_ops.run(int(line[0]))
     return 0
 
 
 def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Compare what is derived from a random dataset, or a view of it, with the oracle."""
-    import torch
-
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
     from offline_data.buffers.derived import action_chunk, frame_stack, n_step, return_to_go
     from tests import oracles_derived as oracle
 
-    torch.set_num_threads(1)
+    _one_thread()
     random = _generator("derived", int(line[0]))
     lengths = [random.randint(1, 9) for _ in range(random.randint(1, 6))]
     unknown = [e for e in range(len(lengths)) if random.random() < 0.3]
@@ -819,22 +788,16 @@ def run_derived(folder: Path, _number: int, line: tuple[str, ...]) -> int:
 
 def run_view(folder: Path, _number: int, line: tuple[str, ...]) -> int:
     """Open a saved view that was changed: the rows it was made of, or an error."""
-    import torch
-
     from offline_data.buffers.dataset import BaseDatasetExperienceReplay
     from offline_data.errors import OfflineDataError
 
-    torch.set_num_threads(1)
+    _one_thread()
     random = _generator("view", int(line[0]))
-    dataset, file = (
-        folder / "case" / "root" / "local" / "x" / "r",
-        folder / "case" / "root" / "v.npz",
-    )
+    root = folder / "case" / "root"
+    dataset, file = root / "local" / "x" / "r", root / "v.npz"
     write_toy(dataset, [toy_batch([3, 1, 4, 2])])
     plain: Any = BaseDatasetExperienceReplay(dataset, 4)
-    view = random.choice(
-        (plain.subset(slice(2, 9)), plain.subset([7, 1, 3]), plain.subset(slice(3, 8)))
-    )
+    view = plain.subset(random.choice((slice(2, 9), [7, 1, 3], slice(3, 8))))
     view.save(file)
     truth = view[:]
     if random.random() < 0.8:
@@ -869,21 +832,29 @@ def prepare_recipe(seed: int, folder: Path) -> Plan:
     for _ in range(random.choice((1, 1, 2))):
         words = random.choices(_WORDS, k=random.randrange(4))
         steps += ["--step", ":".join([random.choice(step_names()), ",".join(words)])]
-    rooted = ("--root", "case/root")
-    line = ("preprocess", "local:x", *steps, "--out", "y", *rooted)
-    looked = ("verify", "local:y", *rooted)
-    return Plan((line, looked), (EXIT_CODES, frozenset({0, 3})), publishes=False)
+    line = ("preprocess", "local:x", *steps, "--out", "y", *ROOT)
+    looked = ("verify", "local:y", *ROOT)
+    return Plan((line, looked), (EXIT_CODES, MADE_OR_NOT), publishes=False)
 
 
 def run_quietly(folder: Path, number: int, line: tuple[str, ...]) -> int:
     """Run a command with one thread of torch."""
-    import torch
-
-    torch.set_num_threads(1)
+    _one_thread()
     return run_command(folder, number, line)
 
 
 # ---- what several share ----------------------------------------------------------------------
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _plan_of(folder: Path) -> Plan:
+    """Return the plan of the case that runs in a folder."""
+    return plan_of(json.loads((folder / "prepare" / "value.json").read_text()))
 
 
 def _secret_hdf5(folder: Path) -> Path:

@@ -42,21 +42,11 @@ def variants(rng: np.random.Generator) -> Iterator[tuple[str, Mutate]]:
 
     The same generator state gives the same variants.
     """
-    kinds = (
-        _bytes,
-        _json_node,
-        _leaf_field,
-        _counts,
-        _files,
-        _rows,
-        _text,
-        _special,
-        _depth,
-        _meta,
-    )
-    shares = np.array([2, 4, 5, 2, 2, 4, 2, 2, 1, 1], float)
+    shares = {_bytes: 2, _json_node: 4, _leaf_field: 5, _counts: 2, _files: 2, _rows: 4, _text: 2,
+              _special: 2, _depth: 1, _meta: 1}  # fmt: skip
+    kinds, weights = list(shares), np.array([*shares.values()], float)
     while True:
-        kind = kinds[rng.choice(len(kinds), p=shares / shares.sum())]
+        kind = kinds[rng.choice(len(kinds), p=weights / weights.sum())]
         yield kind(rng)
 
 
@@ -87,11 +77,9 @@ def _restate(folder: Path) -> None:
     value = _load(folder)
     for name in value["digests"]:
         if (folder / name).is_file():
-            data = (folder / name).read_bytes()
-            value["digests"][name] = {
-                "size": len(data),
-                "sha256": hashlib.sha256(data).hexdigest(),
-            }
+            data, sha256 = (folder / name).read_bytes(), hashlib.sha256()
+            sha256.update(data)
+            value["digests"][name] = {"size": len(data), "sha256": sha256.hexdigest()}
     _store(folder, value)
 
 
@@ -104,12 +92,6 @@ def _nodes(
         yield (*path, key)
         if isinstance(below, dict | list):
             yield from _nodes(below, (*path, key))
-
-
-def _set(value: Any, path: tuple[Any, ...], new: Any) -> None:
-    for key in path[:-1]:
-        value = value[key]
-    value[path[-1]] = new
 
 
 def _bytes(rng: np.random.Generator) -> tuple[str, Mutate]:
@@ -256,14 +238,10 @@ def _rows(rng: np.random.Generator) -> tuple[str, Mutate]:
     table, key = _pick(
         rng,
         (
-            ("steps", ["episode"]),
-            ("episodes", ["start"]),
-            ("episodes", ["length"]),
-            (None, None),
-            ("episodes", ["final_observation"]),
-            ("episodes", ["terminated"]),
+            ("steps", ["episode"]), ("episodes", ["start"]), ("episodes", ["length"]),
+            (None, None), ("episodes", ["final_observation"]), ("episodes", ["terminated"]),
         ),
-    )
+    )  # fmt: skip
     number = int(_pick(rng, (-1, -2, -(2**63), 2**63 - 1, 2**40, 2**62, 0, 1, 3)))
     at, every, restate = float(rng.random()), bool(rng.integers(4) == 0), bool(rng.integers(4))
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Shelf:
-    """As much of a source as has to do with lists."""
+class FakeSource:
+    """A source, as far as lists go."""
 
     name: str
     packaged: Sequence[CatalogEntry] = ()
@@ -52,13 +52,13 @@ OWN = CatalogEntry("mine/own-v0")
 
 
 @pytest.fixture
-def shelves(monkeypatch: pytest.MonkeyPatch) -> dict[str, Shelf]:
+def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeSource]:
     made = {
-        "d4rl": Shelf("d4rl", [HOPPER, ANT], [HOPPER, ANT, NEW]),
-        "minari": Shelf("minari", [], [], [OWN]),
+        "d4rl": FakeSource("d4rl", [HOPPER, ANT], [HOPPER, ANT, NEW]),
+        "minari": FakeSource("minari", [], [], [OWN]),
     }
 
-    def get_source(name: str) -> Shelf:
+    def get_source(name: str) -> FakeSource:
         if name not in made:
             raise NotFoundError(f"No source is called {name!r}")
         return made[name]
@@ -83,7 +83,7 @@ def _ids(datasets: Sequence[catalog.CatalogDataset]) -> list[str]:
     return [dataset.id for dataset in datasets]
 
 
-def test_a_remote_is_asked_for_its_list(shelves: dict[str, Shelf], online: Settings) -> None:
+def test_a_remote_is_asked_for_its_list(fakes: dict[str, FakeSource], online: Settings) -> None:
     listing = catalog.list_remote("d4rl", online)
     names = ("hopper-medium-v2", "ant-medium-v2", "brand-new-v0")
     assert _ids(listing.datasets) == [f"d4rl:{name}" for name in names]
@@ -94,7 +94,7 @@ def test_a_remote_is_asked_for_its_list(shelves: dict[str, Shelf], online: Setti
 
 
 def test_the_packaged_list_stands_in_and_says_so(
-    shelves: dict[str, Shelf], online: Settings, settings: Settings
+    fakes: dict[str, FakeSource], online: Settings, settings: Settings
 ) -> None:
     _put_here(settings, "d4rl", "ant-medium-v2")
     listing = catalog.list_remote(None, settings)
@@ -102,9 +102,9 @@ def test_the_packaged_list_stands_in_and_says_so(
     assert [dataset.here for dataset in listing.datasets] == [False, True]
     packaged = "this is the catalogue that comes with the package"
     assert listing.notes == (f"d4rl: offline, {packaged}",)
-    assert all(shelf.asked == [] for shelf in shelves.values())
-    for shelf in shelves.values():
-        shelf.reachable = False
+    assert all(fake.asked == [] for fake in fakes.values())
+    for fake in fakes.values():
+        fake.reachable = False
     listing = catalog.list_remote("d4rl", online)
     assert (len(listing.datasets), listing.notes) == (2, (f"d4rl: no answer; {packaged}",))
     with pytest.raises(NetworkError):  # there is no list at all
@@ -112,19 +112,19 @@ def test_the_packaged_list_stands_in_and_says_so(
 
 
 def test_the_cheapest_list_that_knows_is_the_last_asked(
-    shelves: dict[str, Shelf], online: Settings, settings: Settings
+    fakes: dict[str, FakeSource], online: Settings, settings: Settings
 ) -> None:
     assert catalog.find_in_catalog(DatasetId("d4rl", "brand-new-v0"), settings) is None
     for name, asked in (("ant-medium-v2", []), ("brand-new-v0", ["remote"])):
         found = catalog.find_in_catalog(DatasetId("d4rl", name), online)
         assert found is not None
-        assert (found.id, shelves["d4rl"].asked) == (f"d4rl:{name}", asked)
+        assert (found.id, fakes["d4rl"].asked) == (f"d4rl:{name}", asked)
     assert catalog.find_in_catalog(DatasetId("minari", "mine/own-v0"), online) is not None
-    assert shelves["minari"].asked == []
+    assert fakes["minari"].asked == []
     with pytest.raises(NotFoundError) as caught:
         catalog.find_in_catalog(DatasetId("d4rl", "ant-medum-v2"), online)
     assert "did you mean d4rl:ant-medium-v2" in str(caught.value.hint)
-    assert shelves["d4rl"].asked == ["remote"]
+    assert fakes["d4rl"].asked == ["remote"]
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,18 @@ def test_the_cheapest_list_that_knows_is_the_last_asked(
     ],
 )
 def test_search_wants_every_word(
-    shelves: dict[str, Shelf], settings: Settings, query: str, ids: list[str]
+    fakes: dict[str, FakeSource], settings: Settings, query: str, ids: list[str]
 ) -> None:
     _put_here(settings, "local", "kept")
     assert _ids(catalog.search(query, settings).datasets) == ids
-    assert all(shelf.asked == [] for shelf in shelves.values())
+    assert all(fake.asked == [] for fake in fakes.values())
 
 
 @pytest.mark.parametrize("query", ["hoper-medium-v2", "d4rl:hoper-medium-v2"])
 def test_nothing_found_offers_the_nearest(
-    shelves: dict[str, Shelf], settings: Settings, query: str
+    fakes: dict[str, FakeSource], settings: Settings, query: str
 ) -> None:
-    matches = catalog.search(query, settings)
-    assert (matches.datasets, matches.near[0]) == ((), "d4rl:hopper-medium-v2")
+    found = catalog.search(query, settings)
+    said = f"no dataset matches {query!r}; did you mean d4rl:hopper-medium-v2"
+    assert found.datasets == ()
+    assert found.notes[0].startswith(said)

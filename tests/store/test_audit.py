@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.errors import AuditError, UsageError
+from offline_data.errors import AuditError
 from offline_data.store.audit import Audit
-from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName, parse_audit
+from offline_data.store.layout import LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.tables import LayoutWriter
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -90,9 +90,3 @@ def test_the_manifest_states_what_was_looked_at(tmp_path: Path) -> None:
     assert manifest.audit["of"] == 200
     assert 50 < manifest.audit["rows"] < 110
     assert manifest.audit["differences"] == 0
-
-
-@pytest.mark.parametrize("text", ["", "0", "2", "-1", "some", "nan"])
-def test_a_wrong_fraction_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="fraction"):
-        parse_audit(text)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 import struct
 import subprocess
 import sys
 import zlib
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from offline_data.errors import AuditError, FormatError, ManifestError, OfflineDataError
+from offline_data.errors import AuditError, FormatError, ManifestError
 from offline_data.store.audit import Audit
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.layout import MANIFEST, OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.fuzz.manifest_variants import variants
 from tests.pictures import (
     JPEG,
     PIXELS,
@@ -292,22 +289,6 @@ class TestSpoiled:
         assert done.returncode == 0, done.stderr[-2000:]
         read_, refused = map(int, done.stdout.split())
         assert min(read_, refused) > 50
-
-    def test_manifests_of_strangers(self, folder: Path, tmp_path: Path) -> None:
-        for name, mutate in islice(variants(np.random.default_rng(2)), 80):
-            other = tmp_path / "other"
-            shutil.copytree(folder, other)
-            mutate(other)
-            try:
-                reader = open_reader(other)
-                for values in reader.transitions_at(np.arange(reader.transitions)).values():
-                    np.asarray(values)
-                verify(other)
-            except OfflineDataError:
-                pass
-            except BaseException as error:
-                raise AssertionError(name) from error
-            shutil.rmtree(other)
 
 
 SPOIL = f"""

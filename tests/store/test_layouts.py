@@ -205,22 +205,6 @@ def test_any_shapes_lengths_and_dtypes_come_back(
         assert_same_batch(reader.episode_batch(0, reader.episode_count), concatenate(batches))
 
 
-@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(1, 9)), min_size=1, max_size=12))
-def test_packed_leaves_are_aligned_and_do_not_overlap(leaf_types: list[tuple[str, int]]) -> None:
-    columns = [
-        Column(("info", str(i)), np.dtype(dtype), (size,))
-        for i, (dtype, size) in enumerate(leaf_types)
-    ]
-    spec = pack("steps", columns)
-    taken = np.zeros(spec.leaves[0].stride, int)
-    for leaf in spec.leaves:
-        assert leaf.offset % np.dtype(leaf.dtype).itemsize == 0
-        assert leaf.stride % 8 == 0
-        taken[leaf.offset : leaf.offset + leaf.nbytes] += 1
-    assert taken.max() == 1
-    assert {leaf.key for leaf in spec.leaves} == {column.key for column in columns}
-
-
 def test_info_lies_behind_what_algorithms_read() -> None:
     columns = [
         Column(key, np.dtype("float32"), (2,))

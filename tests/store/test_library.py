@@ -103,6 +103,19 @@ def test_remove_takes_one_dataset_and_its_empty_folders(settings: Settings, tmp_
     assert list(home.iterdir()) == []
 
 
+def test_a_dataset_that_cannot_be_deleted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = entry_at(put(settings.root, "local:a@1"))
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(AccessError, match=r"manifest\.json cannot be deleted: Permission denied"):
+        remove(entry)
+
+
 def test_unknown_manifest_fields_are_kept(tmp_path: Path) -> None:
     write_toy(tmp_path / "d", [toy_batch([1])])
     manifest = replace(read_manifest(tmp_path / "d"), extra={"later": {"field": 1}})
