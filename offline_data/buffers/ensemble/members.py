@@ -45,7 +45,6 @@ class GatherMany:
         self._episodes: tuple[list[Any], Tensor, Tensor] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leave behind what can be computed again."""
         return GatherMany, ()
 
     def __call__(

@@ -15,11 +15,11 @@ from offline_data.buffers.arguments import positive
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.checkpoint import load_tree, owned, save_tree
 from offline_data.buffers.ensemble.allocation import (
-    ExactAllocation,
-    RandomAllocation,
     Weights,
     count_of,
+    exact_members,
     fixed_weights,
+    random_members,
 )
 from offline_data.buffers.ensemble.leaves import (
     INDEX_KEY,
@@ -49,12 +49,15 @@ if TYPE_CHECKING:
 
 
 class MixtureDraw(NamedTuple):
-    """Rows drawn for one batch of a mixture."""
+    """Rows drawn for one batch of a mixture.
+
+    Attributes:
+        source: Member of each row, int64 `[B]`.
+        draws: Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended.
+    """
 
     source: torch.Tensor
-    """Member of each row, int64 `[B]`."""
     draws: tuple[tuple[int, Any], ...]
-    """Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended."""
 
 
 class DatasetMixture:
@@ -66,8 +69,8 @@ class DatasetMixture:
 
     Each member draws with its own sampler, derives its leaves and applies its transforms; then its
     rows are put in their places, in random order. `index` and `episode` have the member's numbers,
-    and one more leaf, `source`, int64 `[B]`, has the member. The members of a mixture that is a
-    member are counted in its place: `source` is an index of `sources`.
+    and one more leaf, `source`, int64 `[B]`, has the member: an index of `sources`, where a mixture
+    that is a member counts as its members.
 
     A member's sampler is asked for as many rows as its part of the batch, whatever that is. Slices
     need parts that are multiples of them (`exact=True`, weights that divide the batch), and stay
@@ -96,8 +99,8 @@ class DatasetMixture:
         transform: Called with every batch; more can be appended.
 
     Raises:
-        UsageError: Invalid argument. Whether members' leaves agree is seen when the first batch
-            is drawn, without drawing from the members, or when a member first has rows.
+        UsageError: Invalid argument; and from the first batch, or when a member first has rows, if
+            members' leaves do not agree.
     """
 
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
@@ -129,7 +132,7 @@ class DatasetMixture:
         self.weights = weights
         self._fixed = fixed_weights(weights, members)
         self._batch_size = positive(batch_size, "batch_size")
-        self._allocation = ExactAllocation() if exact else RandomAllocation()
+        self._owed: list[float] | None = [] if exact else None
         own = (INDEX_KEY, SOURCE_KEY)
         self._keys = None if keys is None else [k for k in map(as_key, keys) if k not in own]
         self._renames = tuple(rename or [None] * len(members))
@@ -209,7 +212,7 @@ class DatasetMixture:
         return self
 
     def update_priority(self, batch: Any, priority: Tensor | float) -> None:
-        """Tell members' samplers new priorities of the rows of a batch, if they have a use for them.
+        """Update the priorities of the rows of a batch, in members whose samplers have some.
 
         Args:
             batch: Anything that has `batch["source"]` and `batch["index"]`.
@@ -224,26 +227,22 @@ class DatasetMixture:
                 buffer.update_priority(rows, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume from here: the members' states, and the mixture's own.
+        """Return everything needed to resume from here, also of the members.
 
-        The batches after `load_state_dict` are those that would have come, with `seed` and seeds
-        in the members' samplers; torch's global generator is saved by `torch.get_rng_state()`.
+        With `seed`, and seeds in the members' samplers, the batches after `load_state_dict` are
+        those that would have come; `torch.get_rng_state()` saves torch's global generator.
         """
         generator = None if self._generator is None else self._generator.get_state()
         return {
             "members": [member.state_dict() for member in self.members],
-            "dealing": self._allocation.state_dict(),
+            "dealing": {} if self._owed is None else {"owed": [*self._owed]},
             "generator": generator,
             "transforms": self._chain.state_dict(),
             "draws": [_draw_state(draw) for draw in self._ahead.drawn()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned.
-
-        Raises:
-            UsageError: It is of other members, or of another kind of mixture.
-        """
+        """Resume from a state of `state_dict`; raises `UsageError` if it is of another mixture."""
         if len(state["members"]) != len(self.members):
             raise UsageError(
                 f"The state has {len(state['members'])} members; this mixture has {len(self.members)}"
@@ -252,9 +251,12 @@ class DatasetMixture:
             raise UsageError(
                 "The state is of a mixture with a seed and this has none, or vice versa"
             )
+        if self._owed is not None and "owed" not in state["dealing"]:
+            raise UsageError("The state is of a mixture whose proportions were not exact")
         for member, its_own in zip(self.members, state["members"], strict=True):
             member.load_state_dict(its_own)
-        self._allocation.load_state_dict(state["dealing"])
+        if self._owed is not None:
+            self._owed = [*state["dealing"]["owed"]]
         if self._generator is not None:
             self._generator.set_state(state["generator"])
         self._chain.load_state_dict(state["transforms"])
@@ -302,7 +304,10 @@ class DatasetMixture:
         present = [number for number, weight in enumerate(weights) if weight]
         if self._agreement is None or not self._agreement.members.keys() >= {*present}:
             self._agree(present)
-        source = self._allocation.allocate(weights, size, self._generator)
+        if self._owed is None:
+            source = random_members(weights, size, self._generator)
+        else:
+            source = exact_members(weights, size, self._generator, self._owed)
         if not self._shuffle:
             source = source.sort().values
         counts = torch.bincount(source, minlength=len(weights)).tolist()
@@ -356,12 +361,10 @@ class DatasetMixture:
         leaves = self._gathered(agreement, draw, places)
         if leaves is None:
             parts = [self._part(agreement, *one) for one in draw.draws]
-            columns = map(torch.cat, zip(*parts, strict=True))
-            if places is None:
-                leaves = list(columns)
-            else:
+            leaves = list(map(torch.cat, zip(*parts, strict=True)))
+            if places is not None:
                 rows = put(torch.arange(len(places)), places).to(parts[0][0].device)
-                leaves = [column.index_select(0, rows) for column in columns]
+                leaves = [leaf.index_select(0, rows) for leaf in leaves]
         batch = agreement.assemble(leaves, draw.source)
         return transformed(self._chain.outward, batch, names=(*LABELS, "source"))
 
@@ -405,7 +408,7 @@ def _copy_that_draws_apart(member: Any) -> Any:
     other = copy(member)
     if isinstance(other, DatasetMixture):
         other.members = tuple(map(_copy_that_draws_apart, member.members))
-        other._allocation = deepcopy(member._allocation)
+        other._owed = deepcopy(member._owed)
         other._generator = None
     else:
         other._sampler = deepcopy(member.sampler)

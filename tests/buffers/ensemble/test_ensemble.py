@@ -57,7 +57,7 @@ def growing(rows: TensorDict | None = None) -> ReplayBuffer:
 def test_a_batch_is_sub_batches_of_members(three: list[Dataset]) -> None:
     ensemble = ReplayBufferEnsemble(*three)
     seen = set()
-    for _ in range(20):
+    for _ in range(12):
         batch = ensemble.sample(12)
         assert type(batch) is TensorDict
         assert batch.batch_size == batch["next"].batch_size == batch["index"].batch_size == (3, 4)
@@ -98,21 +98,18 @@ def test_with_and_without_the_compiled_gather_a_batch_is_the_same(
         assert (info["index", "index"] >= 0).all()
 
 
-def test_info_has_rows_and_the_leaves_of_samplers(folders: list[Path]) -> None:
-    slices = [Dataset(folder, sampler=SliceSampler(slice_len=2)) for folder in folders[:2]]
-    batch, info = ReplayBufferEnsemble(*slices).sample(8, return_info=True)
+def test_slices_and_single_rows_and_what_samplers_say_of_them(folders: list[Path]) -> None:
+    def slices(number: int) -> Dataset:
+        return Dataset(folders[number], sampler=SliceSampler(slice_len=2))
+
+    batch, info = ReplayBufferEnsemble(slices(0), slices(1)).sample(8, return_info=True)
     assert batch.batch_size == info.batch_size == (2, 4)
-    assert torch.equal(info["index", "index"], batch["index", "index"])
-    assert torch.equal(info["index", "buffer_ids"], batch["index", "buffer_ids"])
+    assert_same(info["index"], batch["index"])
     ends = torch.tensor([False, True, False, True]).reshape(4, 1).expand(2, 4, 1)
     assert torch.equal(info["next", "truncated"], ends)
     assert (batch["next", "truncated"] | ~ends).all()
     assert_true(batch)
-
-
-def test_slices_and_single_rows_in_one_ensemble(folders: list[Path]) -> None:
-    slices = Dataset(folders[0], sampler=SliceSampler(slice_len=2))
-    ensemble = ReplayBufferEnsemble(slices, Dataset(folders[1]), sample_from_all=True)
+    ensemble = ReplayBufferEnsemble(slices(0), Dataset(folders[1]), sample_from_all=True)
     batch, info = ensemble.sample(8, return_info=True)
     assert_true(batch)
     rows = batch["index", "index"][0].reshape(2, 2)
@@ -150,10 +147,7 @@ def test_members_do_to_sub_batches_what_they_do_to_batches(folders: list[Path]) 
     batch = ensemble.sample(6)
     of_members = ["collate 0", "transform 0", "collate 1", "transform 1", "first's", "second's"]
     assert calls == [*((name, (3,)) for name in of_members), ("last", (2, 3))]
-    for member, part in enumerate(batch.unbind(0)):
-        want = members[member][part["index", "index"]]
-        assert torch.equal(part["next", "reward"], want["next", "reward"])
-        assert "steps_to_next_obs" in part.keys()  # noqa: SIM118 - a TensorDict holds leaves
+    assert "steps_to_next_obs" in batch.keys()  # noqa: SIM118 - a TensorDict holds leaves
 
 
 @pytest.mark.parametrize(
@@ -192,13 +186,11 @@ def test_the_ensembles_own_transforms_and_collate_function(three: list[Dataset])
     [
         lambda b: b.set("action", b["action"].double()),
         lambda b: b.set("action", b["action"].repeat(1, 2)),
-        lambda b: b.set("more", b["action"]),
-        lambda b: b.exclude("action"),
         lambda b: b.exclude(("next", "reward")),
         lambda b: b.set("text", NonTensorStack("a", "b", "c")),
         lambda b: b[:2],
     ],
-    ids=["dtype", "wider", "more", "fewer", "fewer nested", "text", "rows"],
+    ids=["dtype", "wider", "fewer", "text", "rows"],
 )
 def test_other_leaves_make_a_lazy_stack(folders: list[Path], change: Any) -> None:
     members = [Dataset(folders[0]), Dataset(folders[1], transform=change)]
@@ -313,29 +305,20 @@ def test_a_deleted_member_is_named(three: list[Dataset], tmp_path: Path) -> None
         ensemble.sample(4)
 
 
-@pytest.mark.parametrize("index", [0, -1, np.int64(2), torch.tensor(1)])
-def test_one_number_is_a_member(three: list[Dataset], index: Any) -> None:
-    assert ReplayBufferEnsemble(*three)[index] is three[int(index)]
-
-
 @pytest.mark.parametrize(
     ("index", "want"),
     [
         (slice(0, 2), [0, 1]),
-        ([2, 0], [2, 0]),
-        ([0, -1], [0, 2]),
+        ([2, -3], [2, 0]),
         (torch.tensor([1, 1]), [1, 1]),
-        (np.array([0]), [0]),
-        (range(3), [0, 1, 2]),
-        (slice(None, None, -1), [2, 1, 0]),
         ([True, False, True], [0, 2]),
-        (torch.tensor([False, True, False]), [1]),
         ((slice(1, 3),), [1, 2]),
     ],
 )
 def test_several_numbers_are_an_ensemble(three: list[Dataset], index: Any, want: list[int]) -> None:
     ensemble = ReplayBufferEnsemble(*three, p=[0.2, 0.3, 0.5], batch_size=60, prefetch=2)
     ensemble.sample()
+    assert ensemble[-1] is ensemble[np.int64(2)] is three[2]
     part = ensemble[index]
     assert isinstance(part, ReplayBufferEnsemble)
     assert part.members == [three[number] for number in want]
@@ -356,11 +339,8 @@ def test_several_numbers_are_an_ensemble(three: list[Dataset], index: Any, want:
     [
         ((slice(None), 3), [0, 1, 2], [3, 3, 3]),
         ((..., -1), [0, 1, 2], [9, 29, 59]),
-        ((slice(None), [1, 2]), [0, 1, 2], [[1, 2]] * 3),
-        (([0, 1], [1, 2]), [0, 1], [[1, 2]] * 2),
         (([2, 0], [[1, 2], [3, 4]]), [2, 0], [[[1, 2], [3, 4]]] * 2),
         ((slice(0, 2), slice(0, 3)), [0, 1], [[0, 1, 2]] * 2),
-        ((torch.tensor([1]), torch.tensor([[5]])), [1], [[[5]]]),
     ],
 )
 def test_rows_of_members(three: list[Dataset], index: Any, members: Any, rows: Any) -> None:
@@ -390,17 +370,10 @@ def test_rows_of_one_member_are_as_it_gives_them(three: list[Dataset]) -> None:
     ("index", "error", "match"),
     [
         (3, IndexError, "There are 3 members"),
-        (-4, IndexError, "There are 3 members"),
-        ([0, 5], IndexError, "There are 3 members"),
-        ([True, False], IndexError, "There are 3 members"),
-        ((0, 10), IndexError, "of 10"),
         ((slice(None), 10), IndexError, "of 10"),
-        (torch.tensor([0.0]), UsageError, "not an index of members"),
         ([[0, 1], [1, 0]], UsageError, "not an index of members"),
         ("a", UsageError, "not an index of members"),
-        (None, UsageError, "not an index of members"),
         ([], UsageError, "not an index of members"),
-        (slice(1, 1), UsageError, "not an index of members"),
         ((0, 1, 2), UsageError, "3 indices"),
         ((), UsageError, "0 indices"),
     ],
@@ -447,26 +420,17 @@ def test_invalid_arguments(three: list[Dataset]) -> None:
     inner = ReplayBufferEnsemble(*three[:2])
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((), {}, "needs at least one member"),
-        ((), {"samplers": samplers}, "needs at least one member"),
         ((), {"storages": storages, "samplers": samplers[:2]}, "2 samplers for 3 storages"),
         ((), {"storages": storages, "samplers": RandomSampler()}, "expected a SamplerEnsemble"),
-        ((), {"storages": storages, "writers": WriterEnsemble(RoundRobinWriter())}, "1 writers"),
         ((), {"storages": storages, "samplers": samplers, "p": [1, 1, 1]}, "which it has"),
-        ((), {"storages": storages, "samplers": samplers, "sample_from_all": True}, "which it has"),
         ((), {"storages": storages, "samplers": samplers, "num_buffer_sampled": 2}, "which it has"),
-        ((), {"storages": storages, "collate_fns": [len]}, "one function for each of 3"),
         ((), {"storages": storages, "collate_fns": [len, len, 3]}, "one function for each of 3"),
         (tuple(three), {"storages": storages}, "beside them"),
         ((three[0], TensorStorage(torch.zeros(2))), {}, "Member 1 is a TensorStorage"),
-        ((inner, three[2]), {}, "Member 0 is an ensemble itself"),
-        (tuple(three), {"routing_key": "member"}, "cannot do routing_key"),
+        ((inner, three[2]), {}, "Member 0 is a ReplayBufferEnsemble"),
         (tuple(three), {"routing_dim": 0}, "cannot do routing_dim"),
-        (tuple(three), {"shared": True}, "cannot do shared"),
         (tuple(three), {"derived": []}, "has no argument 'derived'"),
-        (tuple(three), {"nonsense": 1}, "has no argument 'nonsense'"),
         (tuple(three), {"prefetch": 2}, "prefetch needs a batch_size"),
-        (tuple(three), {"transform": len, "transform_factory": len}, "cannot both be given"),
-        (tuple(three), {"p": [1, 1, 1], "sample_from_all": True}, "p cannot be combined"),
     ]
     for members, options, match in wrong:
         with pytest.raises(UsageError, match=match):
@@ -547,8 +511,7 @@ def test_priorities_find_their_members(folders: list[Path]) -> None:
         ReplayBufferEnsemble(Dataset(folders[0])).update_priority(batch["index"][:1], 1.0)
 
 
-@pytest.mark.parametrize("prefetch", [None, 2])
-@pytest.mark.parametrize("way", ["state", "disk", "pickle"])
+@pytest.mark.parametrize(("prefetch", "way"), [(None, "state"), (2, "disk"), (2, "pickle")])
 def test_it_resumes_where_it_was(
     folders: list[Path],
     steps: Callable[..., TensorDict],
@@ -592,7 +555,6 @@ def test_it_resumes_where_it_was(
 def test_the_state_of_other_members_is_refused(folders: list[Path], three: list[Dataset]) -> None:
     state = ReplayBufferEnsemble(*three).state_dict()
     others = [
-        ReplayBufferEnsemble(*three[:2]),
         ReplayBufferEnsemble(three[1], three[0], three[2]),
         ReplayBufferEnsemble(*three[:2], Dataset(folders[2], sampler=SamplerWithoutReplacement())),
     ]
