@@ -181,9 +181,6 @@ def test_goals_are_drawn_apart_for_rows_and_batches(sets: Any, episode: Any) -> 
     assert other[:49] != first[:49]
     again = relabel("episode", 1, seed=1)
     assert goals_of(of.derive(again, [3] * 50)) != first
-
-
-def test_the_seed_comes_from_torch_where_none_is_given() -> None:
     torch.manual_seed(4)
     one = relabel()
     torch.manual_seed(4)
@@ -237,12 +234,10 @@ def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> N
         ({"strategy": "futur"}, "strategy is 'futur'; expected one of current, final"),
         ({"strategy": {"current": 0.2, "random": 0.7}}, r"add up to 0\.9"),
         ({"strategy": {"final": 1.5, "random": -0.5}}, r"probability of 'final' is 1\.5"),
-        ({"strategy": {}}, "add up to 0"),
         ({"p": 1.2}, r"p is 1\.2"),
         ({"threshold": -1}, "threshold is -1"),
         ({"gamma": 1}, "gamma below 1"),
         ({"gamma": 2}, "gamma is 2"),
-        ({"seed": -1}, "seed is -1"),
         ({"seed": 2**63}, "seed is"),
     ],
 )
