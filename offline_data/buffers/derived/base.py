@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -115,6 +116,13 @@ class Memory:
         return self.recall(storage, keys, lambda: storage.only(keys))
 
 
+@dataclass(frozen=True)
+class Cached:
+    """A derived leaf that caches results."""
+
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
+
+
 def process_lock() -> threading.RLock:
     """Return this process's lock: one that a thread held during a fork would stay locked."""
     return _locks.setdefault(os.getpid(), threading.RLock())
@@ -138,11 +146,6 @@ def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
         ((('next', 'reward'),), (('action',), ('observation', 'state')))
     """
     return tuple(as_key(key) for key in ([keys] if isinstance(keys, str) else keys))
-
-
-def names(keys: Iterable[Key]) -> str:
-    """Write keys as an argument: `['action', 'observation/state']`."""
-    return str([join_key(key) for key in keys])
 
 
 def one_of(value: str, name: str, allowed: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
-    Memory,
+    Cached,
     check_leaves,
     check_rows,
     check_stored,
@@ -71,18 +71,17 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
 
     Example:
         >>> n_step(3)
-        n_step(3, gamma=0.99)
+        NStep(n=3, gamma=0.99)
     """
     return NStep(positive(n, "n"), within(gamma, "gamma", 0, 1))
 
 
-@dataclass(frozen=True, repr=False)
-class NStep:
+@dataclass(frozen=True)
+class NStep(Cached):
     """Result of `n_step`, which describes the fields."""
 
     n: int
     gamma: float
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Make the batch one of `n` steps; see `Derived`."""
@@ -102,9 +101,6 @@ class NStep:
         batch.set(STEPS, steps.to(rewards.device))
         batch.set(GAMMA, (self.gamma ** steps.double()).float().to(rewards.device))
         return batch
-
-    def __repr__(self) -> str:
-        return f"n_step({self.n}, gamma={self.gamma})"
 
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 
 from offline_data.buffers.derived.base import (
-    Memory,
+    Cached,
     as_keys,
     check_rows,
     leaf_keys,
-    names,
     process_lock,
     within,
 )
@@ -93,15 +92,14 @@ def normalize(
     return Normalizer(wanted, scales, within(eps, "eps", 0, math.inf))
 
 
-@dataclass(frozen=True, repr=False)
-class Normalizer:
+@dataclass(frozen=True)
+class Normalizer(Cached):
     """Result of `normalize`, which describes the fields."""
 
     keys: tuple[Key, ...]
     statistics: tuple[tuple[Key, Scale], ...] | None
     eps: float
-    _fitted: dict[Key, Scale] = field(default_factory=dict, init=False, compare=False)
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
+    _fitted: dict[Key, Scale] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
         """Normalize the leaves of the batch; see `Derived`."""
@@ -148,11 +146,6 @@ class Normalizer:
                 if key in known:
                     batch.set(key, self.denormalized(root, batch.get(key)))
         return batch
-
-    def __repr__(self) -> str:
-        given = self.statistics
-        shown = given and {join_key(key): scale for key, scale in given}
-        return f"normalize({names(self.keys)}, statistics={shown}, eps={self.eps})"
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
         """Compute mean and standard deviation in one pass over all rows, in bounded memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -11,7 +11,7 @@ import torch
 
 from offline_data.buffers.derived.base import (
     STEPS,
-    Memory,
+    Cached,
     Spans,
     check_leaves,
     check_rows,
@@ -142,8 +142,8 @@ def relabel(
     )
 
 
-@dataclass(frozen=True, repr=False)
-class Relabel:
+@dataclass(frozen=True)
+class Relabel(Cached):
     """Result of `relabel`, which describes the fields."""
 
     distributions: tuple[tuple[str, float], ...]
@@ -155,7 +155,6 @@ class Relabel:
     terminate: bool
     gamma: float
     seed: int
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Give the batch other goals; see `Derived`."""
@@ -185,16 +184,6 @@ class Relabel:
             batch.set(key, torch.where(widen(chosen, goals), goals, leaf))
         self._set_outcome(batch, chosen)
         return batch
-
-    def __repr__(self) -> str:
-        one = len(self.distributions) == 1
-        strategy = self.distributions[0][0] if one else dict(self.distributions)
-        return (
-            f"relabel({strategy!r}, {self.p}, goal_key={join_key(self.goal_key)!r}, "
-            f"achieved_key={join_key(self.achieved_key)!r}, reward_fn={self.reward_fn!r}, "
-            f"threshold={self.threshold}, terminate={self.terminate}, gamma={self.gamma}, "
-            f"seed={self.seed})"
-        )
 
     def _check(self, batch: TensorDict, rows: Tensor, storage: Storage) -> bool:
         check_rows("relabel", batch)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from offline_data.buffers.derived.base import Memory, check_rows, has_leaf, within
+from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, within
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.episodes.fields import REWARD, Key, join_key
+from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,18 +43,17 @@ def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnsTo
 
     Example:
         >>> return_to_go(0.99)
-        return_to_go(0.99, 'return_to_go')
+        ReturnsToGo(gamma=0.99, key=('return_to_go',))
     """
     return ReturnsToGo(within(gamma, "gamma", 0, 1), as_key(key))
 
 
-@dataclass(frozen=True, repr=False)
-class ReturnsToGo:
+@dataclass(frozen=True)
+class ReturnsToGo(Cached):
     """Result of `return_to_go`, which describes the fields."""
 
     gamma: float
     key: Key
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Add the leaf to the batch; see `Derived`."""
@@ -63,9 +62,6 @@ class ReturnsToGo:
         returns = self._memory.recall(storage, "returns", lambda: self._all(storage), stamp=runs)
         batch.set(self.key, returns[rows].float().to(batch.device))
         return batch
-
-    def __repr__(self) -> str:
-        return f"return_to_go({self.gamma}, {join_key(self.key)!r})"
 
     def _all(self, storage: Storage) -> Tensor:
         """Add up the returns of all rows, float64 `[N, …]`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,14 +10,13 @@ import torch
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
-    Memory,
+    Cached,
     Pad,
     as_keys,
     check_rows,
     check_stored,
     episode_bounds,
     leaf_keys,
-    names,
     one_of,
     widen,
 )
@@ -34,14 +33,13 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 
-@dataclass(frozen=True, repr=False)
-class _Window:
+@dataclass(frozen=True)
+class _Window(Cached):
     """Leaves of `k` rows of an episode, instead of one."""
 
     k: int
     keys: tuple[Key, ...]
     pad: Pad
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def _gather(
         self, storage: Storage, keys: tuple[Key, ...], rows: Tensor, offsets: Tensor
@@ -93,13 +91,13 @@ def frame_stack(
 
     Example:
         >>> frame_stack(4, "pixels", cat_dim=0)
-        frame_stack(4, ['pixels'], cat_dim=0, pad='repeat')
+        FrameStack(k=4, keys=(('pixels',),), pad='repeat', cat_dim=0)
     """
     one_of(pad, "pad", ("repeat", "zero"))
     return FrameStack(positive(k, "k"), as_keys(keys), pad, cat_dim)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class FrameStack(_Window):
     """Result of `frame_stack`, which describes the fields."""
 
@@ -122,11 +120,6 @@ class FrameStack(_Window):
                 batch.set(next_of(key), self._joined(stack))
             batch.set(key, self._joined(frames[key]))
         return batch
-
-    def __repr__(self) -> str:
-        return (
-            f"frame_stack({self.k}, {names(self.keys)}, cat_dim={self.cat_dim}, pad={self.pad!r})"
-        )
 
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage
@@ -194,13 +187,13 @@ def action_chunk(
 
     Example:
         >>> action_chunk(8, pad="zero")
-        action_chunk(8, ['action'], pad='zero', mask_key='chunk_mask')
+        ActionChunk(k=8, keys=(('action',),), pad='zero', mask_key=('chunk_mask',))
     """
     one_of(pad, "pad", ("repeat", "zero"))
     return ActionChunk(positive(k, "k"), as_keys(keys), pad, as_key(mask_key))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ActionChunk(_Window):
     """Result of `action_chunk`, which describes the fields."""
 
@@ -214,10 +207,6 @@ class ActionChunk(_Window):
             batch.set(key, chunks[key])
         batch.set(self.mask_key, inside.to(chunks[keys[0]].device))
         return batch
-
-    def __repr__(self) -> str:
-        mask = join_key(self.mask_key)
-        return f"action_chunk({self.k}, {names(self.keys)}, pad={self.pad!r}, mask_key={mask!r})"
 
     def _check(self, batch: TensorDict, rows: Tensor, storage: Storage) -> tuple[Key, ...]:
         """Return the leaves."""

@@ -46,45 +46,35 @@ def reward_fn(achieved: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
 
 
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "n_step(3, gamma=0.99)": (lambda: n_step(3), lambda: n_step(4)),
-    "frame_stack(4, ['observation'], cat_dim=None, pad='repeat')": (
-        lambda: frame_stack(4),
-        lambda: frame_stack(4, pad="zero"),
-    ),
-    "action_chunk(4, ['action'], pad='repeat', mask_key='chunk_mask')": (
-        lambda: action_chunk(4, "action"),
-        lambda: action_chunk(5),
-    ),
-    "return_to_go(1.0, 'return_to_go')": (return_to_go, lambda: return_to_go(0.9)),
-    "normalize(['observation'], statistics=None, eps=0.001)": (
-        lambda: normalize("observation"),
-        lambda: normalize(eps=1),
-    ),
-    "normalize(['observation'], statistics={'observation': ([0.0], [1.0])}, eps=0.001)": (
+    "n_step": (lambda: n_step(3), lambda: n_step(4)),
+    "frame_stack": (lambda: frame_stack(4), lambda: frame_stack(4, pad="zero")),
+    "action_chunk": (lambda: action_chunk(4, "action"), lambda: action_chunk(5)),
+    "return_to_go": (return_to_go, lambda: return_to_go(0.9)),
+    "normalize": (lambda: normalize("observation"), lambda: normalize(eps=1)),
+    "statistics": (
         lambda: normalize("observation", {"observation": ([0.0], [1.0])}),
         lambda: normalize("observation", {"observation": ([0.0], [2.0])}),
     ),
-    "relabel('final', 1.0, goal_key='observation/desired_goal', "
-    "achieved_key='observation/achieved_goal', reward_fn=None, threshold=0.0, "
-    "terminate=True, gamma=0.99, seed=1)": (
+    "relabel": (
         lambda: relabel("final", 1, terminate=True, seed=1),
         lambda: relabel("final", 1, reward_fn=reward_fn, terminate=True, seed=1),
     ),
 }
 
 
-@pytest.mark.parametrize("text", KINDS)
-def test_an_instance_is_a_value(text: str) -> None:
-    make, other = KINDS[text]
+@pytest.mark.parametrize("name", KINDS)
+def test_an_instance_is_a_value(name: str) -> None:
+    make, other = KINDS[name]
     one = make()
-    assert repr(one) == text
+    assert repr(one) == repr(make()) != repr(other())
     assert one == make() == pickle.loads(pickle.dumps(one))  # noqa: S301
     assert len({one, make(), other()}) == 2
 
 
-@pytest.mark.parametrize("make", [make for text, (make, _) in KINDS.items() if "={" not in text])
-def test_through_a_buffer(sets: Any, episode: Any, make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "statistics"])
+def test_through_a_buffer(sets: Any, episode: Any, name: str) -> None:
     """Batches are those of the storage, also in another process; leaves are contiguous and apart."""
+    make, _ = KINDS[name]
     of = sets.write([episode(4), episode(2)])
     want = of.derive(make())
     ds = BaseDatasetExperienceReplay(of.path, 8, derived=[make()])
