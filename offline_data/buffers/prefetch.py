@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 
 
 class Draw(NamedTuple):
-    """Output of a sampler for one batch.
-
-    Attributes:
-        rows: int64 `[B]`.
-        info: Leaves of the batch that the sampler knows, by key.
-        last: Whether the batch ends an epoch.
-    """
+    """Output of a sampler for one batch: rows int64 `[B]`, leaves by key, and if an epoch ends."""
 
     rows: Tensor
     info: dict[Any, Tensor]

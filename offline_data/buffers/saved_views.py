@@ -147,8 +147,7 @@ def read_view(path: Path) -> SavedView:
     """Read a file that `save_view` wrote; nothing in it is executed.
 
     Raises:
-        NotFoundError: It is not there.
-        AccessError: It may not be read.
+        NotFoundError, AccessError: It is not there, or may not be read.
         NewerFormatError: It was written by a newer version of this package.
         IntegrityError: It is not a view, or is damaged.
     """

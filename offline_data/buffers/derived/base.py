@@ -200,10 +200,7 @@ def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
 def check_stored(
     name: str, batch: TensorDict, rows: Tensor, storage: Storage, keys: tuple[Key, ...]
 ) -> None:
-    """Raise `UsageError` if leaves are no longer, bit for bit, those of `rows`.
-
-    Gathering such a leaf again from the storage would undo what changed it before.
-    """
+    """Raise `UsageError` if leaves are not those of `rows` bit for bit: gathering undoes changes."""
     own = leaf_keys(storage.gather(rows[:1].clone()))
     stored = storage.only([key for key in keys if key in own]).gather(rows.clone())
     for key in keys:

@@ -55,11 +55,9 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
     - `steps_to_next_obs` is `m`, int64 `[B]`; `gamma` is `γ^m`, float32 `[B]`: a target is
       `reward + gamma * ~terminated * V(next observation)`.
 
-    Names and values are those of TorchRL's `MultiStep` and `MultiStepTransform`, except that flags
-    there stay those of row `t`, so that a target bootstraps from a terminal state inside the
-    window, and that there is no leaf `nonterminal`. Each batch gathers `B·n` rewards and flags.
-
-    It comes first among what is derived, and does not go with `relabel`, which makes other rewards.
+    Names and values are those of TorchRL's `MultiStep`, except that flags there stay those of row
+    `t`, so that a target bootstraps from a terminal state inside the window, and that there is no
+    leaf `nonterminal`. It comes first among what is derived, and does not go with `relabel`.
 
     Args:
         n: Steps at most, at least 1.

@@ -60,18 +60,15 @@ class ReplayBufferEnsemble(ReplayBuffer):
     """Several buffers, of datasets or growing ones, that are sampled as one; read only.
 
     A batch of `B` rows is `K` sub-batches of `B / K` rows of one member each, stacked: a TensorDict
-    `[K, B / K]`. Each sub-batch is as its member would give it, with what the member derives,
-    collates and transforms. `batch["index", "buffer_ids"]` has the members and
-    `batch["index", "index"]` what the leaf `index` was in the sub-batch, both int64 `[K, B / K]`.
-    If sub-batches differ in leaves, shapes or dtypes, it is a `LazyStackedTensorDict`: it shows the
-    leaves that all of them have, and `batch[k]` is sub-batch `k` with all its leaves.
+    `[K, B / K]`. Each sub-batch is as its member would give it. `batch["index", "buffer_ids"]` has
+    the members and `batch["index", "index"]` what the leaf `index` was, both int64 `[K, B / K]`. If
+    sub-batches differ in leaves, shapes or dtypes, it is a `LazyStackedTensorDict`: it shows the
+    leaves that all of them have, and `batch[k]` is sub-batch `k` with all its leaves. Text leaves
+    with codes of different vocabularies are refused (`decode_text=True` of members decodes them).
 
     Members are drawn as in TorchRL, see `SamplerEnsemble`: whole sub-batches, and without `p` the
     same share for a member of 10 rows as for one of a million. `offline_data.DatasetMixture` mixes
     rows one by one, in batches `[B]` of any size.
-
-    Text leaves whose codes are of different vocabularies are refused, unless members decode them
-    (`decode_text=True`).
 
     `len(ensemble)` is the number of members, and an index begins with them:
 
@@ -84,13 +81,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ensemble[[0, 1], [[1, 2], [3, 4]]]            all four rows of both, [2, 2, 2]
     ```
 
-    `ensemble[0].extend(…)` writes to a member. Iteration never ends. With `prefetch`, rows written
-    to a member are in batches drawn later.
+    `ensemble[0].extend(…)` writes to a member. Iteration never ends.
 
-    Unlike TorchRL's, batches of members with a `SliceSampler` are `[K, B / K]` too, beside other
-    samplers as well; dtypes of members are kept; an epoch may end within a sub-batch; rows by
-    index are transformed as those of a single buffer are, and have `index`; an ensemble of some
-    members keeps the generator, and has as many sub-batches as members; a mask chooses members.
+    Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end within
+    a sub-batch; rows by index are transformed, and have `index`; an ensemble of some members keeps
+    the generator, and has as many sub-batches as members; a mask chooses members.
 
     Args:
         rbs: The members. Or none, and:
@@ -118,11 +113,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
         UsageError: Invalid or unsupported arguments.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> from offline_data.buffers.storage import LazyTensorStorage
-        >>> few = ReplayBuffer(LazyTensorStorage(10))
-        >>> many = ReplayBuffer(LazyTensorStorage(1000))
+        >>> few, many = (ReplayBuffer(LazyTensorStorage(1000)) for _ in range(2))
         >>> _ = few.extend(TensorDict({"action": torch.arange(3)}, [3]))
         >>> _ = many.extend(TensorDict({"action": torch.arange(100)}, [100]))
         >>> ensemble = ReplayBufferEnsemble(few, many, p=[0.3, 0.7], batch_size=10)
@@ -215,9 +208,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
             batch_size: Rows of all sub-batches together, `B`; None: the ensemble's.
             return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with
                 `batch["index"]` and the samplers' leaves.
-
-        Raises:
-            UsageError: No batch size, or one that does not fit; a member that cannot be sampled.
         """
         if not return_info:
             return super().sample(batch_size)
@@ -230,12 +220,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return batch, stacked(parts, rows[MEMBER])
 
     def __getitem__(self, index: Any) -> Any:
-        """Return members, or rows of them: of several stacked and transformed as batches are.
-
-        Raises:
-            IndexError: A member, or a row, that is not there.
-            UsageError: Not an index, or rows that cannot be stacked.
-        """
+        """Return members, or rows of them: of several stacked and transformed as batches are."""
         numbers, rows = member_index(index, len(self))
         if numbers is None:
             return self
@@ -316,10 +301,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
     set_writer: Any = _of_member("set_writer")
 
     def set_sampler(self, sampler: Sampler) -> SamplerEnsemble:
-        """Replace the members' samplers and how members are drawn; returns the one before.
-
-        Raises `UsageError` for any but a `SamplerEnsemble` of as many samplers.
-        """
+        """Replace the members' samplers and how members are drawn; returns the one before."""
         if not isinstance(sampler, SamplerEnsemble) or len(sampler) != len(self):
             raise UsageError(
                 f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
@@ -339,14 +321,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.empty(empty_write_count)
 
     def update_priority(self, index: Any, priority: Tensor | float) -> None:
-        """Update priorities of rows in the samplers of the members.
+        """Update priorities in the samplers of the members.
 
         Args:
             index: `batch["index"]` of any shape: a TensorDict of members and rows.
             priority: One for each row, in their order, or one for all.
-
-        Raises:
-            UsageError: Another index, or not as many priorities as rows.
         """
         try:
             source, rows = index[MEMBER], index[INDEX]
@@ -368,11 +347,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return {**own, "members": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned, the members too.
-
-        Raises:
-            UsageError: It is of other members (then nothing has changed), or other transforms.
-        """
+        """Resume from a state of `state_dict`; `UsageError`, and no change, if it is of other members."""
         if state["kinds"] != self._kinds():
             raise UsageError(f"The state is of {state['kinds']}; this ensemble has {self._kinds()}")
         self._drop_drawn()

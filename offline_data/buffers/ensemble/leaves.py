@@ -270,15 +270,11 @@ def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) 
 
 
 def stacked(parts: Sequence[Any], members: Tensor) -> Any:
-    """Stack `K` sub-batches, of the members `[K]`.
+    """Stack `K` sub-batches, of the members `[K]`, as a TensorDict `[K, n]` in memory of its own.
 
-    The leaf `index` of a batch `[n]` becomes two: `("index", "index")` as it was, and
-    `("index", "buffer_ids")`, the members that rows are from; both int64 `[K, n]`.
-
-    Returns:
-        A TensorDict `[K, n]`, in memory of its own, if all sub-batches have the same leaves of the
-        same shapes and dtypes, else a `LazyStackedTensorDict` of them. Of anything but TensorDicts,
-        a stack of its tensors; `UsageError` if that is not possible.
+    The leaf `index` becomes two: `("index", "index")` as it was, and `("index", "buffer_ids")`, the
+    members that rows are from; both int64 `[K, n]`. Sub-batches that differ in leaves, shapes or
+    dtypes make a `LazyStackedTensorDict`; other things than TensorDicts, a stack of their tensors.
 
     Example:
         >>> few = TensorDict({"action": torch.tensor([7.0]), "index": torch.tensor([3])}, [1])

@@ -63,34 +63,32 @@ class MixtureDraw(NamedTuple):
 class DatasetMixture:
     """Flat batches of any size, row by row from several buffers.
 
-    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture gives rows their
-    proportions one by one: with `weights="steps"` a batch is as likely as one of all members' rows
-    laid end to end.
+    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture gives rows their proportions
+    one by one: with `weights="steps"` a batch is as likely as one of all members' rows laid end to
+    end.
 
     Each member draws with its own sampler, derives its leaves and applies its transforms; then its
     rows are put in their places, in random order. `index` and `episode` have the member's numbers,
     and one more leaf, `source`, int64 `[B]`, has the member: an index of `sources`, where a mixture
     that is a member counts as its members.
 
-    A member's sampler is asked for as many rows as its part of the batch, whatever that is. Slices
-    need parts that are multiples of them (`exact=True`, weights that divide the batch), and stay
-    together with `shuffle=False`.
+    A member's sampler is asked for as many rows as its part of the batch. Slices need parts that are
+    multiples of them (`exact=True`, weights that divide the batch), and stay together with
+    `shuffle=False`.
 
     Args:
         *members: Datasets, views, buffers that grow, mixtures.
-        weights: How much of each member there is.
-            `"steps"`: as many as it has rows that can be drawn; `"episodes"`: as it has episodes,
-            each counting the same, however long; `"equal"`; numbers, one for each member; or a
-            mapping from its number, or its dataset's id, to a number. Only ratios count. Those
-            that follow from the data follow a buffer while it grows, from no rows on.
+        weights: How much of each member there is: `"steps"`, as many as it has rows that can be
+            drawn; `"episodes"`, as it has episodes; `"equal"`; numbers, one for each member; or a
+            mapping from its number, or its dataset's id, to a number. Only ratios count. Those that
+            follow from the data follow a buffer while it grows, from no rows on.
         batch_size: Rows of a batch if `sample` is not told.
         exact: False: each row's member is drawn on its own. True: each batch has the proportions
             to the nearest row, and what is rounded away is made up for in the next ones.
         keys: Leaves that batches have (as the mixture calls them), a parent standing for all below
             it; None: all, which all members must have then.
         rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
-            parents of leaves, `{"observation": ("obs", "state")}`; it holds below `next` too,
-            unless `next` is named on its own.
+            parents of leaves; it holds below `next` too, unless `next` is named on its own.
         cast: Whether dtypes may differ: then they are promoted (`torch.promote_types`).
         shuffle: False: the rows of a member stand together, in the order of the members.
         seed: Of the order and of the members of rows, not of the members' samplers; None: torch's
@@ -170,17 +168,12 @@ class DatasetMixture:
         return sum(map(len, self.members))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Draw a batch, in memory of its own.
-
-        If a member's sampler ends an epoch, its next one begins in the same batch.
+        """Draw a batch `[B]`, in memory of its own, across the ends of members' epochs.
 
         Args:
             batch_size: Rows, `B`; None: the mixture's.
-            return_info: Whether to return `(batch, info)`, where `info["source"]` has the member
-                of each row.
-
-        Returns:
-            A TensorDict `[B]`, or what transforms made of it.
+            return_info: Whether to return `(batch, info)`, where `info["source"]` has the member of
+                each row.
 
         Raises:
             UsageError: Members that do not agree, or cannot be drawn from; not the size prefetched.
@@ -212,14 +205,11 @@ class DatasetMixture:
         return self
 
     def update_priority(self, batch: Any, priority: Tensor | float) -> None:
-        """Update the priorities of the rows of a batch, in members whose samplers have some.
+        """Update the priorities of rows of a batch, in members whose samplers have some.
 
         Args:
             batch: Anything that has `batch["source"]` and `batch["index"]`.
             priority: One for each row, or one for all.
-
-        Raises:
-            UsageError: A source that is not there, or another number of priorities.
         """
         parts = by_buffer(self.sources, batch["source"], batch["index"], priority)
         for buffer, rows, values in parts:

@@ -131,15 +131,13 @@ def read_only(what: str) -> Any:
 class StorageEnsemble(Parts):
     """The storages of the members of a `ReplayBufferEnsemble`; read only.
 
-    Its length is the number of storages. A row of it is a member and a row of its storage, as a
-    `SamplerEnsemble` draws them.
+    Its length is the number of storages. A row of it is a member and a row of its storage.
 
     Args:
         storages: One for each member, in order; one at least. An attribute, as is the next.
         transforms: Transform of the batches of each member, or None.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> from offline_data.buffers.storage import TensorStorage
         >>> few = TensorStorage(TensorDict({"action": torch.arange(3)}, [3]))
@@ -230,19 +228,17 @@ class SamplerEnsemble(Parts, Sampler):
     """Draws members, then rows of each: a batch of `B` rows is `K` sub-batches of `B / K`.
 
     As in TorchRL **whole sub-batches** come from one member, each member drawn on its own, with
-    replacement: a batch may have several sub-batches of one member and none of another. Without
-    `p` every member has the same share, whether it has 10 rows or a million. For rows mixed one by
-    one, by steps, episodes or weights, see `offline_data.DatasetMixture`.
+    replacement: a batch may have several sub-batches of one member and none of another. Without `p`
+    every member has the same share, whatever its size; see also `offline_data.DatasetMixture`.
 
-    Each sub-batch is a draw of its own, of `B / K` rows (TorchRL cuts up one draw for all
-    sub-batches of a member, so that `num_slices` gives longer slices the more there are). If an
-    epoch of a sampler without replacement ends within a sub-batch, the next one begins in it.
+    Each sub-batch is a draw of its own (TorchRL cuts up one draw for all sub-batches of a member, so
+    that `num_slices` gives longer slices the more there are). If an epoch of a sampler without
+    replacement ends within a sub-batch, the next one begins in it.
 
     Args:
         samplers: One for each member, in order; one at least. An attribute.
-        p: Weights of the members, not negative, not all 0. Or `"sampleable"`: by the number of
-            rows, or starts of slices, that each could draw from now, so that an empty member is
-            left out. None: the same for all.
+        p: Weights of the members, not negative, not all 0. Or `"sampleable"`: by the number of rows,
+            or starts of slices, that each could draw from now. None: the same for all.
         sample_from_all: One sub-batch of each member, in order; excludes `p`.
         num_buffer_sampled: `K`, unless `sample_from_all`; None: the number of members.
         seed: Seed of a generator of its own, which draws members; None: torch's global one.
@@ -414,17 +410,7 @@ def _check_rest(sampler: Sampler, found: int, size: int) -> None:
 
 
 class WriterEnsemble(Parts, Writer):
-    """The writers of the members of a `ReplayBufferEnsemble`.
-
-    Args:
-        writers: One for each member, in order; one at least. An attribute.
-
-    Example:
-        >>> from offline_data.buffers.writers import RoundRobinWriter
-        >>> writers = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter())
-        >>> len(writers), writers[0], len(writers[:1])
-        (2, RoundRobinWriter(write_count=0), 1)
-    """
+    """The writers of the members of a `ReplayBufferEnsemble`, one for each, in order."""
 
     add: Any = read_only("add")
     extend: Any = read_only("extend")
