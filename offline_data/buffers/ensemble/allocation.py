@@ -30,14 +30,12 @@ def probabilities(p: Any, count: int) -> Any:
         return p
     weights = torch.as_tensor(p).detach().cpu()
     weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
-    if weights.shape != (count,):
-        raise UsageError(
-            f"p has the shape {list(weights.shape)}, and there are {count} members",
-            hint="give one share for each member",
-        )
     total = weights.sum()
-    if not (bool((weights >= 0).all()) and bool(total > 0) and bool(total.isfinite())):
-        raise UsageError(f"p is {weights.tolist()}; expected shares from 0 on, not all of them 0")
+    valid = (weights >= 0).all() and 0 < total < math.inf
+    if weights.shape != (count,) or not valid:
+        raise UsageError(
+            f"p is {weights.tolist()}; expected a share for each of {count} members, 0 or more, not all 0"
+        )
     return weights / total
 
 
@@ -48,11 +46,13 @@ def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...]
             raise UsageError(f"weights={weights!r}; expected steps, episodes, equal, or numbers")
         return (1.0,) * len(members) if weights == "equal" else None
     given = _by_member(weights, members) if isinstance(weights, Mapping) else list(weights)
-    if len(given) != len(members):
-        raise UsageError(f"There are {len(given)} weights for {len(members)} members")
-    numbers = tuple(float(weight) for weight in given)
-    if not all(math.isfinite(weight) and weight >= 0 for weight in numbers) or not any(numbers):
-        raise UsageError(f"Weights are 0 or more, and not all 0; found {numbers}")
+    numbers = tuple(map(float, given))
+    valid = all(0 <= weight < math.inf for weight in numbers) and any(numbers)
+    if len(numbers) != len(members) or not valid:
+        raise UsageError(
+            f"Weights are one for each of {len(members)} members, 0 or more, and not all 0; "
+            f"found {numbers}"
+        )
     return numbers
 
 

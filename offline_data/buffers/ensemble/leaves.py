@@ -296,17 +296,10 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
     try:
         if batches:
             return LazyStackedTensorDict.lazy_stack(parts, 0)
-        if any(type(part) is not type(parts[0]) for part in parts):
-            raise TypeError("they have different types")  # noqa: TRY301 - one message for all
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *parts)
     except (RuntimeError, TypeError, ValueError) as error:
-        sizes = [getattr(part, "batch_size", getattr(part, "shape", None)) for part in parts]
-        kinds = ", ".join(
-            f"{type(part).__name__} {'' if size is None else list(size)}"
-            for part, size in zip(parts, sizes, strict=True)
-        )
         raise UsageError(
-            f"The sub-batches of the members cannot be stacked ({error}): {kinds}",
+            f"The sub-batches of the members cannot be stacked: {error}",
             hint="collate_fn=… of the ensemble gets the list of them and makes a batch of it",
         ) from error
 

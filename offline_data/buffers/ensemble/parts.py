@@ -74,7 +74,10 @@ def member_index(
 class Parts:
     """A part of each member, in order."""
 
-    _parts: list[Any]
+    def __init__(self, parts: list[Any]) -> None:
+        if not parts:
+            raise UsageError(f"A {type(self).__name__} has one part or more; none was given")
+        self._parts = parts
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each, by its number; the storage of a dataset has none."""
@@ -150,10 +153,8 @@ class StorageEnsemble(Parts):
     def __init__(
         self, *storages: Storage, transforms: Sequence[Transform | None] | None = None
     ) -> None:
-        if not storages:
-            raise UsageError("A StorageEnsemble has one storage or more; none was given")
         self.storages: list[Storage] = [as_storage(storage) for storage in storages]
-        self._parts = self.storages
+        super().__init__(self.storages)
         self.transforms = [None] * len(storages) if transforms is None else list(transforms)
         if len(self.transforms) != len(storages):
             raise UsageError(
@@ -258,10 +259,8 @@ class SamplerEnsemble(Parts, Sampler):
         num_buffer_sampled: int | None = None,
         seed: int | None = None,
     ) -> None:
-        if not samplers:
-            raise UsageError("A SamplerEnsemble has one sampler or more; none was given")
         self.samplers: list[Sampler] = [as_sampler(sampler) for sampler in samplers]
-        self._parts = self.samplers
+        super().__init__(self.samplers)
         self.sample_from_all = sample_from_all
         if num_buffer_sampled is not None:
             positive(num_buffer_sampled, "num_buffer_sampled")
@@ -318,12 +317,6 @@ class SamplerEnsemble(Parts, Sampler):
         rows: TensorDict = assemble(_ROWS, [members, index], members.shape, _CPU)
         return rows, {number: leaves for number, (_, leaves) in enumerate(draws) if leaves}
 
-    complete: Any = refusing(
-        UsageError,
-        "A SamplerEnsemble draws for a ReplayBufferEnsemble, not for another buffer",
-        "ReplayBufferEnsemble(storages=…, samplers=…)",
-    )
-
     def set_rng(self, generator: torch.Generator) -> None:
         """Draw from `generator` from now on, members and their rows."""
         self._generator = generator
@@ -378,35 +371,24 @@ class SamplerEnsemble(Parts, Sampler):
     def _draw(self, number: int, storage: Any, size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `size` rows of a member: one draw, and the rest from the next epoch if one ends."""
         sampler = self.samplers[number]
+        cuts = getattr(sampler, "num_slices", None) is not None  # the rest into shorter slices
+        draws: list[tuple[Tensor, dict[Any, Tensor]]] = []
+        found = 0
         try:
-            draws = [sampler.sample(storage, size)]
-            found = len(draws[0][0])
-            while found != size:
-                _check_rest(sampler, found, size)
+            while not draws or (0 < found < size and sampler.ran_out and not cuts):
                 draws.append(sampler.sample(storage, size - found))
                 found += len(draws[-1][0])
         except UsageError as error:
             raise UsageError(f"Member {number}: {error.message}", hint=error.hint) from error
+        if found != size:
+            raise UsageError(
+                f"Member {number}: {sampler!r} gave {found} rows of the {size} of a sub-batch",
+                hint="slices: slice_len=… and not num_slices=…, and drop_last=True or pad_output=True",
+            )
         if len(draws) == 1:
             return draws[0]
         leaves = {key: torch.cat([some[key] for _, some in draws]) for key in draws[0][1]}
         return torch.cat([rows for rows, _ in draws]), leaves
-
-
-def _check_rest(sampler: Sampler, found: int, size: int) -> None:
-    """Raise `UsageError` unless the rows missing from a sub-batch can be of the next epoch."""
-    if not 0 < found < size or not sampler.ran_out:
-        raise UsageError(
-            f"{sampler!r} gave {found} rows of the {size} of a sub-batch, and sub-batches are of "
-            "the same size",
-            hint="slices of short episodes are filled up by pad_output=True",
-        )
-    if getattr(sampler, "num_slices", None) is not None:
-        raise UsageError(
-            f"{sampler!r} came to the end of an epoch after {found} rows of the {size} of a "
-            "sub-batch, and would cut the rest into shorter slices",
-            hint="give it slice_len=… and not num_slices=…, or drop_last=True",
-        )
 
 
 class WriterEnsemble(Parts, Writer):
@@ -416,10 +398,10 @@ class WriterEnsemble(Parts, Writer):
     extend: Any = read_only("extend")
 
     def __init__(self, *writers: Writer) -> None:
-        if not writers or not all(isinstance(writer, Writer) for writer in writers):
-            raise UsageError(f"A WriterEnsemble has one writer or more; found {writers}")
+        if not all(isinstance(writer, Writer) for writer in writers):
+            raise UsageError(f"A WriterEnsemble has writers; found {writers}")
         self.writers: list[Writer] = list(writers)
-        self._parts = self.writers
+        super().__init__(self.writers)
 
     @property
     def write_count(self) -> int:  # type: ignore[override]

@@ -72,18 +72,6 @@ def test_it_is_a_walk_along_the_episode(sets: Any, data: Any, n: int, gamma: flo
     check_rows(of, found, rows, n, gamma)
 
 
-def test_whole_numbers_and_nan_as_rewards(grown: Any, sets: Any, episode: Any) -> None:
-    storage = grown(sets.write([episode(3), episode(3)]))
-    storage.content["next", "reward"] = torch.arange(1, 7)[:, None]
-    rows = torch.arange(6)
-    found = n_step(2, 0.5)(storage.gather(rows), rows, storage)
-    assert found["next", "reward"].dtype == torch.float32
-    assert found["next", "reward"][:, 0].tolist() == [2.0, 3.5, 3.0, 6.5, 8.0, 6.0]
-    storage.content["next", "reward"] = torch.tensor([1, float("nan"), 3, 4, 5, 6])[:, None]
-    found = n_step(2, 0.5)(storage.gather(rows), rows, storage)
-    assert found["next", "reward"][:, 0].isnan().tolist() == [True, True, *[False] * 4]
-
-
 def test_what_lies_behind_a_window_does_not_count(grown: Any, sets: Any, episode: Any) -> None:
     storage = grown(sets.write([episode(3, middle=0), episode(2)]))
     storage.content["next", "reward"] = torch.tensor([1, float("nan"), 3, 4, 5])[:, None]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from importlib import import_module
 from typing import Any
 
@@ -50,25 +49,6 @@ def test_large_and_missing_numbers_stay_in_their_episode() -> None:
     found = discounted(rewards, torch.tensor([2, 2, 1]), 1.0)
     assert found.isnan().tolist() == [False, False, True, False, False]
     assert found[:2].tolist() == [3, 2]
-
-
-def test_it_is_added_up_once_by_one_thread(grown: Any, sets: Any, episode: Any) -> None:
-    storage, derived = grown(sets.write([episode(50)])), return_to_go()
-    rows, gate = torch.tensor([0]), threading.Barrier(4)
-    batches = [storage.gather(rows) for _ in range(4)]
-    read = storage.gathered
-
-    def work(batch: Any) -> None:
-        gate.wait()
-        derived(batch, rows, storage)
-
-    threads = [threading.Thread(target=work, args=(batch,)) for batch in batches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert storage.gathered == read + 1 + 50  # a row to see what there is, then all rows
-    assert all(batch["return_to_go"].equal(batches[0]["return_to_go"]) for batch in batches)
 
 
 def test_invalid_arguments(grown: Any, sets: Any, episode: Any) -> None:

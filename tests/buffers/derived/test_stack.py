@@ -69,13 +69,6 @@ def test_frames_joined(sets: Any, episode: Any, dim: int) -> None:
         assert found[key].is_contiguous()
 
 
-def test_root_alone(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(3)], keys=["image"])
-    found = of.derive(frame_stack(2, "image"))
-    assert set(found.keys()) == {"image", "index"}
-    assert found["image"].shape == (3, 2, 2, 3, 4)
-
-
 @FEW
 @given(data=st.data(), k=st.integers(1, 8), pad=st.sampled_from(("repeat", "zero")))
 def test_actions_are_those_ahead(sets: Any, data: Any, k: int, pad: Any) -> None:
@@ -93,13 +86,6 @@ def test_actions_are_those_ahead(sets: Any, data: Any, k: int, pad: Any) -> None
             want = -of.state(episode, last)[0] if inside or pad == "repeat" else 0
             assert found["action"][place, j] == want
             assert found["chunk_mask"][place, j] == inside
-
-
-def test_several_leaves_and_another_mask(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(3)])
-    found = of.derive(action_chunk(2, ["action", "next.bonus"], mask_key=("masks", "chunk")))
-    assert found["next", "bonus"].shape == (3, 2, 2)
-    assert found["masks", "chunk"].tolist() == [[True, True], [True, True], [True, False]]
 
 
 def test_invalid_arguments(sets: Any, episode: Any) -> None:

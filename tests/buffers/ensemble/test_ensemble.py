@@ -28,11 +28,11 @@ from offline_data.buffers.samplers import (
 )
 from offline_data.buffers.storage import LazyTensorStorage, ListStorage, TensorStorage
 from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWriter
-from offline_data.errors import ImmutableError, NotFoundError, UsageError
+from offline_data.errors import ImmutableError, UsageError
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
 
-from .conftest import SIZES, action, assert_rows, assert_same, leaves
+from .conftest import action, assert_rows, assert_same, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -269,19 +269,6 @@ def test_a_member_with_another_sampler_or_storage_is_followed(three: list[Datase
     assert ensemble.sample(30)["action"][2].min() >= -2006
 
 
-def test_iteration_and_sizes(three: list[Dataset]) -> None:
-    ensemble = ReplayBufferEnsemble(*three, batch_size=6)
-    assert (len(ensemble), ensemble.batch_size) == (3, 6)
-    drawn = [batch.batch_size for batch, _ in zip(ensemble, range(40), strict=False)]
-    assert drawn == [(3, 2)] * 40
-    assert next(ensemble).batch_size == ensemble.next().batch_size == (3, 2)
-    assert ensemble.sample(9).batch_size == (3, 3)
-    with pytest.raises(UsageError, match="A batch of 7 cannot be cut into 3"):
-        ensemble.sample(7)
-    with pytest.raises(UsageError, match="No batch size"):
-        ReplayBufferEnsemble(*three).sample()
-
-
 def test_seeds_decide_everything(folders: list[Path]) -> None:
     def batches(seed: int, prefetch: int | None) -> list[Any]:
         members = [Dataset(folder) for folder in folders]
@@ -293,16 +280,6 @@ def test_seeds_decide_everything(folders: list[Path]) -> None:
 
     assert batches(1, None) == batches(1, None) == batches(1, 3)
     assert batches(1, None) != batches(2, None)
-
-
-def test_a_deleted_member_is_named(three: list[Dataset], tmp_path: Path) -> None:
-    write_toy(tmp_path / "gone", [toy_batch([4, 6])])
-    gone = Dataset(tmp_path / "gone")
-    ensemble = ReplayBufferEnsemble(three[0], gone, sample_from_all=True)
-    ensemble.sample(4)
-    gone.delete()
-    with pytest.raises(NotFoundError, match="was deleted"):
-        ensemble.sample(4)
 
 
 @pytest.mark.parametrize(
@@ -344,26 +321,15 @@ def test_several_numbers_are_an_ensemble(three: list[Dataset], index: Any, want:
     ],
 )
 def test_rows_of_members(three: list[Dataset], index: Any, members: Any, rows: Any) -> None:
-    batch = ReplayBufferEnsemble(*three)[index]
+    ensemble = ReplayBufferEnsemble(*three)
+    assert ensemble[1, [0, 8]]["index"].tolist() == [0, 8]
+    batch = ensemble[index]
     want = torch.tensor(rows)
     assert type(batch) is TensorDict
     assert batch.batch_size == want.shape
     assert torch.equal(batch["index", "index"], want)
     assert batch["index", "buffer_ids"].reshape(len(members), -1)[:, 0].tolist() == members
     assert_true(batch)
-
-
-def test_rows_of_one_member_are_as_it_gives_them(three: list[Dataset]) -> None:
-    three[1].append_transform(lambda batch: batch.set("action", -batch["action"]))
-    ensemble = ReplayBufferEnsemble(*three, transform=lambda batch: batch.select("action"))
-    assert ensemble[1, 7]["action"].tolist() == [-action(1, 7)]
-    assert ensemble[1, [0, 8]]["index"].tolist() == [0, 8]
-    batch = ensemble[:, 0]
-    assert set(batch.keys()) == {"action", "index"}
-    assert batch["action"][:, 0].tolist() == [action(0, 0), -action(1, 0), action(2, 0)]
-    every = ReplayBufferEnsemble(*three)[:, :]
-    assert isinstance(every, LazyStackedTensorDict)
-    assert [len(part) for part in every.unbind(0)] == [*SIZES]
 
 
 @pytest.mark.parametrize(
@@ -440,9 +406,15 @@ def test_invalid_arguments(three: list[Dataset]) -> None:
     text = repr(ReplayBufferEnsemble(*three, p=[1, 1, 2]))
     assert "10 rows" in text
     assert "p=[0.25, 0.25, 0.5]" in text
+    with pytest.raises(UsageError, match="No batch size"):
+        ReplayBufferEnsemble(*three).sample()
+    with pytest.raises(UsageError, match="A batch of 7 cannot be cut into 3"):
+        ReplayBufferEnsemble(*three).sample(7)
 
 
-def test_an_ensemble_is_not_written_to(steps: Callable[..., TensorDict]) -> None:
+def test_an_ensemble_is_not_written_to(
+    three: list[Dataset], steps: Callable[..., TensorDict]
+) -> None:
     ensemble = ReplayBufferEnsemble(growing(steps([2])), growing(steps([2])))
     rows = steps([2])
     attempts: list[Callable[[], Any]] = [
@@ -460,18 +432,11 @@ def test_an_ensemble_is_not_written_to(steps: Callable[..., TensorDict]) -> None
     assert ensemble.write_count == 4
     ensemble[1].extend(rows)
     assert ensemble.write_count == ensemble.writer.write_count == 6
-
-
-def test_all_members_are_emptied_or_none(
-    three: list[Dataset], steps: Callable[..., TensorDict]
-) -> None:
-    first, second = growing(steps([2])), growing(steps([3]))
     with pytest.raises(ImmutableError, match="immutable"):
-        ReplayBufferEnsemble(first, three[0]).empty()
-    assert len(first) == 2
-    ensemble = ReplayBufferEnsemble(first, second)
+        ReplayBufferEnsemble(ensemble[0], three[0]).empty()
+    assert len(ensemble[0]) == 2
     ensemble.empty()
-    assert (len(first), len(second), ensemble.write_count) == (0, 0, 0)
+    assert (len(ensemble[0]), len(ensemble[1]), ensemble.write_count) == (0, 0, 0)
 
 
 def test_samplers_are_replaced_in_members_too(three: list[Dataset]) -> None:
@@ -600,24 +565,11 @@ def test_codes_of_different_vocabularies_are_refused(texts: list[Path]) -> None:
         decoded = member.decode(MISSION, batch[MISSION][part])
         assert decoded == member.decode(MISSION, rows[MISSION])
     assert ensemble[1].sample(3).batch_size == (3,)
-
-
-def test_strings_and_other_leaves_are_not(texts: list[Path]) -> None:
     decoded = [Dataset(folder, decode_text=True) for folder in texts]
-    batch = ReplayBufferEnsemble(*decoded, batch_size=6).sample()
-    for part in batch.unbind(0):
+    for part in ReplayBufferEnsemble(*decoded).sample(6).unbind(0):
         member = decoded[int(part["index", "buffer_ids"][0])]
         assert list(part[MISSION]) == list(member[part["index", "index"]][MISSION])
-
-    def without(batch: Any) -> Any:
-        return batch.exclude(MISSION, ("next", *MISSION))
-
-    options: list[dict[str, Any]] = [
-        {"keys": ["action", "observation.state"]},
-        {"transform": without},
-    ]
-    for option in options:
-        some = [Dataset(folder, **option) for folder in texts]
-        assert ReplayBufferEnsemble(*some).sample(6)["action"].shape == (3, 2, 1)
+    some = [Dataset(folder, keys=["action", "observation.state"]) for folder in texts]
+    assert ReplayBufferEnsemble(*some).sample(6)["action"].shape == (3, 2, 1)
     lists = ReplayBufferEnsemble(*map(Dataset, texts), collate_fn=list)
     assert all(isinstance(part[MISSION], torch.Tensor) for part in lists.sample(6))

@@ -24,7 +24,6 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
-from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
@@ -121,16 +120,6 @@ def test_counts_are_the_views(view: DatasetView, many: BaseDatasetExperienceRepl
     assert whole.manifest == many.manifest
 
 
-def test_counts_of_flags_inside_episodes(tmp_path: Path) -> None:
-    toy = toy_batch([5, 4])
-    toy.steps["next", "terminated"][2] = True
-    write_toy(tmp_path / "toy", [toy])
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
-    assert ds.subset(slice(1, 4)).manifest.counts["terminated"] == 1
-    assert ds.subset(slice(3, 7)).manifest.counts["terminated"] == 1
-    assert ds.subset([2, 2, 4, 8]).manifest.counts["terminated"] == 3
-
-
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "random": lambda: RandomSampler(seed=0),
     "without replacement": lambda: SamplerWithoutReplacement(seed=0),
@@ -156,19 +145,6 @@ def test_samplers(many: BaseDatasetExperienceReplay, kind: str, name: str) -> No
         expected, found = view.sample(4), other.sample(4)
         assert torch.equal(expected["index"], found["index"])
         check(other, found)
-
-
-def test_priorities_are_of_the_views_rows(many: BaseDatasetExperienceReplay) -> None:
-    for some in (many.episodes_at([30, 2]), many.subset([9, 5, 3, 9])):
-        sampler = PrioritizedSampler(100, alpha=1.0, beta=1.0, eps=0.0, seed=0)
-        view = some.subset(slice(None), sampler=sampler)
-        batch = view.sample(200)
-        view.update_priority(batch["index"], (batch["index"] == 2).float())
-        again = view.sample(50)
-        assert set(again["index"].tolist()) == {2}
-        check(view, again)
-        again["td_error"] = (again["index"] == 2).float()
-        view.update_tensordict_priority(again)
 
 
 DERIVED: dict[str, Any] = {

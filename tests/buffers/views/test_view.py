@@ -39,15 +39,6 @@ def everything(view: BaseDatasetExperienceReplay) -> list[int]:
     return rows
 
 
-def test_filter_by_a_mask(many: BaseDatasetExperienceReplay) -> None:
-    view = many.filter(lambda episodes: episodes["length"] >= 5)
-    long = [e for e, length in enumerate(LENGTHS) if length >= 5]
-    assert everything(view) == rows_of(*long)
-    assert len(view) == len(rows_of(*long))
-    assert view.episodes.numbers.tolist() == long
-    assert view.episodes.length.tolist() == [LENGTHS[e] for e in long]
-
-
 def test_filter_by_numbers_keeps_their_order(many: BaseDatasetExperienceReplay) -> None:
     view = many.filter(lambda _: np.array([30, 2, 17]))
     assert everything(view) == rows_of(30, 2, 17)
@@ -174,14 +165,6 @@ def test_invalid_shares(many: BaseDatasetExperienceReplay) -> None:
         many.split(train=0.99, val=0.01)
     with pytest.raises(UsageError, match="must not be negative"):
         many.split(train=1.0, seed=-1)
-
-
-def test_each_view_of_a_split_has_a_sampler_of_its_own(many: BaseDatasetExperienceReplay) -> None:
-    parts = many.split(a=0.5, b=0.5, sampler=lambda: SamplerWithoutReplacement(seed=1))
-    assert parts["a"].sampler is not parts["b"].sampler
-    one = SamplerWithoutReplacement(seed=1)
-    with pytest.raises(UsageError, match="belongs to one buffer"):
-        many.split(a=0.5, b=0.5, sampler=one)  # type: ignore[arg-type]
 
 
 def test_a_view_keeps_what_the_buffer_does(toy: Path) -> None:
