@@ -24,7 +24,7 @@ from offline_data.buffers.derived import (
     relabel,
     return_to_go,
 )
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def derive(storage: Any, rows: list[int], derived: list[Derived]) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
+@pytest.mark.parametrize("kind", [LazyTensorStorage, ListStorage])
 def test_a_ring_that_wrapped(sets: Any, episode: Any, kind: Any) -> None:
     """Rows 0 and 1 are the newest, 2 and 3 the rest of what they were written over."""
     of, storage = sets.write([episode(4), episode(2)]), kind(4)

@@ -17,7 +17,6 @@ from offline_data.buffers.ensemble import (
     ReplayBufferEnsemble,
     SamplerEnsemble,
     StorageEnsemble,
-    WriterEnsemble,
 )
 from offline_data.buffers.gather import native
 from offline_data.buffers.samplers import (
@@ -27,7 +26,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
 )
 from offline_data.buffers.storage import LazyTensorStorage, ListStorage, TensorStorage
-from offline_data.buffers.writers import ImmutableDatasetWriter, RoundRobinWriter
+from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.errors import ImmutableError, UsageError
 from offline_data.store.layout import LAYOUTS
 from offline_data.testing.toy import toy_batch, write_toy
@@ -117,37 +116,6 @@ def test_slices_and_single_rows_and_what_samplers_say_of_them(folders: list[Path
     assert isinstance(info, LazyStackedTensorDict)
     assert ("next", "truncated") in info[0].keys(include_nested=True)
     assert list(info[1].keys()) == ["index"]
-
-
-def test_members_do_to_sub_batches_what_they_do_to_batches(folders: list[Path]) -> None:
-    calls: list[Any] = []
-
-    def step(name: str) -> Callable[[Any], Any]:
-        def called(batch: Any) -> Any:
-            calls.append((name, tuple(getattr(batch, "batch_size", [len(batch)]))))
-            return batch
-
-        return called
-
-    members = [
-        Dataset(
-            folder,
-            collate_fn=step(f"collate {number}"),
-            transform=step(f"transform {number}"),
-            derived=[n_step(2, 0.5)],
-        )
-        for number, folder in enumerate(folders[:2])
-    ]
-    ensemble = ReplayBufferEnsemble(
-        *members,
-        sample_from_all=True,
-        collate_fns=[step("first's"), step("second's")],
-        transform=step("last"),
-    )
-    batch = ensemble.sample(6)
-    of_members = ["collate 0", "transform 0", "collate 1", "transform 1", "first's", "second's"]
-    assert calls == [*((name, (3,)) for name in of_members), ("last", (2, 3))]
-    assert "steps_to_next_obs" in batch.keys()  # noqa: SIM118 - a TensorDict holds leaves
 
 
 @pytest.mark.parametrize(
@@ -349,35 +317,6 @@ def test_invalid_indices(
 ) -> None:
     with pytest.raises(error, match=match):
         ReplayBufferEnsemble(*three)[index]
-
-
-def test_an_ensemble_made_of_parts(three: list[Dataset], steps: Callable[..., TensorDict]) -> None:
-    samplers = SamplerEnsemble(
-        SamplerWithoutReplacement(shuffle=False), RandomSampler(), sample_from_all=True
-    )
-    ensemble = ReplayBufferEnsemble(
-        storages=StorageEnsemble(
-            three[0].storage,
-            LazyTensorStorage(9),
-            transforms=[lambda batch: batch.select("action", "index"), None],
-        ),
-        samplers=samplers,
-        writers=WriterEnsemble(ImmutableDatasetWriter(), RoundRobinWriter()),
-        batch_size=4,
-    )
-    assert ensemble.sampler is samplers
-    ensemble[1].extend(steps([3], first_episode=100).select("action"))
-    batch = ensemble.sample()
-    assert type(batch) is TensorDict
-    assert set(batch.keys()) == {"action", "index"}
-    assert batch["index", "index"][0].tolist() == [0, 1]
-    rows = batch["index", "index"].tolist()
-    want = [[action(member, row) for row in own] for member, own in enumerate(rows)]
-    assert batch["action"][..., 0].tolist() == want
-    storages = StorageEnsemble(*(member.storage for member in three))
-    batch = ReplayBufferEnsemble(storages=storages, p=[0, 1, 0]).sample(6)
-    assert batch["index", "buffer_ids"].unique().tolist() == [1]
-    assert_true(batch)
 
 
 def test_invalid_arguments(three: list[Dataset]) -> None:

@@ -87,6 +87,20 @@ def test_batches_have_the_proportions_asked_for(
             assert (abs(total - sum(sizes[: number + 1]) * expected) < 2).all()
 
 
+def test_what_a_batch_rounds_away_comes_in_the_next_ones(three: list[Dataset]) -> None:
+    mixture = DatasetMixture(*three, weights=[5, 3, 2], exact=True)
+    total = sum(np.array(counts_of(mixture.sample(4))) for _ in range(10))
+    assert total.tolist() == [20, 12, 8]
+
+
+def test_valid_rows_are_what_steps_count(tmp_path: Path) -> None:
+    write_toy(tmp_path / "d", [toy_batch([2, 2], unknown_final=(1,))])
+    for valid_only, share in ((True, 3 / 7), (False, 0.5)):
+        samplers = [RandomSampler(valid_only=valid_only), RandomSampler(valid_only=False)]
+        members = [Dataset(tmp_path / "d", sampler=sampler) for sampler in samplers]
+        assert DatasetMixture(*members).shares[0] == pytest.approx(share)
+
+
 def test_the_last_member_with_weight_is_not_passed_by(
     three: list[Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,22 +73,6 @@ def test_rows_are_drawn_in_members(storage: StorageEnsemble) -> None:
     assert (rows["index"] < sizes[rows["buffer_ids"]][:, None]).all()
 
 
-@pytest.mark.parametrize(
-    ("p", "share"),
-    [(None, [1, 1, 1]), ([2, 5, 3], [2, 5, 3]), ("sampleable", [10, 30, 60])],
-)
-def test_members_come_by_their_weights(storage: StorageEnsemble, p: Any, share: Any) -> None:
-    assert chi_square(counts(random(p=p, seed=1), storage, 500), share) < CRITICAL
-
-
-def test_weights_pick_whole_sub_batches_each_on_its_own(storage: StorageEnsemble) -> None:
-    sampler = random(p=[0.5, 0.5, 0.0], num_buffer_sampled=2, seed=2)
-    pairs = [tuple(sampler.sample(storage, 8)[0]["buffer_ids"].tolist()) for _ in range(800)]
-    found = [pairs.count(pair) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    assert sum(found) == 800
-    assert chi_square(found, [1] * 4) < 16.3
-
-
 def test_sampleable_counts_what_can_be_drawn_now(
     storage: StorageEnsemble, steps: Callable[..., TensorDict]
 ) -> None:
@@ -189,17 +173,6 @@ def test_some_samplers(storage: StorageEnsemble) -> None:
         return [part.sample(both, 2)[0]["buffer_ids"].tolist() for _ in range(20)]
 
     assert drawn() == drawn()  # it keeps the generator
-
-
-def test_the_state_of_samplers(storage: StorageEnsemble) -> None:
-    def make() -> SamplerEnsemble:
-        return SamplerEnsemble(*(SamplerWithoutReplacement(seed=n) for n in range(3)), seed=10)
-
-    first, second = make(), make()
-    first.sample(storage, 9)
-    second.load_state_dict(first.state_dict())
-    for _ in range(5):
-        assert (first.sample(storage, 9)[0] == second.sample(storage, 9)[0]).all()
 
 
 def test_rows_of_storages(numbers: StorageEnsemble) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.samplers import (
-    RandomSampler,
     SamplerWithoutReplacement,
 )
 from offline_data.errors import NotFoundError, UsageError
@@ -110,30 +109,6 @@ def test_a_view_of_a_view_is_a_view_of_the_dataset(many: BaseDatasetExperienceRe
     for wrong in ([len(many)], [-len(many) - 1]):
         with pytest.raises(IndexError):
             many.subset(wrong)
-
-
-@pytest.mark.parametrize("valid_only", [True, False])
-def test_samplers_draw_rows_of_the_view_and_no_other(
-    many: BaseDatasetExperienceReplay, valid_only: bool
-) -> None:
-    for base in (many.episodes_at([1, 7, 0, 7 + 6]), many.subset(range(100, 30, -2))):
-        mine = set(base.rows.tolist()) - (INVALID if valid_only else set())
-        assert bool(INVALID & set(base.rows.tolist()))
-        for sampler in (
-            SamplerWithoutReplacement(seed=0, valid_only=valid_only),
-            RandomSampler(seed=0, valid_only=valid_only),
-        ):
-            view = base.subset(slice(None), sampler=sampler)
-            seen: list[int] = []
-            for _ in range(30):
-                batch = view.sample(40)
-                rows = batch["dataset_index"].tolist()
-                assert batch["action"][:, 0].tolist() == [action(*step_of(r)) for r in rows]
-                seen += rows
-            assert set(seen) == mine
-        epoch = base.subset(slice(None), sampler=SamplerWithoutReplacement(valid_only=valid_only))
-        drawn = sorted(row for batch in epoch for row in batch["dataset_index"].tolist())
-        assert drawn == sorted(mine)
 
 
 def test_split_is_by_whole_episodes_and_follows_from_the_seed(
