@@ -146,6 +146,7 @@ def test_a_view_of_a_dataset(sets: Any, episode: Any) -> None:
         ([normalize(), frame_stack(2)], "takes the leaf 'observation/state'"),
         ([normalize("action"), action_chunk(2)], "takes the leaf 'action'"),
         ([normalize(), relabel(seed=0)], "relabel takes the leaf 'observation/achieved_goal'"),
+        ([frame_stack(2), relabel(seed=0)], "relabel takes the leaf 'observation/achieved_goal'"),
         ([n_step(2), relabel(seed=0)], "do not go together"),
     ],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from importlib import import_module
 from typing import Any
 
@@ -58,3 +59,22 @@ def test_invalid_arguments(grown: Any, sets: Any, episode: Any) -> None:
     del storage.content["next", "reward"]
     with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):
         return_to_go()(storage.gather(rows), rows, storage)
+
+
+def test_it_is_added_up_once_by_one_thread(grown: Any, sets: Any, episode: Any) -> None:
+    storage, derived = grown(sets.write([episode(50)])), return_to_go()
+    rows, gate = torch.tensor([0]), threading.Barrier(4)
+    batches = [storage.gather(rows) for _ in range(4)]
+    read = storage.gathered
+
+    def work(batch: Any) -> None:
+        gate.wait()
+        derived(batch, rows, storage)
+
+    threads = [threading.Thread(target=work, args=(batch,)) for batch in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert storage.gathered == read + 1 + 50  # a row to see what there is, then all rows
+    assert all(batch["return_to_go"].equal(batches[0]["return_to_go"]) for batch in batches)

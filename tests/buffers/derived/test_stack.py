@@ -104,3 +104,10 @@ def test_invalid_arguments(sets: Any, episode: Any) -> None:
     ]:
         with pytest.raises(UsageError, match=message):
             of.derive(derived)
+
+
+def test_root_alone(sets: Any, episode: Any) -> None:
+    of = sets.write([episode(3)], keys=["image"])
+    found = of.derive(frame_stack(2, "image"))
+    assert set(found.keys()) == {"image", "index"}
+    assert found["image"].shape == (3, 2, 2, 3, 4)

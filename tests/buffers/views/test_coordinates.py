@@ -24,6 +24,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
 )
+from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
 
 from .conftest import LENGTHS, UNKNOWN, action, rows_of, step_of
@@ -204,3 +205,13 @@ def runs_of(rows: list[int]) -> tuple[list[tuple[int, int]], list[bool]]:
     bounds = list(zip(cuts, [*cuts[1:], len(rows)], strict=True))
     unknown = {rows_of(e)[-1] for e in UNKNOWN}
     return bounds, [rows[stop - 1] not in unknown for _, stop in bounds]
+
+
+def test_counts_of_flags_inside_episodes(tmp_path: Path) -> None:
+    toy = toy_batch([5, 4])
+    toy.steps["next", "terminated"][2] = True
+    write_toy(tmp_path / "toy", [toy])
+    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    assert ds.subset(slice(1, 4)).manifest.counts["terminated"] == 1
+    assert ds.subset(slice(3, 7)).manifest.counts["terminated"] == 1
+    assert ds.subset([2, 2, 4, 8]).manifest.counts["terminated"] == 3

@@ -204,3 +204,12 @@ def test_a_state_is_of_one_view(many: BaseDatasetExperienceReplay) -> None:
     assert [b["index"].tolist() for b in other] == [b["index"].tolist() for b in one]
     with pytest.raises(UsageError, match="The state is of"):
         view(3, 25).load_state_dict(one.state_dict())
+
+
+def test_text_is_decoded_in_views(folder: Path, truth: dict[Any, Any]) -> None:
+    mission = ("observation", "mission")
+    view = BaseDatasetExperienceReplay(folder, decode_text=True).episodes_at([2, 0])
+    assert list(view[:][mission]) == truth[mission][[4, 5, 6, 7, 0, 1, 2]].tolist()
+    assert view.episodes.name == ["episode 2", "episode 0"]
+    codes = BaseDatasetExperienceReplay(folder).episodes_at([2])
+    assert codes.decode(mission, codes[:][mission]) == truth[mission][4:8].tolist()
