@@ -89,7 +89,7 @@ def test_batches_have_the_proportions_asked_for(
 
 def test_what_a_batch_rounds_away_comes_in_the_next_ones(three: list[Dataset]) -> None:
     mixture = DatasetMixture(*three, weights=[5, 3, 2], exact=True)
-    total = sum(np.array(counts_of(mixture.sample(4))) for _ in range(10))
+    total = np.sum([counts_of(mixture.sample(4)) for _ in range(10)], 0)
     assert total.tolist() == [20, 12, 8]
 
 
