@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class EpisodeTable:
-    """Columns of `E` rows: `start`, `length`, `return`, `terminated`, `truncated`,
-    `final_observation`, and whatever else the source has (`id`, `seed`, options, …).
+    """Columns of the `E` episodes of a dataset; `batch["episode"]` has row numbers of this table.
 
-    A column is a tensor `[E, …]`, a copy that is yours and is read on first use; text is a list
-    of `str` (or None). `batch["episode"]` has row numbers of this table.
+    They are `start`, `length`, `return`, `terminated`, `truncated`, `final_observation`, and
+    whatever else the source has (`id`, `seed`, options, …). A column is a tensor `[E, …]`, a copy
+    that is read on first use; text is a list of `str` (or None).
 
     ```python
     ds.episodes.length[batch["episode"]]
     ds.episodes["return"]  # a Python keyword: by key, or as `ds.episodes.return_`
     ds.episodes["options/goal"]
     ```
-    """  # noqa: D205 - the columns are one sentence
+    """
 
     def __init__(self, reader: DatasetReader) -> None:
         self._reader = reader
@@ -60,7 +60,7 @@ class EpisodeTable:
         return self._read[name]
 
     def __getattr__(self, name: str) -> Any:
-        """Return the column of that name; a trailing underscore is for Python's keywords."""
+        """Return the column of that name, without a trailing underscore (`return_`)."""
         if name.startswith("_") or (name.rstrip("_"),) not in self:
             raise AttributeError(f"Episodes have no column {name!r}")
         return self[(name.rstrip("_"),)]
@@ -83,18 +83,13 @@ class EpisodeTable:
 class ViewEpisodes(EpisodeTable):
     """The episodes that a view has rows of, each once, in the order in which they come in it.
 
-    `start` and `length` are the view's: the row of the view that the episode begins at, and how
-    many rows of it the view has. Of a view of whole episodes, `view[start : start + length]` is the
-    episode; where a view has rows of an episode in several places, or twice, they are the first of
-    them and the number of all. Other columns (`return`, flags, `id`, …) say of the whole episode
-    what the dataset says. `batch["episode"]` has row numbers of this table.
+    `start` and `length` are the view's: the first row of the view that is of the episode, and how
+    many there are. In a view of whole episodes, `view[start : start + length]` is the episode.
+    Other columns (`return`, flags, `id`, …) say of the whole episode what the dataset says.
 
-    Args:
-        storage: The view's.
+    Attributes:
+        numbers: The episodes' numbers in the dataset, int64 `[E]`, as in `batch["dataset_episode"]`.
     """
-
-    numbers: Tensor
-    """The episodes' numbers in the dataset, int64 `[E]`: `batch["dataset_episode"]` has them."""
 
     def __init__(self, storage: SubsetStorage) -> None:
         super().__init__(storage.steps.reader)

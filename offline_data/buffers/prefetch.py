@@ -14,14 +14,11 @@ if TYPE_CHECKING:
 
 
 class Draw(NamedTuple):
-    """Output of a sampler for one batch."""
+    """Output of a sampler for one batch: rows int64 `[B]`, leaves by key, and if an epoch ends."""
 
     rows: Tensor
-    """int64 `[B]`."""
     info: dict[Any, Tensor]
-    """Leaves of the batch that the sampler knows, by key."""
     last: bool
-    """Whether the batch ends an epoch."""
 
 
 Make: TypeAlias = "Callable[[Draw], Any]"
@@ -29,11 +26,10 @@ Make: TypeAlias = "Callable[[Draw], Any]"
 
 
 class Prefetcher:
-    """Keeps batches under way.
+    """Draws batches in the thread that asks, and makes them ahead in others.
 
-    Drawing happens in the thread that asks, so rows and their order are those of a buffer that
-    does not prefetch. Threads are started on first use, and again in a forked process; they end
-    when the prefetcher is let go of, which holds neither the buffer nor its sampler.
+    Threads start on first use, and again in a forked process; they end with the prefetcher, which
+    holds neither the buffer nor its sampler.
 
     Args:
         depth: Number of batches, and of threads. 0: no threads; a batch is made when it is taken.
@@ -51,10 +47,7 @@ class Prefetcher:
         return len(self._queue)
 
     def take(self, draw: Callable[[], Draw], make: Make) -> tuple[Draw, Future[Any] | None]:
-        """Return the next draw, and its batch under way, or None where that is to be made.
-
-        Raises what drawing raised; the batch has what making it raised.
-        """
+        """Return the next draw, and its batch under way, or None if the caller is to make it."""
         if not self._depth:
             return self._queue.popleft() if self._queue else (draw(), None)
         self._recover(make)
@@ -86,10 +79,7 @@ class Prefetcher:
     def remake(
         self, stale: Callable[[Draw], bool], make: Make, again: Callable[[Draw], Draw | None]
     ) -> None:
-        """Make the batches of stale draws again, in their places, of what `again` draws instead.
-
-        None of it: there is nothing to draw now.
-        """
+        """Replace stale draws by what `again` draws instead; None: there is nothing to draw."""
         waiting, self._queue = self._queue, deque()
         for draw, future in waiting:
             if not stale(draw):
@@ -99,14 +89,8 @@ class Prefetcher:
 
     def __getstate__(self) -> dict[str, Any]:
         """Take draws along, and leave threads behind."""
-        waiting = deque((draw, None) for draw, _ in self._queue)
-        return {
-            **vars(self),
-            "_queue": waiting,
-            "_leaving": set(),
-            "_threads": None,
-            "_process": -1,
-        }
+        queue = deque((draw, None) for draw, _ in self._queue)
+        return {**vars(self), "_queue": queue, "_leaving": set(), "_threads": None, "_process": -1}
 
     def _submit(self, draw: Draw, make: Make) -> None:
         if not self._depth:

@@ -22,14 +22,7 @@ def check_reduction(name: str) -> str:
 
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
-    """Reduce all dimensions but the first.
-
-    Args:
-        values: `[B, …]`, at least one number a row.
-        reduction: One of `REDUCTIONS`; the median of an even count is the lower of the two.
-
-    Returns:
-        `[B]`; of integers the mean is a float32.
+    """Reduce `[B, …]` to `[B]`; the mean of integers is float32, a median the lower of two.
 
     Example:
         >>> reduced(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "sum")
@@ -46,18 +39,9 @@ def reduced(values: Tensor, reduction: str) -> Tensor:
 
 
 def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
-    """Give each row one priority.
+    """Return one priority for each row of a shape, in one dimension.
 
-    Args:
-        priority: One for all; or of `shape`; or with further dimensions, which are reduced.
-        shape: Of the rows.
-        reduction: See `reduced`.
-
-    Returns:
-        As many as there are rows, in one dimension.
-
-    Raises:
-        UsageError: Another shape.
+    They are given as one for all, in this shape, or with further dimensions, which are reduced.
     """
     count = shape.numel()
     if priority.numel() == count:
@@ -73,15 +57,9 @@ def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
 
 
 def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor:
-    """Reduce the priorities of a trajectory's steps to one, padding left out.
+    """Reduce the priorities `[B, T, …]` of the steps of trajectories to one for each, `[B]`.
 
-    Args:
-        priority: `[B, T, …]`.
-        mask: Which steps are not padding, bool `[B, T]`, one of each trajectory at least.
-        reduction: See `reduced`.
-
-    Returns:
-        `[B]`, floating-point.
+    `mask`, bool `[B, T]`, says which steps are not padding, one of each trajectory at least.
 
     Example:
         >>> steps = torch.tensor([[1.0, 5.0, 9.0], [4.0, 3.0, 2.0]])
@@ -103,12 +81,9 @@ def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor
 
 
 def one_per_update(rows: Tensor, priority: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """Reduce the priorities of rows that come several times to one: the sum, mean or median.
+    """Reduce the priorities of rows that come several times, both `[n]`, to one for each row.
 
-    Args:
-        rows: int64 `[n]`.
-        priority: `[n]`, floating-point; what is returned is of its type.
-        reduction: `"sum"`, `"mean"`, or `"median"`, the lower of the two in the middle.
+    The reduction is `"sum"`, `"mean"`, or `"median"`, the lower of the two in the middle.
 
     Example:
         >>> once, mean = one_per_update(

@@ -67,29 +67,28 @@ _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 @dataclass(frozen=True)
 class SavedView:
-    """Contents of a view file."""
+    """Contents of a view file.
+
+    Attributes:
+        dataset: The dataset's id with its revision.
+        path: The dataset directory at the time.
+        identity: See `identity_of`.
+        arrays: `episodes`; or `first` and `lengths`; or `rows`: int64.
+    """
 
     dataset: str
-    """The dataset's id with its revision."""
     path: str
-    """The dataset directory at the time."""
     identity: str
-    """See `identity_of`."""
     arrays: Mapping[str, Tensor]
-    """`episodes`; or `first` and `lengths`; or `rows`: int64."""
 
 
 def identity_of(manifest: Manifest) -> str:
-    """Digest what makes a dataset the same, rows and episodes, in whichever layout it is.
+    """Digest what makes a dataset the same in either layout, as SHA-256.
 
-    SHA-256 of its id with the revision, its counts, and the digests of its table of episodes,
-    which has their starts, lengths and returns.
+    That is its id with the revision, its counts, and the digests of its table of episodes.
     """
-    files = {
-        name: entry["sha256"]
-        for name, entry in manifest.digests.items()
-        if name.startswith(f"{EPISODES}/")
-    }
+    digests = manifest.digests.items()
+    files = {name: one["sha256"] for name, one in digests if name.startswith(f"{EPISODES}/")}
     told = [manifest.id, dict(manifest.counts), files]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -108,7 +107,7 @@ def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
 
 
 def dataset_beside(path: Path) -> Path | None:
-    """Return the dataset directory of a view that lies in its place; None where it does not."""
+    """Return the dataset directory of a view that lies in its place, else None."""
     if path.parent.parent.name != VIEWS:
         return None
     return path.parent.parent.parent / path.parent.name
@@ -148,8 +147,7 @@ def read_view(path: Path) -> SavedView:
     """Read a file that `save_view` wrote; nothing in it is executed.
 
     Raises:
-        NotFoundError: It is not there.
-        AccessError: It may not be read.
+        NotFoundError, AccessError: It is not there, or may not be read.
         NewerFormatError: It was written by a newer version of this package.
         IntegrityError: It is not a view, or is damaged.
     """
@@ -186,9 +184,8 @@ def _checked(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
         raise ValueError(f"it has the arrays {sorted(arrays)}")
     if any(array.dtype != np.int64 or array.ndim != 1 for array in arrays.values()):
         raise ValueError("row numbers are int64, one after the other")
-    sizes = {array.shape for array in arrays.values()}
-    if len(sizes) != 1:
-        raise ValueError(f"its arrays differ in length: {sizes}")
+    if len({array.shape for array in arrays.values()}) != 1:
+        raise ValueError("its arrays differ in length")
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -196,8 +193,8 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
     """Return the rows of a view that was saved of this dataset, by name or path.
 
     Raises:
-        NotFoundError, AccessError, NewerFormatError, IntegrityError: It cannot be read, or is of
-            another dataset.
+        NotFoundError, AccessError, NewerFormatError: See `read_view`.
+        IntegrityError: It is damaged, or of another dataset.
         UsageError: It is of rows, and those of the storage are whole episodes.
     """
     path, manifest = place_of(reader.path, name), reader.manifest

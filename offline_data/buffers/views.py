@@ -51,6 +51,10 @@ class Pieces:
     view                     0  1  2  3   4  5       first = [4, 8], lengths = [4, 2]
     ```
 
+    Attributes:
+        first: The storage's row that each piece begins with, int64 `[P]`, in the view's order.
+        lengths: Rows of each piece, int64 `[P]`, at least one.
+
     Example:
         >>> view = Pieces(torch.tensor([4, 8]), torch.tensor([4, 2]))
         >>> view.count, view.at(torch.tensor([0, 3, 5])).tolist()
@@ -58,12 +62,9 @@ class Pieces:
     """
 
     first: Tensor
-    """The storage's row that each piece begins with, int64 `[P]`, in the order of the view."""
     lengths: Tensor
-    """Rows of each piece, int64 `[P]`, at least one."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leave behind what can be computed again."""
         return Pieces, (self.first, self.lengths)
 
     @cached_property
@@ -108,7 +109,7 @@ class Pieces:
         return Pieces((low + self._shift)[kept], lengths[kept])
 
     def digest(self) -> str:
-        """Return what is equal for equal pieces."""
+        """Return a digest of the rows."""
         return _digest(self.first, self.lengths)
 
     def cut(self, runs: Runs) -> Pieces:  # noqa: ARG002 - they are cut there already
@@ -118,10 +119,9 @@ class Pieces:
 
 @dataclass(frozen=True, eq=False)
 class RowList:
-    """Rows of a storage in any order."""
+    """Rows of a storage in any order, int64 `[n]`."""
 
     rows: Tensor
-    """The storage's row of each row of the view, int64 `[n]`."""
 
     @property
     def count(self) -> int:
@@ -141,7 +141,7 @@ class RowList:
         return RowList(self.rows[start:stop].clone())
 
     def digest(self) -> str:
-        """Return what is equal for an equal list."""
+        """Return a digest of the rows."""
         return _digest(self.rows)
 
     def cut(self, runs: Runs) -> Pieces:
@@ -160,7 +160,7 @@ RowMap: TypeAlias = Pieces | RowList
 
 
 def smallest(rows: RowMap, runs: Runs) -> RowMap:
-    """Return the same rows in the form that takes less memory, of the storage's `runs`."""
+    """Return the same rows in the form that takes less memory."""
     pieces = rows.cut(runs)
     if len(pieces.first) * _NUMBERS_PER_PIECE <= pieces.count:
         return pieces
@@ -191,7 +191,7 @@ def _digest(*numbers: Tensor) -> str:
 
 
 class SubsetStorage:
-    """Rows `0, 1, …` of it are the whole's rows `rows.at(0), rows.at(1), …`.
+    """Rows of a dataset's storage, which are transitions or whole episodes, as a storage.
 
     ```
                          of the view        of the dataset
@@ -200,11 +200,7 @@ class SubsetStorage:
     ```
 
     If rows are whole episodes, `index` has those, and `dataset_index` their transitions. Runs are
-    pieces of the whole's. A pickled storage carries what the whole carries, and the rows.
-
-    Args:
-        whole: Storage of the dataset; its rows are transitions, or whole episodes.
-        rows: Which they are.
+    pieces of the whole's.
     """
 
     def __init__(self, whole: DatasetStorage | TrajectoryStorage, rows: RowMap) -> None:
@@ -212,7 +208,6 @@ class SubsetStorage:
         self.row_map = rows
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leave behind what can be computed again."""
         return SubsetStorage, (self.whole, self.row_map)
 
     def __len__(self) -> int:
@@ -225,11 +220,7 @@ class SubsetStorage:
         return self.whole if isinstance(self.whole, DatasetStorage) else self.whole.steps
 
     def rows(self, *, valid_only: bool) -> RowSet:
-        """Return the rows that a sampler may draw; see `Sampleable`.
-
-        Raises:
-            UsageError: The view has no rows at all.
-        """
+        """Return the rows that a sampler may draw; see `Sampleable`; `UsageError` if it is empty."""
         of_whole = self.whole.rows(valid_only=valid_only)  # raises if the dataset was deleted
         if not len(self):
             raise UsageError("The view is empty, so there is nothing to sample")
@@ -283,15 +274,14 @@ class SubsetStorage:
 
     @cached_property
     def episodes(self) -> Tensor:
-        """Number in the dataset of each episode that the view has rows of, once, in the order in
-        which they come, int64 `[E]`."""  # noqa: D205, D209 - one sentence
+        """Numbers in the dataset of the view's episodes, each once, as they come, int64 `[E]`."""
         numbers = self.steps.runs().of(self.transitions.first).numpy()
         _, first = np.unique(numbers, return_index=True)
         return torch.from_numpy(numbers[np.sort(first)])
 
     @cached_property
     def _episode_rows(self) -> Tensor:
-        """The place in `episodes` of each episode of the dataset, -1 where it is in none."""
+        """The place in `episodes` of each episode of the dataset, or -1."""
         rows = torch.full((self.steps.reader.episode_count,), -1)
         rows[self.episodes] = torch.arange(len(self.episodes))
         return rows.to(self.steps.device)
@@ -397,11 +387,11 @@ def rows_at(storage: Storage, index: Index) -> RowMap:
 
 
 def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[str, Tensor]:
-    """Deal `count` episodes out by shares: a function of the arguments, the same on every machine.
+    """Divide `count` episodes at random by shares, the same on every machine for the same arguments.
 
     Returns:
         Episode numbers of each share, ascending, int64, none in two shares. Shares that sum to 1
-        have all of them, each its part rounded to whole episodes.
+        have all of them.
 
     Raises:
         UsageError: Invalid shares or seed, or a share without an episode.

@@ -52,8 +52,7 @@ def assert_same(found: Any, want: Any) -> None:
         torch.testing.assert_close(found[key], want[key], msg=str(key))
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 20])
+@pytest.mark.parametrize(("n", "gamma"), [(1, 0.9), (3, 0.9), (20, 1.0)])
 def test_multi_step_of_torchrl_is_ours(folder: Path, n: int, gamma: float) -> None:
     want = MultiStep(gamma, n)(trajectory(folder))[0]
     found = open_dataset(folder, derived=[n_step(n, gamma)])[:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, MutableMapping
+    from collections.abc import Callable, Hashable, Iterable
 
     from tensordict import TensorDict
     from torch import Tensor
@@ -37,9 +38,8 @@ class Derived(Protocol):
     """Adds leaves to a batch, or replaces some, by looking at other rows of its storage.
 
     An instance is frozen, hashable and picklable; instances made by the same arguments are equal.
-    It gathers other rows from the storage; `storage.runs()` says which rows follow each
-    other. Results for a storage may be cached (see `Memory`). Several threads may call
-    it at once, so that what it does for a batch follows from the batch alone.
+    Several threads may call it at once. `storage.runs()` says which rows follow each other;
+    results for a storage may be cached (see `Memory`).
     """
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
@@ -48,25 +48,27 @@ class Derived(Protocol):
         Args:
             batch: `[B]`, the gathered rows, with what was derived before; may be changed in place.
             rows: Their rows of the storage, int64 `[B]`; not to be changed.
-            storage: Storage they are from; `storage.only(keys).gather(other_rows)` gives others,
-                and those that are written later too.
+            storage: `storage.only(keys).gather(other_rows)` gives other rows, also later ones.
 
         Raises:
-            UsageError: From the first batch, where this cannot be done with it.
+            UsageError: From the first batch, if this cannot be done with it.
         """
 
 
 class Spans(NamedTuple):
-    """Of each row, the run of rows that it is in; all `[B]`, on the CPU."""
+    """Of each row, the run of rows that it is in; all `[B]`, on the CPU.
+
+    Attributes:
+        first: First row of the run, int64.
+        last: Last row of the run, int64.
+        valid: Whether the observation after the last row is known, or the row is terminated.
+        known: Whether the observation after the last row is known.
+    """
 
     first: Tensor
-    """First row of the run, int64."""
     last: Tensor
-    """Last row of the run, int64."""
     valid: Tensor
-    """Whether the observation after the last row is known, or not needed: it is terminated."""
     known: Tensor
-    """Whether the observation after the last row is known."""
 
 
 def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
@@ -86,7 +88,7 @@ def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
 class Memory:
     """Cache of one derived leaf for each storage that it was used on.
 
-    It goes with the storage, and stays behind where the leaf is pickled or copied deeply.
+    It goes with the storage, and is left out of pickles and deep copies of the leaf.
     """
 
     def __init__(self) -> None:
@@ -95,22 +97,17 @@ class Memory:
     def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
         return Memory, ()
 
-    def recall(self, storage: Storage, name: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` gave for this storage and name, called once, by one thread."""
-        return once(self._known.setdefault(storage, {}), name, make)
-
-    def recall_written(self, storage: Storage, name: Hashable, make: Callable[[], T]) -> T:
-        """Return the same, made again where the storage was written to since.
-
-        A storage tells so by giving another object as `runs()`.
-        """
+    def recall(
+        self, storage: Storage, name: Hashable, make: Callable[[], T], *, stamp: object = None
+    ) -> T:
+        """Return the result of `make`, called by one thread, and again for another `stamp` object."""
         known = self._known.setdefault(storage, {})
         found = known.get(name)
-        if found is None or found[0] is not storage.runs():
-            with _lock():
-                found, runs = known.get(name), storage.runs()
-                if found is None or found[0] is not runs:
-                    found = known[name] = (runs, make())
+        if found is None or found[0] is not stamp:
+            with process_lock():
+                found = known.get(name)
+                if found is None or found[0] is not stamp:
+                    found = known[name] = (stamp, make())
         made: T = found[1]
         return made
 
@@ -119,19 +116,14 @@ class Memory:
         return self.recall(storage, keys, lambda: storage.only(keys))
 
 
-def once(known: MutableMapping[Any, Any], name: Hashable, make: Callable[[], T]) -> T:
-    """Return `known[name]`, which `make` gives where it is not there; one thread calls it."""
-    found = known.get(name)
-    if found is None:
-        with _lock():
-            found = known.get(name)
-            if found is None:
-                found = known[name] = make()
-    made: T = found
-    return made
+@dataclass(frozen=True)
+class Cached:
+    """A derived leaf that caches results."""
+
+    _memory: Memory = field(default_factory=Memory, init=False, repr=False, compare=False)
 
 
-def _lock() -> threading.RLock:
+def process_lock() -> threading.RLock:
     """Return this process's lock: one that a thread held during a fork would stay locked."""
     return _locks.setdefault(os.getpid(), threading.RLock())
 
@@ -156,13 +148,8 @@ def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
     return tuple(as_key(key) for key in ([keys] if isinstance(keys, str) else keys))
 
 
-def names(keys: Iterable[Key]) -> str:
-    """Write keys as an argument: `['action', 'observation/state']`."""
-    return str([join_key(key) for key in keys])
-
-
 def one_of(value: str, name: str, allowed: Iterable[str]) -> None:
-    """Raise `UsageError` where `value` is none of `allowed`."""
+    """Raise `UsageError` if `value` is none of `allowed`."""
     if value not in set(allowed):
         raise UsageError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
 
@@ -181,7 +168,7 @@ def leaf_keys(batch: TensorDict) -> list[Key]:
 
 
 def has_leaf(storage: Storage, key: Key) -> bool:
-    """Return True if a storage, which is not empty, has a leaf, in its batches or not."""
+    """Return True if a storage has a leaf, in its batches or not; it must have rows."""
     try:
         return key in leaf_keys(storage.only((key,)).gather(torch.arange(1)))
     except UsageError:
@@ -189,7 +176,7 @@ def has_leaf(storage: Storage, key: Key) -> bool:
 
 
 def check_rows(name: str, batch: TensorDict) -> None:
-    """Raise `UsageError` where the rows of a batch are not transitions."""
+    """Raise `UsageError` if the rows of a batch are not transitions."""
     if batch.batch_dims != 1:
         raise UsageError(
             f"{name} is for batches [B] of transitions; these rows are whole episodes, "
@@ -199,7 +186,7 @@ def check_rows(name: str, batch: TensorDict) -> None:
 
 
 def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
-    """Raise `UsageError` where a batch lacks a leaf."""
+    """Raise `UsageError` if a batch lacks a leaf."""
     known = leaf_keys(batch)
     for key in keys:
         if key not in known:
@@ -213,11 +200,7 @@ def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
 def check_stored(
     name: str, batch: TensorDict, rows: Tensor, storage: Storage, keys: tuple[Key, ...]
 ) -> None:
-    """Raise `UsageError` where leaves are no longer, bit for bit, those of `rows`.
-
-    A leaf that is gathered again from the storage would lose what something before it had
-    changed it.
-    """
+    """Raise `UsageError` if leaves are not those of `rows` bit for bit: gathering undoes changes."""
     own = leaf_keys(storage.gather(rows[:1].clone()))
     stored = storage.only([key for key in keys if key in own]).gather(rows.clone())
     for key in keys:
@@ -231,7 +214,7 @@ def check_stored(
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors are the same bit for bit, as NaN is never equal to itself."""
+    """Return True if two tensors are the same bit for bit: NaN is not equal to itself."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

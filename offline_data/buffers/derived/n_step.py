@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
-    Memory,
+    Cached,
     check_leaves,
     check_rows,
     check_stored,
@@ -46,44 +46,40 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
     ```
 
     A transition gets `m <= n` steps: up to the end of its episode, or to the first row that is
-    `terminated` or `truncated`. An episode's last row is left out where the observation after it is
-    not known and it is not terminated, unless it is the transition itself. Then
+    `terminated` or `truncated`. An episode's last row whose next observation is not known is left
+    out unless it is terminated, or the transition itself. Then
 
     - `("next", "reward")` is `Σ γ^k r_t+k` over the `m` steps, added up in float64, in the dtype
-      of the reward (float32 where that is an integer); `("next", "original_reward")` is `r_t`;
+      of the reward (float32 for integers); `("next", "original_reward")` is `r_t`;
     - everything else under `next` is that of row `t + m - 1`, flags too;
     - `steps_to_next_obs` is `m`, int64 `[B]`; `gamma` is `γ^m`, float32 `[B]`: a target is
       `reward + gamma * ~terminated * V(next observation)`.
 
-    Names are those of TorchRL's `MultiStep` and `MultiStepTransform`, values too but: there, flags
-    stay those of row `t`, so that a target goes on after a terminal state that is reached later
-    in the window; here they come with the observation. The leaf `nonterminal`, which is False there
-    wherever `m` is 1, is not made. Each batch gathers `B·n` rewards and flags.
-
-    It comes first among what is derived, and does not go with `relabel`, which makes other rewards.
+    Names and values are those of TorchRL's `MultiStep`, except that flags there stay those of row
+    `t`, so that a target bootstraps from a terminal state inside the window, and that there is no
+    leaf `nonterminal`. It comes first among what is derived, and does not go with `relabel`.
 
     Args:
         n: Steps at most, at least 1.
         gamma: Discount γ of one step, from 0 to 1.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, where it has no
-            reward, its rows are whole episodes, or what is under `next` was changed before.
+        UsageError: Invalid argument; and from the first batch, if it has no reward, its rows are
+            whole episodes, or what is under `next` was changed before.
 
     Example:
         >>> n_step(3)
-        n_step(3, gamma=0.99)
+        NStep(n=3, gamma=0.99)
     """
     return NStep(positive(n, "n"), within(gamma, "gamma", 0, 1))
 
 
-@dataclass(frozen=True, repr=False)
-class NStep:
+@dataclass(frozen=True)
+class NStep(Cached):
     """Result of `n_step`, which describes the fields."""
 
     n: int
     gamma: float
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Make the batch one of `n` steps; see `Derived`."""
@@ -103,9 +99,6 @@ class NStep:
         batch.set(STEPS, steps.to(rewards.device))
         batch.set(GAMMA, (self.gamma ** steps.double()).float().to(rewards.device))
         return batch
-
-    def __repr__(self) -> str:
-        return f"n_step({self.n}, gamma={self.gamma})"
 
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage

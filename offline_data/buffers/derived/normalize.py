@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from offline_data.buffers.derived.base import (
-    Memory,
+    Cached,
     as_keys,
     check_rows,
     leaf_keys,
-    names,
-    once,
+    process_lock,
     within,
 )
 from offline_data.buffers.keys import KeyLike, as_key, select_keys
@@ -34,28 +33,19 @@ if TYPE_CHECKING:
 CHUNK_ITEMS = 1 << 20
 """Numbers of all leaves that statistics are computed of together."""
 
-_FITTED = "fitted"
-
 
 class Scale:
-    """Mean and standard deviation of one leaf; equal where these are.
-
-    Attributes:
-        mean: float64, in the shape of a row of the leaf or one that broadcasts to it.
-        std: The same.
-    """
+    """Mean and standard deviation of one leaf, float64, in shapes that broadcast to a row of it."""
 
     def __init__(self, mean: Any, std: Any) -> None:
         self.mean = torch.as_tensor(mean, dtype=torch.float64, device="cpu").detach().clone()
         self.std = torch.as_tensor(std, dtype=torch.float64, device="cpu").detach().clone()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Scale):
-            return NotImplemented
-        return self.mean.equal(other.mean) and self.std.equal(other.std)
+        return isinstance(other, Scale) and repr(self) == repr(other)
 
     def __hash__(self) -> int:
-        return hash((tuple(self.mean.flatten().tolist()), tuple(self.std.flatten().tolist())))
+        return hash(repr(self))
 
     def __repr__(self) -> str:
         return f"({self.mean.tolist()}, {self.std.tolist()})"
@@ -68,26 +58,25 @@ def normalize(
 ) -> Normalizer:
     """Scale leaves of a batch to mean 0 and deviation 1: `(x - mean) / (std + eps)`, float32.
 
-    Mean and standard deviation are taken number by number, in float64, over the root leaves of all
-    rows of a storage (each transition once, values that are not finite left out); next leaves get
-    the same scale. They are computed once, by one pass over the first storage that is
-    met, and stay with this object, also where it is pickled: given to a second buffer, for
-    validation or online training, it uses those of the first. `fit` computes them before.
+    Mean and standard deviation are computed number by number, in float64, over the root leaves of
+    all rows of a storage (each transition once, without values that are not finite); next leaves
+    get the same scale. One pass over the first storage that is sampled, or given to `fit`, computes
+    them. They stay with this object, also in pickles: a second buffer, for validation or online
+    training, uses those of the first.
 
     It comes after whatever else changes the same leaves: stacked frames and chunks of actions are
-    normalized each by itself (not where frames are joined by `cat_dim`).
+    normalized each by itself (but not frames joined by `cat_dim`).
 
     Args:
         keys: Root leaves; a parent stands for the leaves of floating-point numbers below it. A
             string is one key.
         statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a
             row of the leaf; None: those of the first storage.
-        eps: Added to the standard deviation, as CORL and d3rlpy do; a number that never changes
-            becomes 0. Greater than 0 where a standard deviation is 0.
+        eps: Added to the standard deviation, as CORL and d3rlpy do; above 0 if one of them is 0.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, where a leaf is not
-            there, has another shape than its statistics or no finite value.
+        UsageError: Invalid argument; and from the first batch, if a leaf is not there, has another
+            shape than its statistics, or no finite value.
 
     Example:
         >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
@@ -103,18 +92,17 @@ def normalize(
     return Normalizer(wanted, scales, within(eps, "eps", 0, math.inf))
 
 
-@dataclass(frozen=True, repr=False)
-class Normalizer:
+@dataclass(frozen=True)
+class Normalizer(Cached):
     """Result of `normalize`, which describes the fields."""
 
     keys: tuple[Key, ...]
     statistics: tuple[tuple[Key, Scale], ...] | None
     eps: float
-    _fitted: dict[str, Mapping[Key, Scale]] = field(default_factory=dict, init=False, compare=False)
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
+    _fitted: dict[Key, Scale] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:  # noqa: ARG002
-        """Normalizer the leaves of the batch; see `Derived`."""
+        """Normalize the leaves of the batch; see `Derived`."""
         self.fit(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
@@ -122,17 +110,15 @@ class Normalizer:
         return batch
 
     def fit(self, storage: Storage) -> Normalizer:
-        """Compute the statistics of a storage (`buffer.storage`), unless there are some already.
-
-        Returns:
-            This object.
-        """
-        if self.statistics is None:
-            once(self._fitted, _FITTED, lambda: self._scales(storage))
+        """Compute the statistics of a storage, unless there are some already; returns this object."""
+        if self.statistics is None and not self._fitted:
+            with process_lock():
+                if not self._fitted:
+                    self._fitted.update(self._scales(storage))
         return self
 
     def normalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Normalizer one leaf: an observation on its way to a policy.
+        """Normalize one leaf: an observation on its way to a policy.
 
         Args:
             key: Its root key.
@@ -160,11 +146,6 @@ class Normalizer:
                 if key in known:
                     batch.set(key, self.denormalized(root, batch.get(key)))
         return batch
-
-    def __repr__(self) -> str:
-        given = self.statistics
-        shown = given and {join_key(key): scale for key, scale in given}
-        return f"normalize({names(self.keys)}, statistics={shown}, eps={self.eps})"
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
         """Compute mean and standard deviation in one pass over all rows, in bounded memory."""
@@ -208,12 +189,12 @@ class Normalizer:
     def _known(self) -> Mapping[Key, Scale]:
         if self.statistics is not None:
             return dict(self.statistics)
-        if _FITTED not in self._fitted:
+        if not self._fitted:
             raise UsageError(
                 "There are no statistics yet: they are computed from the first storage that is sampled",
                 hint="fit(buffer.storage) computes them now",
             )
-        return self._fitted[_FITTED]
+        return self._fitted
 
     def _of(self, key: KeyLike, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and scale of a leaf, in the dtype and on the device to compute with."""

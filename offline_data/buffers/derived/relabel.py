@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
 from offline_data.buffers.derived.base import (
     STEPS,
-    Memory,
+    Cached,
+    Spans,
     check_leaves,
     check_rows,
     check_stored,
@@ -67,49 +68,46 @@ def relabel(
     state after it                 s_t+1        s_last+1     "achieved" is a part of the state
     ```
 
-    A goal is what was achieved in a state drawn for each transition `t` on its own, from a distribution:
+    A goal is what was achieved in a state drawn for each transition `t` on its own:
 
     - `final`: the episode's last state, `s_last+1`;
     - `future`: one of `s_t+1`, …, `s_last+1`, each with the same probability;
-    - `geometric`: `s_t+Δ`, where `P(Δ = d) = (1 - γ) γ^(d-1)` for d = 1, 2, …; the episode's last
-      state where that is beyond it;
+    - `geometric`: `s_t+Δ`, with `P(Δ = d) = (1 - γ) γ^(d-1)` for d = 1, 2, …, at most `s_last+1`;
     - `episode`: one of `s_first+1`, …, `s_last+1`, each with the same probability;
     - `random`: the state after any transition of the storage that samplers may draw;
     - `current`: `s_t`, the state before the action.
 
     `final`, `future`, `episode` are those of Hindsight Experience Replay (Andrychowicz et al.,
     2017); a mixture of `current`, `geometric` and `random` is how OGBench's `GCDataset` draws goals
-    (`p_curgoal`, `p_trajgoal`, `p_randomgoal`), but for rewards: there, a goal is reached in the
-    state before the action, here, as in gymnasium's `GoalEnv`, in the one after it.
+    (`p_curgoal`, `p_trajgoal`, `p_randomgoal`), except that there a goal is reached in the state
+    before the action; here, as in gymnasium's `GoalEnv`, in the one after it.
 
-    The goal is written at the root and under `next`; reward, and flags if asked, are computed from
-    what is achieved in the next state. Transitions that keep their goal keep reward and flags too,
-    so `reward_fn` should be that of the dataset where `p < 1`. A transition whose next state is not
+    The goal is written at the root and under `next`; reward, and flags if asked, follow from what
+    is achieved in the next state. Transitions that keep their goal keep reward and flags too, so
+    with `p < 1` `reward_fn` should be that of the dataset. A transition whose next state is not
     known keeps its goal; if the storage has no goals, it gets its own state and keeps its reward.
 
-    Goals follow from the seed and the rows of a batch in their order: the same batch of rows has
-    the same goals, in every thread and process. So batches of one row, and batches that come again
-    in the same order, do not get new goals each time.
+    Goals follow from the seed and the rows of a batch in their order: the same rows in the same
+    order get the same goals, in every thread and process, each time.
 
     Args:
         strategy: A distribution, or several with their probabilities, which add up to 1.
         p: Probability that a transition gets another goal, from 0 to 1.
-        goal_key: Leaf of the goal; where batches have none, it is made (then `p` is 1).
-        achieved_key: Leaf that goals are taken from, in the shape of a goal; `observation` where
-            a goal is a whole state.
+        goal_key: Leaf of the goal; made if batches have none (then `p` must be 1).
+        achieved_key: Leaf that goals are taken from, in the shape of a goal; `observation` if a
+            goal is a whole state.
         reward_fn: From what was achieved next and the goal, both `[B, …]`, to rewards `[B]`; a
-            function of a module, so that it can be pickled. None: 0 where the goal is reached,
+            function of a module, so that it can be pickled. None: 0 if the goal is reached,
             else -1.
         threshold: Euclidean distance up to which a goal is reached; 0: it is equal.
-        terminate: Whether a transition with another goal is terminated where that is reached, and
-            else not; False: flags stay.
+        terminate: Whether a transition with another goal is terminated if and only if that is
+            reached; False: flags stay.
         gamma: γ of `geometric`, at least 0, less than 1.
         seed: At least 0; None: drawn now from torch's global generator.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, where a leaf is not
-            there, has another shape or was changed before, rows are whole episodes, or rewards were
-            added up by `n_step`.
+        UsageError: Invalid argument; and from the first batch, if a leaf is not there, has another
+            shape or was changed before, rows are whole episodes, or `n_step` came before.
 
     Example:
         >>> relabel({"future": 0.5, "random": 0.5}, p=1, seed=0).distributions
@@ -126,7 +124,7 @@ def relabel(
         raise UsageError(f"seed is {seed}; expected an integer from 0 to 2^63 - 1")
     shares = {strategy: 1.0} if isinstance(strategy, str) else dict(strategy)
     for name, share in shares.items():
-        one_of(name, "strategy", ["current", *_CHOOSE])
+        one_of(name, "strategy", get_args(Distribution))
         within(share, f"The probability of {name!r}", 0, 1)
     total = math.fsum(shares.values())
     if not math.isclose(total, 1):
@@ -144,8 +142,8 @@ def relabel(
     )
 
 
-@dataclass(frozen=True, repr=False)
-class Relabel:
+@dataclass(frozen=True)
+class Relabel(Cached):
     """Result of `relabel`, which describes the fields."""
 
     distributions: tuple[tuple[str, float], ...]
@@ -157,39 +155,35 @@ class Relabel:
     terminate: bool
     gamma: float
     seed: int
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Give the batch other goals; see `Derived`."""
         self._memory.recall(storage, "checked", lambda: self._check(batch, rows, storage))
         whether, which, where = random_numbers(self.seed, rows, 3)
         spans = episode_bounds(storage, rows)
-        last = spans.last - (~spans.known).long()
-        among = Candidates(rows, spans.first, last, where, self.gamma, storage)
-        chosen = (whether < self.p) & (rows <= last)
-        self._set_goals(batch, self._goals(batch, among, which, chosen), chosen)
-        achieved = batch.get(next_of(self.achieved_key))
-        goals = batch.get(next_of(self.goal_key))
-        stored = batch.get(REWARD)
-        rewards = self._rewards(achieved, goals, stored)
-        batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))
-        if self.terminate:
-            flag = batch.get(TERMINATED)
-            there = _reached(achieved, goals, self.threshold).view(flag.shape)
-            terminated = torch.where(widen(chosen, flag), there, flag)
-            batch.set(TERMINATED, terminated)
-            batch.set(DONE, terminated | batch.get(TRUNCATED))
+        spans = spans._replace(last=spans.last - (~spans.known).long())  # the state after is known
+        chosen = (whether < self.p) & (rows <= spans.last)
+        shares = torch.tensor([share for _, share in self.distributions], dtype=torch.float64)
+        which = torch.searchsorted(shares.cumsum(0), which, right=True).clamp_max(len(shares) - 1)
+        at, current = rows, torch.zeros_like(chosen)
+        for place, (name, _) in enumerate(self.distributions):
+            if name == "current":
+                current = which == place
+            else:
+                drawn = self._rows(name, rows, spans, where, storage)
+                at = torch.where((which == place) & chosen, drawn, at)
+        after = next_of(self.achieved_key)
+        later = self._memory.only(storage, (after,)).gather(at.clone()).get(after)
+        own_state = batch.get(self.achieved_key)
+        goals = torch.where(widen(current, later), own_state, later)
+        own = batch.get(self.goal_key, own_state)
+        for key, leaf in (
+            (self.goal_key, own),
+            (next_of(self.goal_key), batch.get(next_of(self.goal_key), own)),
+        ):
+            batch.set(key, torch.where(widen(chosen, goals), goals, leaf))
+        self._set_outcome(batch, chosen)
         return batch
-
-    def __repr__(self) -> str:
-        one = len(self.distributions) == 1
-        strategy = self.distributions[0][0] if one else dict(self.distributions)
-        return (
-            f"relabel({strategy!r}, {self.p}, goal_key={join_key(self.goal_key)!r}, "
-            f"achieved_key={join_key(self.achieved_key)!r}, reward_fn={self.reward_fn!r}, "
-            f"threshold={self.threshold}, terminate={self.terminate}, gamma={self.gamma}, "
-            f"seed={self.seed})"
-        )
 
     def _check(self, batch: TensorDict, rows: Tensor, storage: Storage) -> bool:
         check_rows("relabel", batch)
@@ -215,32 +209,41 @@ class Relabel:
                 )
         return True
 
-    def _goals(
-        self, batch: TensorDict, among: Candidates, number: Tensor, chosen: Tensor
+    def _rows(
+        self, name: str, rows: Tensor, spans: Spans, number: Tensor, storage: Storage
     ) -> Tensor:
-        """Return the goal that each row's distribution chooses; any where none is chosen."""
-        shares = torch.tensor([share for _, share in self.distributions], dtype=torch.float64)
-        which = torch.searchsorted(shares.cumsum(0), number, right=True).clamp_max(len(shares) - 1)
-        at, current = among.rows, torch.zeros_like(chosen)
-        for place, (name, _) in enumerate(self.distributions):
-            if name == "current":
-                current = which == place
-            else:
-                at = torch.where((which == place) & chosen, _CHOOSE[name](among), at)
-        after = next_of(self.achieved_key)
-        later = self._memory.only(among.storage, (after,)).gather(at.clone()).get(after)
-        return torch.where(widen(current, later), batch.get(self.achieved_key), later)
+        """Draw the rows whose next states are the goals, each by a number in [0, 1)."""
+        if name == "final":
+            return spans.last
+        if name == "random":
+            every = storage.rows(valid_only=True)
+            return every.at((number * every.count).long().clamp_max(every.count - 1))
+        if name == "geometric" and self.gamma == 0:
+            return rows
+        if name == "geometric":  # inverts P(steps <= d) = 1 - γ^d for d = 1, 2, …
+            more = (torch.log1p(-number) / math.log(self.gamma)).floor()
+            # Compared before it becomes an integer: with γ near 1 it may be larger than any.
+            return rows + torch.minimum(more, (spans.last - rows).double()).long()
+        low = spans.first if name == "episode" else rows
+        count = spans.last - low + 1
+        return low + (number * count).long().clamp_max(count - 1)
 
-    def _set_goals(self, batch: TensorDict, goals: Tensor, chosen: Tensor) -> None:
-        own = batch.get(self.goal_key, None)
-        own = batch.get(self.achieved_key) if own is None else own
-        after = batch.get(next_of(self.goal_key), None)
-        after = own if after is None else after
-        batch.set(self.goal_key, torch.where(widen(chosen, goals), goals, own))
-        batch.set(next_of(self.goal_key), torch.where(widen(chosen, goals), goals, after))
+    def _set_outcome(self, batch: TensorDict, chosen: Tensor) -> None:
+        """Set reward, and flags if asked, where a goal was chosen."""
+        achieved = batch.get(next_of(self.achieved_key))
+        goals = batch.get(next_of(self.goal_key))
+        stored = batch.get(REWARD)
+        rewards = self._rewards(achieved, goals, stored)
+        batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))
+        if self.terminate:
+            flag = batch.get(TERMINATED)
+            there = _reached(achieved, goals, self.threshold).view(flag.shape)
+            terminated = torch.where(widen(chosen, flag), there, flag)
+            batch.set(TERMINATED, terminated)
+            batch.set(DONE, terminated | batch.get(TRUNCATED))
 
     def _rewards(self, achieved: Tensor, goals: Tensor, stored: Tensor) -> Tensor:
-        """Compute rewards in the shape of those stored, and in their dtype where that is floating."""
+        """Compute rewards in the shape of those stored, and in their dtype if it is floating."""
         if self.reward_fn is None:
             made = _reached(achieved, goals, self.threshold).float() - 1
         else:
@@ -253,54 +256,6 @@ class Relabel:
         exact = not stored.is_floating_point()
         dtype = torch.promote_types(stored.dtype, made.dtype) if exact else stored.dtype
         return made.reshape(stored.shape).to(dtype)
-
-
-class Candidates(NamedTuple):
-    """What goals are drawn from: for each row of a batch the rows of its episode."""
-
-    rows: Tensor
-    """The rows, int64 `[B]`."""
-    first: Tensor
-    """First row of the episode of each."""
-    last: Tensor
-    """Last row of it after which the state is known."""
-    number: Tensor
-    """A random number for each, float64 in [0, 1)."""
-    gamma: float
-    """Of the geometric distribution."""
-    storage: Storage
-    """Storage of the rows."""
-
-
-def _uniform(low: Tensor, high: Tensor, number: Tensor) -> Tensor:
-    """Choose uniformly from `low`, …, `high`."""
-    count = high - low + 1
-    return low + (number * count).long().clamp_max(count - 1)
-
-
-def _geometric(among: Candidates) -> Tensor:
-    """Invert the distribution function, `P(steps <= d) = 1 - γ^d` for d = 1, 2, and so on."""
-    if among.gamma == 0:
-        return among.rows
-    more = (torch.log1p(-among.number) / math.log(among.gamma)).floor()
-    # Compared before it becomes an integer: with γ near 1 it may be larger than any.
-    ahead = torch.minimum(more, (among.last - among.rows).double())
-    return among.rows + ahead.long()
-
-
-def _random(among: Candidates) -> Tensor:
-    rows = among.storage.rows(valid_only=True)
-    return rows.at((among.number * rows.count).long().clamp_max(rows.count - 1))
-
-
-_CHOOSE: dict[str, Callable[[Candidates], Tensor]] = {
-    "final": lambda among: among.last,
-    "future": lambda among: _uniform(among.rows, among.last, among.number),
-    "geometric": _geometric,
-    "episode": lambda among: _uniform(among.first, among.last, among.number),
-    "random": _random,
-}
-"""Distributions of the row, the state after which is the goal."""
 
 
 def random_numbers(seed: int, rows: Tensor, count: int) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from offline_data.buffers.derived.base import Memory, check_rows, has_leaf, within
+from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, within
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.episodes.fields import REWARD, Key, join_key
+from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,53 +20,48 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 CHUNK = 1 << 20
-"""Rows whose returns are added up at once, or those of one episode where it is longer."""
+"""Rows whose returns are added up at once; an episode may be longer."""
 
 
 def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnsToGo:
     """Add to a batch the discounted sum of rewards from each transition to its episode's end.
 
-    `Σ_{k≥0} γ^k r_t+k`, its own reward included, over what is stored: an episode that was
-    truncated is not continued, and the reward of a last step counts also where the observation
-    after it is not known. Rewards are those of the storage, whatever was made of them before.
+    `Σ_{k≥0} γ^k r_t+k`, its own reward included, over the rewards that are stored: a truncated
+    episode is not continued, and the reward of a last step counts also if the observation after it
+    is not known.
 
-    Returns of all rows are added up in float64 at the first batch, and again at the first one after
-    rows were written: one pass over the rewards, then 8 bytes for each row of the storage (and
-    each number of a reward) in memory while the storage is there. Nothing is written to disk, and
-    a pickled buffer adds up anew.
+    Returns of all rows are added up in float64 at the first batch, and again after rows were
+    written: one pass over the rewards, which takes 8 bytes of memory for each number of a reward.
 
     Args:
         gamma: Discount γ of one step, from 0 to 1.
         key: Key of the leaf: float32, in the shape of the reward.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, where the storage
-            has no reward, or rows are whole episodes.
+        UsageError: Invalid argument; and from the first batch, if the storage has no reward, or
+            rows are whole episodes.
 
     Example:
         >>> return_to_go(0.99)
-        return_to_go(0.99, 'return_to_go')
+        ReturnsToGo(gamma=0.99, key=('return_to_go',))
     """
     return ReturnsToGo(within(gamma, "gamma", 0, 1), as_key(key))
 
 
-@dataclass(frozen=True, repr=False)
-class ReturnsToGo:
+@dataclass(frozen=True)
+class ReturnsToGo(Cached):
     """Result of `return_to_go`, which describes the fields."""
 
     gamma: float
     key: Key
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Add the leaf to the batch; see `Derived`."""
         check_rows("return_to_go", batch)
-        returns = self._memory.recall_written(storage, "returns", lambda: self._all(storage))
+        runs = storage.runs()
+        returns = self._memory.recall(storage, "returns", lambda: self._all(storage), stamp=runs)
         batch.set(self.key, returns[rows].float().to(batch.device))
         return batch
-
-    def __repr__(self) -> str:
-        return f"return_to_go({self.gamma}, {join_key(self.key)!r})"
 
     def _all(self, storage: Storage) -> Tensor:
         """Add up the returns of all rows, float64 `[N, …]`."""
@@ -87,8 +82,7 @@ class ReturnsToGo:
 def discounted(rewards: Tensor, lengths: Tensor, gamma: float) -> Tensor:
     """Add up, for each row, rewards from it to the end of its run.
 
-    By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`. Each pass takes
-    all rows at once, and there are as many as the longest run has binary digits.
+    By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`.
 
     Args:
         rewards: `[n, …]`, runs laid end to end; float64 and finite.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,14 +10,13 @@ import torch
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.derived.base import (
     STEPS,
-    Memory,
+    Cached,
     Pad,
     as_keys,
     check_rows,
     check_stored,
     episode_bounds,
     leaf_keys,
-    names,
     one_of,
     widen,
 )
@@ -32,6 +31,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.storage import Storage
+
+
+@dataclass(frozen=True)
+class _Window(Cached):
+    """Leaves of `k` rows of an episode, instead of one."""
+
+    k: int
+    keys: tuple[Key, ...]
+    pad: Pad
+
+    def _gather(
+        self, storage: Storage, keys: tuple[Key, ...], rows: Tensor, offsets: Tensor
+    ) -> tuple[dict[Key, Tensor], Tensor]:
+        """Return leaves `[B, k, *shape]` at `k` offsets from rows, and which are in the episode."""
+        bounds = episode_bounds(storage, rows)
+        wanted = rows[:, None] + offsets
+        nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])
+        gathered = self._memory.only(storage, keys).gather(nearest.reshape(-1))
+        inside = wanted == nearest
+        leaves = {key: gathered.get(key).unflatten(0, wanted.shape) for key in keys}
+        if self.pad == "zero":
+            for leaf in leaves.values():
+                leaf.masked_fill_(~widen(inside, leaf), 0)
+        return leaves, inside
 
 
 def frame_stack(
@@ -55,43 +78,41 @@ def frame_stack(
 
     Args:
         k: Frames, at least 1.
-        keys: Root leaves, a parent standing for all below it, and the same under `next` where
+        keys: Root leaves, a parent standing for all below it, and the same under `next` if
             batches have them; a string is one key.
-        cat_dim: The dimension of a frame that frames are joined in (0 joins images `[C, H, W]`
-            to `[k·C, H, W]`); None: a new dimension before those of the frame.
+        cat_dim: Dimension of a frame to join frames in (0 joins images `[C, H, W]` to
+            `[k·C, H, W]`); None: a new dimension before those of the frame.
         pad: Padding before the first observation of an episode: that one (`repeat`), or zeros
             (`zero`).
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, where a leaf is not
-            there or was changed before, or rows are whole episodes.
+        UsageError: Invalid argument; and from the first batch, if a leaf is not there or was
+            changed before, or rows are whole episodes.
 
     Example:
         >>> frame_stack(4, "pixels", cat_dim=0)
-        frame_stack(4, ['pixels'], cat_dim=0, pad='repeat')
+        FrameStack(k=4, keys=(('pixels',),), pad='repeat', cat_dim=0)
     """
     one_of(pad, "pad", ("repeat", "zero"))
-    return FrameStack(positive(k, "k"), as_keys(keys), cat_dim, pad)
+    return FrameStack(positive(k, "k"), as_keys(keys), pad, cat_dim)
 
 
-@dataclass(frozen=True, repr=False)
-class FrameStack:
+@dataclass(frozen=True)
+class FrameStack(_Window):
     """Result of `frame_stack`, which describes the fields."""
 
-    k: int
-    keys: tuple[Key, ...]
     cat_dim: int | None
-    pad: Pad
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Stack frames of the batch; see `Derived`."""
         keys, after = self._memory.recall(
             storage, "leaves", lambda: self._check(batch, rows, storage)
         )
-        frames = self._frames(keys, rows, storage)
-        ahead = _last_rows(batch, rows)
-        before = frames if ahead is rows or not after else self._frames(after, ahead, storage)
+        past = torch.arange(1 - self.k, 1)
+        frames, _ = self._gather(storage, keys, rows, past)
+        ahead, before = _last_rows(batch, rows), frames
+        if after and ahead is not rows:
+            before, _ = self._gather(storage, after, ahead, past)
         for key in keys:
             if key in after:
                 following = batch.get(next_of(key))[:, None]
@@ -99,11 +120,6 @@ class FrameStack:
                 batch.set(next_of(key), self._joined(stack))
             batch.set(key, self._joined(frames[key]))
         return batch
-
-    def __repr__(self) -> str:
-        return (
-            f"frame_stack({self.k}, {names(self.keys)}, cat_dim={self.cat_dim}, pad={self.pad!r})"
-        )
 
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage
@@ -125,17 +141,6 @@ class FrameStack:
                     "dimensions"
                 )
         return keys, after
-
-    def _frames(self, keys: tuple[Key, ...], latest: Tensor, storage: Storage) -> dict[Key, Tensor]:
-        """Gather the `k` frames up to rows `latest`, `[B, k, *shape]` of each key."""
-        first = episode_bounds(storage, latest).first[:, None]
-        wanted = latest[:, None] - torch.arange(self.k - 1, -1, -1)
-        gathered = self._memory.only(storage, keys).gather(torch.maximum(wanted, first).reshape(-1))
-        frames = {key: gathered.get(key).unflatten(0, wanted.shape) for key in keys}
-        if self.pad == "zero":
-            for leaf in frames.values():
-                leaf.masked_fill_(widen(wanted < first, leaf), 0)
-        return frames
 
     def _joined(self, stack: Tensor) -> Tensor:
         """Bring `[B, k, *shape]` to the shape asked for."""
@@ -167,57 +172,41 @@ def action_chunk(
     ```
 
     A leaf `[B, *shape]` becomes `[B, k, *shape]`; the mask, bool `[B, k]`, tells which steps are in
-    the episode. Actions come from the storage, that of a last step whose next observation is not
-    known among them: `B·k` are gathered for each leaf.
+    the episode. Actions come from the storage, also that of a last step whose next observation is
+    not known: `B·k` are gathered for each leaf.
 
     Args:
         k: Steps, at least 1.
         keys: Leaves, a parent standing for all below it; a string is one key.
-        pad: Padding after the end of an episode: its last action (`repeat`), or zeros
-            (`zero`).
+        pad: Padding after the end of an episode: its last action (`repeat`), or zeros (`zero`).
         mask_key: Key of the mask.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, where a leaf is not
-            there or was changed before, or rows are whole episodes.
+        UsageError: Invalid argument; and from the first batch, if a leaf is not there or was
+            changed before, or rows are whole episodes.
 
     Example:
         >>> action_chunk(8, pad="zero")
-        action_chunk(8, ['action'], pad='zero', mask_key='chunk_mask')
+        ActionChunk(k=8, keys=(('action',),), pad='zero', mask_key=('chunk_mask',))
     """
     one_of(pad, "pad", ("repeat", "zero"))
     return ActionChunk(positive(k, "k"), as_keys(keys), pad, as_key(mask_key))
 
 
-@dataclass(frozen=True, repr=False)
-class ActionChunk:
+@dataclass(frozen=True)
+class ActionChunk(_Window):
     """Result of `action_chunk`, which describes the fields."""
 
-    k: int
-    keys: tuple[Key, ...]
-    pad: Pad
     mask_key: Key
-    _memory: Memory = field(default_factory=Memory, init=False, compare=False)
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Replace the actions of the batch; see `Derived`."""
         keys = self._memory.recall(storage, "leaves", lambda: self._check(batch, rows, storage))
-        wanted = rows[:, None] + torch.arange(self.k)
-        last = episode_bounds(storage, rows).last[:, None]
-        stored = self._memory.only(storage, keys)
-        ahead = stored.gather(torch.minimum(wanted, last).reshape(-1))
-        inside = (wanted <= last).to(batch.get(keys[0]).device)
+        chunks, inside = self._gather(storage, keys, rows, torch.arange(self.k))
         for key in keys:
-            chunk = ahead.get(key).unflatten(0, wanted.shape)
-            if self.pad == "zero":
-                chunk.masked_fill_(~widen(inside, chunk), 0)
-            batch.set(key, chunk)
-        batch.set(self.mask_key, inside)
+            batch.set(key, chunks[key])
+        batch.set(self.mask_key, inside.to(chunks[keys[0]].device))
         return batch
-
-    def __repr__(self) -> str:
-        mask = join_key(self.mask_key)
-        return f"action_chunk({self.k}, {names(self.keys)}, pad={self.pad!r}, mask_key={mask!r})"
 
     def _check(self, batch: TensorDict, rows: Tensor, storage: Storage) -> tuple[Key, ...]:
         """Return the leaves."""

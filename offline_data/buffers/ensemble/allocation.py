@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,42 +23,36 @@ Probabilities: TypeAlias = "Tensor | Sequence[float] | Literal['sampleable'] | N
 
 
 def probabilities(p: Any, count: int) -> Any:
-    """Return `p` as floats `[count]` that sum to 1, None and `"sampleable"` as they are.
-
-    Raises `UsageError` for another word, another number of members, and no weights.
-    """
+    """Return `p` as floats `[count]` that sum to 1, None and `"sampleable"` as they are."""
     if p is None or isinstance(p, str):
         if p not in (None, "sampleable"):
             raise UsageError(f"p is {p!r}; the only accepted text is 'sampleable'")
         return p
     weights = torch.as_tensor(p).detach().cpu()
     weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
-    if weights.shape != (count,):
-        raise UsageError(
-            f"p has the shape {list(weights.shape)}, and there are {count} members",
-            hint="give one share for each member",
-        )
     total = weights.sum()
-    if not (bool((weights >= 0).all()) and bool(total > 0) and bool(total.isfinite())):
-        raise UsageError(f"p is {weights.tolist()}; expected shares from 0 on, not all of them 0")
+    valid = (weights >= 0).all() and 0 < total < math.inf
+    if weights.shape != (count,) or not valid:
+        raise UsageError(
+            f"p is {weights.tolist()}; expected a share for each of {count} members, 0 or more, not all 0"
+        )
     return weights / total
 
 
 def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...] | None:
-    """Return one weight for each member; None if they follow from the members' rows.
-
-    Raises `UsageError` for an unknown word, another number of weights, negative ones, all zero.
-    """
+    """Return one weight for each member; None if they follow from the members' rows."""
     if isinstance(weights, str):
         if weights not in ("steps", "episodes", "equal"):
             raise UsageError(f"weights={weights!r}; expected steps, episodes, equal, or numbers")
         return (1.0,) * len(members) if weights == "equal" else None
     given = _by_member(weights, members) if isinstance(weights, Mapping) else list(weights)
-    if len(given) != len(members):
-        raise UsageError(f"There are {len(given)} weights for {len(members)} members")
-    numbers = tuple(float(weight) for weight in given)
-    if not all(math.isfinite(weight) and weight >= 0 for weight in numbers) or not any(numbers):
-        raise UsageError(f"Weights are 0 or more, and not all 0; found {numbers}")
+    numbers = tuple(map(float, given))
+    valid = all(0 <= weight < math.inf for weight in numbers) and any(numbers)
+    if len(numbers) != len(members) or not valid:
+        raise UsageError(
+            f"Weights are one for each of {len(members)} members, 0 or more, and not all 0; "
+            f"found {numbers}"
+        )
     return numbers
 
 
@@ -94,32 +89,23 @@ def count_of(member: Any, what: Literal["steps", "episodes"]) -> int:
     return count
 
 
-class RandomAllocation:
-    """Draws each row's member on its own: numbers in a batch vary as coin tosses do."""
-
-    def __init__(self) -> None:
-        self._weights: tuple[float, ...] = ()
-        self._edges = torch.zeros(0, dtype=torch.float64)
-
-    def allocate(self, weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
-        """Return the member of each row, int64 `[size]`."""
-        if self._weights != weights:
-            edges = torch.tensor(weights, dtype=torch.float64).cumsum(0)
-            # The last edge is exactly 1, and numbers are below it: none is beyond the members.
-            self._edges, self._weights = edges / edges[-1], weights
-        numbers = torch.rand(size, dtype=torch.float64, generator=rng)
-        return torch.searchsorted(self._edges, numbers, right=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: earlier batches have no influence."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from what `state_dict` returned."""
+@lru_cache
+def _edges(weights: tuple[float, ...]) -> Tensor:
+    edges = torch.tensor(weights, dtype=torch.float64).cumsum(0)
+    return edges / edges[-1]
 
 
-class ExactAllocation:
-    """Gives each batch the proportions of the weights, to the nearest row.
+def random_members(weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
+    """Draw each row's member on its own, int64 `[size]`."""
+    # The last edge is exactly 1, and numbers are below it: none is beyond the members.
+    numbers = torch.rand(size, dtype=torch.float64, generator=rng)
+    return torch.searchsorted(_edges(weights), numbers, right=True)
+
+
+def exact_members(
+    weights: tuple[float, ...], size: int, rng: Generator | None, owed: list[float]
+) -> Tensor:
+    """Give a batch the proportions of the weights, to the nearest row, in random order.
 
     Fractions that a batch rounds away are carried over to the next ones (largest remainder, the
     first of equal ones): the sum over batches stays within a few rows of the exact proportion.
@@ -128,31 +114,24 @@ class ExactAllocation:
     weights .5 .3 .2, batches of 4:   2.0 1.2 0.8   2.0 1.4 0.6   2.0 1.6 0.4   …
                                        2   1   1     2   1   1     2   2   0
     ```
+
+    Args:
+        weights: One for each member.
+        size: Rows of the batch.
+        rng: Of the order.
+        owed: Rows that batches before owe to each member, empty at first; changed in place.
+
+    Returns:
+        The member of each row, int64 `[size]`.
     """
-
-    def __init__(self) -> None:
-        self._owed: list[float] = []
-
-    def allocate(self, weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
-        """Return the member of each row, int64 `[size]`, in random order."""
-        total = math.fsum(weights)
-        owed = self._owed or [0.0] * len(weights)
-        due = [debt + size * weight / total for debt, weight in zip(owed, weights, strict=True)]
-        counts = [max(0, math.floor(part)) for part in due]
-        while sum(counts) != size:
-            step = 1 if sum(counts) < size else -1
-            some = [m for m, weight in enumerate(weights) if (weight if step > 0 else counts[m])]
-            counts[max(some, key=lambda m: step * (due[m] - counts[m]))] += step
-        self._owed = [part - count for part, count in zip(due, counts, strict=True)]
-        source = torch.from_numpy(np.arange(len(counts)).repeat(counts))
-        return source.index_select(0, torch.randperm(size, generator=rng))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is owed to each member."""
-        return {"owed": list(self._owed)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from what `state_dict` returned; raises `UsageError` for the other kind's."""
-        if "owed" not in state:
-            raise UsageError("The state is of a mixture whose proportions were not exact")
-        self._owed = list(state["owed"])
+    total = math.fsum(weights)
+    debts = owed or [0.0] * len(weights)
+    due = [debt + size * weight / total for debt, weight in zip(debts, weights, strict=True)]
+    counts = [max(0, math.floor(part)) for part in due]
+    while sum(counts) != size:
+        step = 1 if sum(counts) < size else -1
+        some = [m for m, weight in enumerate(weights) if (weight if step > 0 else counts[m])]
+        counts[max(some, key=lambda m: step * (due[m] - counts[m]))] += step
+    owed[:] = [part - count for part, count in zip(due, counts, strict=True)]
+    source = torch.from_numpy(np.arange(len(counts)).repeat(counts))
+    return source.index_select(0, torch.randperm(size, generator=rng))

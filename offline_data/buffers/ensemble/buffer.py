@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from copy import copy
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -25,6 +26,7 @@ from offline_data.buffers.ensemble.parts import (
     WriterEnsemble,
     member_index,
     read_only,
+    refusing,
 )
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.storage import GrowingStorage
@@ -49,22 +51,24 @@ _TORCHRL = (
 )
 
 
+def _of_member(what: str) -> Any:
+    message = f"{what} is for one member, and this is an ensemble"
+    return refusing(UsageError, message, f"ensemble[0].{what}(…)")
+
+
 class ReplayBufferEnsemble(ReplayBuffer):
-    """Several buffers, datasets and buffers that grow among them, as one that is sampled.
+    """Several buffers, of datasets or growing ones, that are sampled as one; read only.
 
     A batch of `B` rows is `K` sub-batches of `B / K` rows of one member each, stacked: a TensorDict
-    `[K, B / K]`. Each sub-batch is as its member would give it, with what the member derives,
-    collates and transforms. `batch["index", "buffer_ids"]` has the members and
-    `batch["index", "index"]` what the leaf `index` was in the sub-batch, both int64 `[K, B / K]`.
-    If sub-batches differ in leaves, shapes or dtypes, it is a `LazyStackedTensorDict`: it shows the
-    leaves that all of them have, and `batch[k]` is sub-batch `k` with all its leaves.
+    `[K, B / K]`. Each sub-batch is as its member would give it. `batch["index", "buffer_ids"]` has
+    the members and `batch["index", "index"]` what the leaf `index` was, both int64 `[K, B / K]`. If
+    sub-batches differ in leaves, shapes or dtypes, it is a `LazyStackedTensorDict`: it shows the
+    leaves that all of them have, and `batch[k]` is sub-batch `k` with all its leaves. Text leaves
+    with codes of different vocabularies are refused (`decode_text=True` of members decodes them).
 
     Members are drawn as in TorchRL, see `SamplerEnsemble`: whole sub-batches, and without `p` the
     same share for a member of 10 rows as for one of a million. `offline_data.DatasetMixture` mixes
     rows one by one, in batches `[B]` of any size.
-
-    Codes of a text leaf mean something in one vocabulary only: batches that would have codes of
-    different ones are refused. Members opened with `decode_text=True` give strings.
 
     `len(ensemble)` is the number of members, and an index begins with them:
 
@@ -77,15 +81,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
     ensemble[[0, 1], [[1, 2], [3, 4]]]            all four rows of both, [2, 2, 2]
     ```
 
-    It is read only: `ensemble[0].extend(…)` writes to a member. Iteration never ends, for epochs of
-    members end at different times. With `prefetch`, rows that are written to a member, and changes
-    of them, are in batches drawn later.
+    `ensemble[0].extend(…)` writes to a member. Iteration never ends.
 
-    Unlike TorchRL's, batches of members with a `SliceSampler` are `[K, B / K]` too, beside other
-    samplers as well; dtypes of members are kept; an epoch that ends in a sub-batch goes on; rows by
-    index are transformed as those of a single buffer are, and have `index`; an ensemble of some
-    members keeps the generator, and has as many sub-batches as members; a mask chooses members;
-    and weights that do not fit the members are refused when they are given.
+    Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end within
+    a sub-batch; rows by index are transformed, and have `index`; an ensemble of some members keeps
+    the generator, and has as many sub-batches as members; a mask chooses members.
 
     Args:
         rbs: The members. Or none, and:
@@ -95,8 +95,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
         transform: Called with every batch; more can be appended.
         batch_size: `B`, if `sample` is not told.
         collate_fn: Called with the list of sub-batches, instead of stacking them.
-        collate_fns: One for each member, called with its sub-batches, after whatever the member
-            does to them itself (TorchRL: instead of the member's own collate function).
+        collate_fns: One for each member, called with its sub-batches after all that the member
+            does itself (in TorchRL, instead of the member's own collate function).
         p: See `SamplerEnsemble`; also the next two.
         sample_from_all: One sub-batch of each member.
         num_buffer_sampled: `K`.
@@ -113,11 +113,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
         UsageError: Invalid or unsupported arguments.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> from offline_data.buffers.storage import LazyTensorStorage
-        >>> few = ReplayBuffer(LazyTensorStorage(10))
-        >>> many = ReplayBuffer(LazyTensorStorage(1000))
+        >>> few, many = (ReplayBuffer(LazyTensorStorage(1000)) for _ in range(2))
         >>> _ = few.extend(TensorDict({"action": torch.arange(3)}, [3]))
         >>> _ = many.extend(TensorDict({"action": torch.arange(100)}, [100]))
         >>> ensemble = ReplayBufferEnsemble(few, many, p=[0.3, 0.7], batch_size=10)
@@ -131,7 +129,6 @@ class ReplayBufferEnsemble(ReplayBuffer):
     _storage: StorageEnsemble
     _sampler: SamplerEnsemble
     _writer: WriterEnsemble
-    _differing: dict[Key, tuple[int, int]] | None = None
 
     def __init__(
         self,
@@ -157,17 +154,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
             raise UsageError("Members were given, and storages, samplers or writers beside them")
         self.members = [*rbs] if rbs else _members_of(storages, samplers, writers)
         for number, member in enumerate(self.members):
-            if not isinstance(member, ReplayBuffer):
+            if not isinstance(member, ReplayBuffer) or isinstance(member, ReplayBufferEnsemble):
                 raise UsageError(
                     f"Member {number} is a {type(member).__name__}; expected a buffer of this "
                     "package that has one storage and one sampler",
-                    hint="of TorchRL's buffers TorchRL makes ensembles; "
-                    "offline_data.DatasetMixture takes mixtures too",
-                )
-            if isinstance(member.storage, StorageEnsemble):
-                raise UsageError(
-                    f"Member {number} is an ensemble itself",
-                    hint="ReplayBufferEnsemble(a, b, c, p=…) takes all members at once",
+                    hint="give the members of an ensemble themselves; offline_data.DatasetMixture "
+                    "takes mixtures too",
                 )
         self._collate_fns = fns = None if collate_fns is None else [*collate_fns]
         count = len(self.members)
@@ -206,7 +198,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return sum(member.write_count for member in self.members)
 
     def __len__(self) -> int:
-        """Return the number of members, as TorchRL's does."""
+        """Return the number of members."""
         return len(self.members)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -214,11 +206,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
         Args:
             batch_size: Rows of all sub-batches together, `B`; None: the ensemble's.
-            return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with the
-                rows and the members, as in `batch["index"]`, and the samplers' leaves.
-
-        Raises:
-            UsageError: No batch size, or one that does not fit; a member that cannot be sampled.
+            return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with
+                `batch["index"]` and the samplers' leaves.
         """
         if not return_info:
             return super().sample(batch_size)
@@ -231,12 +220,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return batch, stacked(parts, rows[MEMBER])
 
     def __getitem__(self, index: Any) -> Any:
-        """Return members, or their rows, of several stacked and transformed as batches are.
-
-        Raises:
-            IndexError: A member, or a row, that is not there.
-            UsageError: Something that is no index, or rows that cannot be stacked.
-        """
+        """Return members, or rows of them: of several stacked and transformed as batches are."""
         numbers, rows = member_index(index, len(self))
         if numbers is None:
             return self
@@ -252,7 +236,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         if self._collate_fns is not None:
             part._collate_fns = [self._collate_fns[number] for number in numbers]
         part._ahead, part._ended = Prefetcher(self._prefetch or 0), False
-        part._differing = None
+        vars(part).pop("_texts", None)
         return part
 
     def __repr__(self) -> str:
@@ -272,7 +256,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 self._sampler.samplers[number] = member.sampler
             return super()._draw(size)
 
-    def _gather(self, rows: Any) -> Any:
+    def _gather(self, rows: Any) -> None:
         """Return nothing: members gather, each under its own lock, when their part is made."""
 
     def _finish(self, draw: Draw, gathered: Any) -> Any:  # noqa: ARG002 - see `_gather`
@@ -290,12 +274,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
         ]
         return self._transformed(self._joined(parts, members))
 
-    @property
+    @cached_property
     def _texts(self) -> dict[Key, tuple[int, int]]:
         """Text leaves whose codes mean other texts in other members; see `differing_texts`."""
-        if self._differing is None:
-            self._differing = differing_texts(self.members, [None] * len(self))
-        return self._differing
+        return differing_texts(self.members, [None] * len(self))
 
     def _joined(self, parts: list[Any], numbers: Tensor) -> Any:
         """Collate sub-batches, and stack them unless the ensemble's `collate_fn` will."""
@@ -315,19 +297,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
     extend: Any = read_only("extend")
     __setitem__: Any = read_only("assigning rows")
 
-    def set_storage(self, storage: Any, collate_fn: Any = None) -> NoReturn:  # noqa: ARG002
-        """Raise `UsageError`."""
-        raise _of_member("set_storage")
-
-    def set_writer(self, writer: Any) -> NoReturn:  # noqa: ARG002
-        """Raise `UsageError`."""
-        raise _of_member("set_writer")
+    set_storage: Any = _of_member("set_storage")
+    set_writer: Any = _of_member("set_writer")
 
     def set_sampler(self, sampler: Sampler) -> SamplerEnsemble:
-        """Give the members other samplers, and choose among them otherwise, from now on.
-
-        Returns the one before; raises `UsageError` for any but a `SamplerEnsemble` of as many.
-        """
+        """Replace the members' samplers and how members are drawn; returns the one before."""
         if not isinstance(sampler, SamplerEnsemble) or len(sampler) != len(self):
             raise UsageError(
                 f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
@@ -339,7 +313,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return before  # type: ignore[no-any-return]
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Drop all rows of all members; `ImmutableError` before, if one is a dataset."""
+        """Drop all rows of all members; raises `ImmutableError` if one is a dataset."""
         if not all(isinstance(member.storage, GrowingStorage) for member in self.members):
             raise immutable("empty")
         self._drop_drawn()
@@ -347,14 +321,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.empty(empty_write_count)
 
     def update_priority(self, index: Any, priority: Tensor | float) -> None:
-        """Tell the samplers of the members new priorities.
+        """Update priorities in the samplers of the members.
 
         Args:
             index: `batch["index"]` of any shape: a TensorDict of members and rows.
             priority: One for each row, in their order, or one for all.
-
-        Raises:
-            UsageError: Another index, or not as many priorities as rows.
         """
         try:
             source, rows = index[MEMBER], index[INDEX]
@@ -367,7 +338,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.update_priority(own, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume, the members' states too; see `ReplayBuffer`."""
+        """Return everything needed to resume, also of the members; see `ReplayBuffer`."""
         states = [member.state_dict() for member in self.members]
         own = super().state_dict()
         of_members = {str(number) for number in range(len(self))}
@@ -376,11 +347,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return {**own, "members": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned, the members too.
-
-        Raises:
-            UsageError: It is of other members (then nothing has changed), or other transforms.
-        """
+        """Resume from a state of `state_dict`; `UsageError`, and no change, if it is of other members."""
         if state["kinds"] != self._kinds():
             raise UsageError(f"The state is of {state['kinds']}; this ensemble has {self._kinds()}")
         self._drop_drawn()
@@ -404,12 +371,12 @@ def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer
             "An ensemble needs at least one member",
             hint="ReplayBufferEnsemble(buffer, other), or storages=StorageEnsemble(…)",
         )
-    kinds: dict[str, Any] = {
-        "storages": StorageEnsemble,
-        "samplers": SamplerEnsemble,
-        "writers": WriterEnsemble,
-    }
-    for (name, kind), part in zip(kinds.items(), (storages, samplers, writers), strict=True):
+    parts: list[tuple[str, Any, Any]] = [
+        ("storages", StorageEnsemble, storages),
+        ("samplers", SamplerEnsemble, samplers),
+        ("writers", WriterEnsemble, writers),
+    ]
+    for name, kind, part in parts:
         if part is not None and not isinstance(part, kind):
             raise UsageError(f"{name} is {part!r}; expected a {kind.__name__}")
         if part is not None and len(part) != len(storages):
@@ -423,9 +390,3 @@ def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer
         )
         for number, storage in enumerate(storages.storages)
     ]
-
-
-def _of_member(what: str) -> UsageError:
-    return UsageError(
-        f"{what} is for one member, and this is an ensemble", hint=f"ensemble[0].{what}(…)"
-    )

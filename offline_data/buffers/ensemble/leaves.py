@@ -30,7 +30,7 @@ Rename: TypeAlias = "Mapping[Any, KeyLike]"
 
 
 class MemberLeaves(NamedTuple):
-    """How the leaves of a mixture are found in a member's batches."""
+    """Where a member's batches have the leaves of a mixture."""
 
     keys: tuple[Key, ...]  # all of the batch
     positions: tuple[int, ...]  # among them, of each leaf of the mixture
@@ -69,20 +69,19 @@ class Agreement:
         names = {m: renamed(own, renames[m], m) for m, (own, _) in found.items()}
         taken = {m: _taken(names[m], keys, m, nested=m in nested) for m in names}
         self.keys = [INDEX_KEY, *_common(taken)]
-        columns = {
-            key: {m: leaves[names[m][key]] for m, (_, leaves) in found.items()} for key in self.keys
-        }
-        rows = [_row_of(key, column, cast=cast) for key, column in columns.items()]
+        columns = [
+            {m: leaves[names[m][key]] for m, (_, leaves) in found.items()} for key in self.keys
+        ]
+        rows = [_row_of(*one, cast=cast) for one in zip(self.keys, columns, strict=True)]
         self._shapes, self.dtypes = zip(*rows, strict=True)
         self.members: dict[int, MemberLeaves] = {}
         for m, (own, leaves) in found.items():
             positions = tuple(names[m][key] for key in self.keys)
-            self.members[m] = MemberLeaves(
-                own, positions, tuple(leaves[p].dtype for p in positions)
-            )
+            dtypes = tuple(leaves[position].dtype for position in positions)
+            self.members[m] = MemberLeaves(own, positions, dtypes)
         dims = {tuple(batch.batch_size[1:]) for batch in probes.values()}
         self._dims = dims.pop() if len(dims) == 1 else ()
-        devices = {m: leaf.device for m, leaf in columns[INDEX_KEY].items()}
+        devices = {m: leaf.device for m, leaf in columns[0].items()}
         if len({*devices.values()}) > 1:
             told = ", ".join(f"member {member} on {device}" for member, device in devices.items())
             raise UsageError(f"Members give batches on different devices: {told}")
@@ -162,8 +161,7 @@ def flat(batch: Any, member: int) -> tuple[tuple[Key, ...], list[Tensor]]:
 def renamed(keys: Iterable[Key], rename: Rename | None, member: int) -> dict[Key, int]:
     """Return the names that a mixture has for a member's leaves, each with its number.
 
-    A renaming of a root leaf holds below `next` too, unless that has one of its own; two leaves of
-    one name are a `UsageError`.
+    A renaming of a root leaf holds below `next` too, unless that has one of its own.
 
     Example:
         >>> renamed([("obs",), ("next", "obs")], {"state": "obs"}, 0)
@@ -272,15 +270,11 @@ def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) 
 
 
 def stacked(parts: Sequence[Any], members: Tensor) -> Any:
-    """Stack `K` sub-batches, of the members `[K]`.
+    """Stack `K` sub-batches, of the members `[K]`, as a TensorDict `[K, n]` in memory of its own.
 
-    The leaf `index` of a batch `[n]` becomes two: `("index", "index")` as it was, and
-    `("index", "buffer_ids")`, the members that rows are from; both int64 `[K, n]`.
-
-    Returns:
-        A TensorDict `[K, n]` with one tensor a leaf, in memory of its own, if all sub-batches have
-        the same leaves of the same shapes and dtypes, else a `LazyStackedTensorDict` of them. Of
-        anything but TensorDicts, a stack of its tensors; `UsageError` if that is not possible.
+    The leaf `index` becomes two: `("index", "index")` as it was, and `("index", "buffer_ids")`, the
+    members that rows are from; both int64 `[K, n]`. Sub-batches that differ in leaves, shapes or
+    dtypes make a `LazyStackedTensorDict`; other things than TensorDicts, a stack of their tensors.
 
     Example:
         >>> few = TensorDict({"action": torch.tensor([7.0]), "index": torch.tensor([3])}, [1])
@@ -302,17 +296,10 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
     try:
         if batches:
             return LazyStackedTensorDict.lazy_stack(parts, 0)
-        if any(type(part) is not type(parts[0]) for part in parts):
-            raise TypeError("they have different types")  # noqa: TRY301 - one message for all
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *parts)
     except (RuntimeError, TypeError, ValueError) as error:
-        sizes = [getattr(part, "batch_size", getattr(part, "shape", None)) for part in parts]
-        kinds = ", ".join(
-            f"{type(part).__name__} {'' if size is None else list(size)}"
-            for part, size in zip(parts, sizes, strict=True)
-        )
         raise UsageError(
-            f"The sub-batches of the members cannot be stacked ({error}): {kinds}",
+            f"The sub-batches of the members cannot be stacked: {error}",
             hint="collate_fn=… of the ensemble gets the list of them and makes a batch of it",
         ) from error
 

@@ -36,16 +36,12 @@ def dataset_of(storage: Any) -> DatasetStorage | None:
 
 
 class GatherMany:
-    """Gathers rows of several datasets, and of views of them, straight into one batch.
-
-    One compiled call makes the leaves: one allocation each, and every row in its place.
-    """
+    """Gathers rows of several datasets and views in one compiled call, straight into one batch."""
 
     def __init__(self) -> None:
         self._episodes: tuple[list[Any], Tensor, Tensor] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Leave behind what can be computed again."""
         return GatherMany, ()
 
     def __call__(
@@ -137,11 +133,7 @@ def put(numbers: Tensor, places: Tensor | None) -> Tensor:
 def by_buffer(
     buffers: Sequence[Any], source: Tensor, index: Tensor, priority: Tensor | float
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield each buffer that rows are from, the rows, and their priorities: each its own, or one.
-
-    Raises:
-        UsageError: `source` names a buffer that is not there, or priorities are too many or few.
-    """
+    """Yield each buffer that rows are from, the rows, and their priorities: each its own, or one."""
     source, index = (torch.as_tensor(one).to("cpu").reshape(-1) for one in (source, index))
     values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
     if len(values) not in {1, len(source)}:

@@ -15,11 +15,11 @@ from offline_data.buffers.arguments import positive
 from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.checkpoint import load_tree, owned, save_tree
 from offline_data.buffers.ensemble.allocation import (
-    ExactAllocation,
-    RandomAllocation,
     Weights,
     count_of,
+    exact_members,
     fixed_weights,
+    random_members,
 )
 from offline_data.buffers.ensemble.leaves import (
     INDEX_KEY,
@@ -49,45 +49,46 @@ if TYPE_CHECKING:
 
 
 class MixtureDraw(NamedTuple):
-    """Rows drawn for one batch of a mixture."""
+    """Rows drawn for one batch of a mixture.
+
+    Attributes:
+        source: Member of each row, int64 `[B]`.
+        draws: Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended.
+    """
 
     source: torch.Tensor
-    """Member of each row, int64 `[B]`."""
     draws: tuple[tuple[int, Any], ...]
-    """Member, and the `Draw` or `MixtureDraw` from it; several of one if its epoch ended."""
 
 
 class DatasetMixture:
     """Flat batches of any size, row by row from several buffers.
 
-    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture gives rows their
-    proportions one by one: with `weights="steps"` a batch is as likely as one of all members' rows
-    laid end to end.
+    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture gives rows their proportions
+    one by one: with `weights="steps"` a batch is as likely as one of all members' rows laid end to
+    end.
 
     Each member draws with its own sampler, derives its leaves and applies its transforms; then its
     rows are put in their places, in random order. `index` and `episode` have the member's numbers,
-    and one more leaf, `source`, int64 `[B]`, has the member. The members of a mixture that is a
-    member are counted in its place: `source` is an index of `sources`.
+    and one more leaf, `source`, int64 `[B]`, has the member: an index of `sources`, where a mixture
+    that is a member counts as its members.
 
-    A member's sampler is asked for as many rows as its part of the batch, whatever that is. Slices
-    need parts that are multiples of them (`exact=True`, weights that divide the batch), and stay
-    together with `shuffle=False`.
+    A member's sampler is asked for as many rows as its part of the batch. Slices need parts that are
+    multiples of them (`exact=True`, weights that divide the batch), and stay together with
+    `shuffle=False`.
 
     Args:
         *members: Datasets, views, buffers that grow, mixtures.
-        weights: How much of each member there is.
-            `"steps"`: as many as it has rows that can be drawn; `"episodes"`: as it has episodes,
-            each counting the same, however long; `"equal"`; numbers, one for each member; or a
-            mapping from its number, or its dataset's id, to a number. Only ratios count. Those
-            that follow from the data follow a buffer while it grows, from no rows on.
+        weights: How much of each member there is: `"steps"`, as many as it has rows that can be
+            drawn; `"episodes"`, as it has episodes; `"equal"`; numbers, one for each member; or a
+            mapping from its number, or its dataset's id, to a number. Only ratios count. Those that
+            follow from the data follow a buffer while it grows, from no rows on.
         batch_size: Rows of a batch if `sample` is not told.
         exact: False: each row's member is drawn on its own. True: each batch has the proportions
             to the nearest row, and what is rounded away is made up for in the next ones.
         keys: Leaves that batches have (as the mixture calls them), a parent standing for all below
             it; None: all, which all members must have then.
         rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
-            parents of leaves, `{"observation": ("obs", "state")}`; it holds below `next` too,
-            unless `next` is named on its own.
+            parents of leaves; it holds below `next` too, unless `next` is named on its own.
         cast: Whether dtypes may differ: then they are promoted (`torch.promote_types`).
         shuffle: False: the rows of a member stand together, in the order of the members.
         seed: Of the order and of the members of rows, not of the members' samplers; None: torch's
@@ -96,8 +97,8 @@ class DatasetMixture:
         transform: Called with every batch; more can be appended.
 
     Raises:
-        UsageError: Invalid argument. Whether members' leaves agree is seen when the first batch
-            is drawn, without drawing from the members, or when a member first has rows.
+        UsageError: Invalid argument; and from the first batch, or when a member first has rows, if
+            members' leaves do not agree.
     """
 
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
@@ -129,7 +130,7 @@ class DatasetMixture:
         self.weights = weights
         self._fixed = fixed_weights(weights, members)
         self._batch_size = positive(batch_size, "batch_size")
-        self._allocation = ExactAllocation() if exact else RandomAllocation()
+        self._owed: list[float] | None = [] if exact else None
         own = (INDEX_KEY, SOURCE_KEY)
         self._keys = None if keys is None else [k for k in map(as_key, keys) if k not in own]
         self._renames = tuple(rename or [None] * len(members))
@@ -167,17 +168,12 @@ class DatasetMixture:
         return sum(map(len, self.members))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Draw a batch, in memory of its own.
-
-        If a member's sampler ends an epoch, its next one begins in the same batch.
+        """Draw a batch `[B]`, in memory of its own, across the ends of members' epochs.
 
         Args:
             batch_size: Rows, `B`; None: the mixture's.
-            return_info: Whether to return `(batch, info)`, where `info["source"]` has the member
-                of each row.
-
-        Returns:
-            A TensorDict `[B]`, or what transforms made of it.
+            return_info: Whether to return `(batch, info)`, where `info["source"]` has the member of
+                each row.
 
         Raises:
             UsageError: Members that do not agree, or cannot be drawn from; not the size prefetched.
@@ -209,14 +205,11 @@ class DatasetMixture:
         return self
 
     def update_priority(self, batch: Any, priority: Tensor | float) -> None:
-        """Tell members' samplers new priorities of the rows of a batch, if they have a use for them.
+        """Update the priorities of rows of a batch, in members whose samplers have some.
 
         Args:
             batch: Anything that has `batch["source"]` and `batch["index"]`.
             priority: One for each row, or one for all.
-
-        Raises:
-            UsageError: A source that is not there, or another number of priorities.
         """
         parts = by_buffer(self.sources, batch["source"], batch["index"], priority)
         for buffer, rows, values in parts:
@@ -224,26 +217,22 @@ class DatasetMixture:
                 buffer.update_priority(rows, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume from here: the members' states, and the mixture's own.
+        """Return everything needed to resume from here, also of the members.
 
-        The batches after `load_state_dict` are those that would have come, with `seed` and seeds
-        in the members' samplers; torch's global generator is saved by `torch.get_rng_state()`.
+        With `seed`, and seeds in the members' samplers, the batches after `load_state_dict` are
+        those that would have come; `torch.get_rng_state()` saves torch's global generator.
         """
         generator = None if self._generator is None else self._generator.get_state()
         return {
             "members": [member.state_dict() for member in self.members],
-            "dealing": self._allocation.state_dict(),
+            "dealing": {} if self._owed is None else {"owed": [*self._owed]},
             "generator": generator,
             "transforms": self._chain.state_dict(),
             "draws": [_draw_state(draw) for draw in self._ahead.drawn()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned.
-
-        Raises:
-            UsageError: It is of other members, or of another kind of mixture.
-        """
+        """Resume from a state of `state_dict`; raises `UsageError` if it is of another mixture."""
         if len(state["members"]) != len(self.members):
             raise UsageError(
                 f"The state has {len(state['members'])} members; this mixture has {len(self.members)}"
@@ -252,9 +241,12 @@ class DatasetMixture:
             raise UsageError(
                 "The state is of a mixture with a seed and this has none, or vice versa"
             )
+        if self._owed is not None and "owed" not in state["dealing"]:
+            raise UsageError("The state is of a mixture whose proportions were not exact")
         for member, its_own in zip(self.members, state["members"], strict=True):
             member.load_state_dict(its_own)
-        self._allocation.load_state_dict(state["dealing"])
+        if self._owed is not None:
+            self._owed = [*state["dealing"]["owed"]]
         if self._generator is not None:
             self._generator.set_state(state["generator"])
         self._chain.load_state_dict(state["transforms"])
@@ -302,7 +294,10 @@ class DatasetMixture:
         present = [number for number, weight in enumerate(weights) if weight]
         if self._agreement is None or not self._agreement.members.keys() >= {*present}:
             self._agree(present)
-        source = self._allocation.allocate(weights, size, self._generator)
+        if self._owed is None:
+            source = random_members(weights, size, self._generator)
+        else:
+            source = exact_members(weights, size, self._generator, self._owed)
         if not self._shuffle:
             source = source.sort().values
         counts = torch.bincount(source, minlength=len(weights)).tolist()
@@ -356,12 +351,10 @@ class DatasetMixture:
         leaves = self._gathered(agreement, draw, places)
         if leaves is None:
             parts = [self._part(agreement, *one) for one in draw.draws]
-            columns = map(torch.cat, zip(*parts, strict=True))
-            if places is None:
-                leaves = list(columns)
-            else:
+            leaves = list(map(torch.cat, zip(*parts, strict=True)))
+            if places is not None:
                 rows = put(torch.arange(len(places)), places).to(parts[0][0].device)
-                leaves = [column.index_select(0, rows) for column in columns]
+                leaves = [leaf.index_select(0, rows) for leaf in leaves]
         batch = agreement.assemble(leaves, draw.source)
         return transformed(self._chain.outward, batch, names=(*LABELS, "source"))
 
@@ -405,7 +398,7 @@ def _copy_that_draws_apart(member: Any) -> Any:
     other = copy(member)
     if isinstance(other, DatasetMixture):
         other.members = tuple(map(_copy_that_draws_apart, member.members))
-        other._allocation = deepcopy(member._allocation)
+        other._owed = deepcopy(member._owed)
         other._generator = None
     else:
         other._sampler = deepcopy(member.sampler)

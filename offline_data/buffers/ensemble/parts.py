@@ -16,7 +16,7 @@ from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import GrowingStorage
 from offline_data.buffers.writers import Writer
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.errors import ImmutableError, OfflineDataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,10 +40,6 @@ def member_index(
     """Split an index of an ensemble into members, and rows of each if `rows` may follow.
 
     The members are the number of one, numbers of several, or None for all of them as they are.
-
-    Raises:
-        IndexError: A member that is not there.
-        UsageError: Something that is no index, no member at all, or too many indices.
 
     Example:
         >>> member_index(-1, 3), member_index([True, False, True], 3), member_index((..., 5), 3)
@@ -78,7 +74,10 @@ def member_index(
 class Parts:
     """A part of each member, in order."""
 
-    _parts: list[Any]
+    def __init__(self, parts: list[Any]) -> None:
+        if not parts:
+            raise UsageError(f"A {type(self).__name__} has one part or more; none was given")
+        self._parts = parts
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each, by its number; the storage of a dataset has none."""
@@ -86,7 +85,7 @@ class Parts:
         return {str(number): state for number, state in enumerate(states)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned."""
+        """Resume from a state of `state_dict`."""
         for number, part in enumerate(self._parts):
             if _has_state(part):
                 part.load_state_dict(state[str(number)])
@@ -113,31 +112,35 @@ def _has_state(part: Any) -> bool:
     return isinstance(part, Sampler | Writer | GrowingStorage)
 
 
-def read_only(what: str) -> Any:
-    """Make a method that raises `ImmutableError`: an ensemble cannot be changed by `what`."""
+def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
+    """Make a method that raises an error."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        """Raise `ImmutableError`."""
-        raise ImmutableError(
-            f"An ensemble is read only: for {what} it cannot know which member is meant",
-            hint="ensemble[0].extend(data) writes to the first member, if it is a buffer that grows",
-        )
+        """Raise an error: see the class."""
+        raise error(message, hint=hint)
 
     return refuse
 
 
-class StorageEnsemble(Parts):
-    """The storages of the members of a `ReplayBufferEnsemble`.
+def read_only(what: str) -> Any:
+    """Make a method that raises `ImmutableError`: an ensemble cannot be changed by `what`."""
+    return refusing(
+        ImmutableError,
+        f"An ensemble is read only: for {what} it cannot know which member is meant",
+        "ensemble[0].extend(data) writes to the first member, if it is a buffer that grows",
+    )
 
-    As in TorchRL its length is the number of storages, and it is not written to. It has no rows of
-    its own: a row is a member and a row of its storage, as a `SamplerEnsemble` draws them.
+
+class StorageEnsemble(Parts):
+    """The storages of the members of a `ReplayBufferEnsemble`; read only.
+
+    Its length is the number of storages. A row of it is a member and a row of its storage.
 
     Args:
         storages: One for each member, in order; one at least. An attribute, as is the next.
-        transforms: Transform of the batches of each member; None: nothing, also as an item.
+        transforms: Transform of the batches of each member, or None.
 
     Example:
-        >>> import torch
         >>> from tensordict import TensorDict
         >>> from offline_data.buffers.storage import TensorStorage
         >>> few = TensorStorage(TensorDict({"action": torch.arange(3)}, [3]))
@@ -150,10 +153,8 @@ class StorageEnsemble(Parts):
     def __init__(
         self, *storages: Storage, transforms: Sequence[Transform | None] | None = None
     ) -> None:
-        if not storages:
-            raise UsageError("A StorageEnsemble has one storage or more; none was given")
         self.storages: list[Storage] = [as_storage(storage) for storage in storages]
-        self._parts = self.storages
+        super().__init__(self.storages)
         self.transforms = [None] * len(storages) if transforms is None else list(transforms)
         if len(self.transforms) != len(storages):
             raise UsageError(
@@ -163,11 +164,7 @@ class StorageEnsemble(Parts):
         self._many = GatherMany()
 
     def get(self, rows: TensorDict) -> list[tuple[int, Any]]:
-        """Return the sub-batches of rows, each with the number of its member.
-
-        Args:
-            rows: `[K]`, as `SamplerEnsemble.sample` gives them.
-        """
+        """Return the sub-batches of rows `[K]` from `SamplerEnsemble.sample`, each with its member."""
         found = []
         for number, index in zip(rows[MEMBER].tolist(), rows[INDEX].unbind(0), strict=True):
             batch, transform = self.storages[number].gather(index.clone()), self.transforms[number]
@@ -184,7 +181,7 @@ class StorageEnsemble(Parts):
         return stacked([part for _, part in self.get(rows)], members)
 
     def gather_stored(self, members: Tensor, index: Tensor) -> TensorDict | None:
-        """Gather what is stored, without transforms, at once; None if that is not possible."""
+        """Gather at once what is stored, without transforms; None if that is not possible."""
         found = self._many(self.storages, members.tolist(), index, members)
         if found is None:
             return None
@@ -195,16 +192,14 @@ class StorageEnsemble(Parts):
     def only(self, keys: Iterable[KeyLike]) -> StorageEnsemble:
         """Return the same rows with some of the leaves; see `Storage`."""
         wanted = list(keys)
-        storages = [storage.only(wanted) for storage in self.storages]
-        return StorageEnsemble(*storages, transforms=self.transforms)
+        some = (storage.only(wanted) for storage in self.storages)
+        return StorageEnsemble(*some, transforms=self.transforms)
 
-    def rows(self, *, valid_only: bool = True) -> NoReturn:  # noqa: ARG002
-        """Raise `UsageError`: see the class; so does `runs`."""
-        raise UsageError(
-            "A StorageEnsemble has no rows of its own, which one sampler could draw from",
-            hint="ReplayBufferEnsemble(storages=…, samplers=SamplerEnsemble(…)) draws from each",
-        )
-
+    rows: Any = refusing(
+        UsageError,
+        "A StorageEnsemble has no rows of its own, which one sampler could draw from",
+        "ReplayBufferEnsemble(storages=…, samplers=SamplerEnsemble(…)) draws from each",
+    )
     runs = rows
 
     def __getitem__(self, index: Any) -> Any:
@@ -234,24 +229,20 @@ class SamplerEnsemble(Parts, Sampler):
     """Draws members, then rows of each: a batch of `B` rows is `K` sub-batches of `B / K`.
 
     As in TorchRL **whole sub-batches** come from one member, each member drawn on its own, with
-    replacement, so a batch may have several sub-batches of one member and none of another. And
-    without `p` every member has the same share, whether it has 10 rows or a million. For rows
-    mixed one by one, by steps, episodes or weights, see `offline_data.DatasetMixture`.
+    replacement: a batch may have several sub-batches of one member and none of another. Without `p`
+    every member has the same share, whatever its size; see also `offline_data.DatasetMixture`.
 
-    Each sub-batch is a draw of its sampler, of `B / K` rows, of its own (in TorchRL a member's
-    sub-batches are one draw that is cut up, so that `num_slices` gives longer slices the more
-    sub-batches a member has). If an epoch of a sampler without replacement ends within a
-    sub-batch, the next one begins in it.
+    Each sub-batch is a draw of its own (TorchRL cuts up one draw for all sub-batches of a member, so
+    that `num_slices` gives longer slices the more there are). If an epoch of a sampler without
+    replacement ends within a sub-batch, the next one begins in it.
 
     Args:
         samplers: One for each member, in order; one at least. An attribute.
-        p: Weights of the members, not negative, not all 0: divided by their sum. Or
-            `"sampleable"`: by what each could draw from at the time, rows or starts of slices, so
-            that a member that is still empty is left out. None: the same for all.
+        p: Weights of the members, not negative, not all 0. Or `"sampleable"`: by the number of rows,
+            or starts of slices, that each could draw from now. None: the same for all.
         sample_from_all: One sub-batch of each member, in order; excludes `p`.
-        num_buffer_sampled: `K`; None: as many as there are members. With `sample_from_all` it has
-            no effect.
-        seed: Seed of a generator of its own, which members are drawn by; None: torch's global one.
+        num_buffer_sampled: `K`, unless `sample_from_all`; None: the number of members.
+        seed: Seed of a generator of its own, which draws members; None: torch's global one.
 
     Example:
         >>> from offline_data.buffers.samplers import RandomSampler
@@ -268,10 +259,8 @@ class SamplerEnsemble(Parts, Sampler):
         num_buffer_sampled: int | None = None,
         seed: int | None = None,
     ) -> None:
-        if not samplers:
-            raise UsageError("A SamplerEnsemble has one sampler or more; none was given")
         self.samplers: list[Sampler] = [as_sampler(sampler) for sampler in samplers]
-        self._parts = self.samplers
+        super().__init__(self.samplers)
         self.sample_from_all = sample_from_all
         if num_buffer_sampled is not None:
             positive(num_buffer_sampled, "num_buffer_sampled")
@@ -300,18 +289,14 @@ class SamplerEnsemble(Parts, Sampler):
         return self._count
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Draw the rows of a batch.
-
-        Args:
-            storage: A `StorageEnsemble` with as many members.
-            batch_size: `B`, a multiple of `K`.
+        """Draw a batch of `B` rows, a multiple of `K`, from a `StorageEnsemble` of as many members.
 
         Returns:
             A TensorDict `[K]`, with `buffer_ids` int64 `[K]` and `index` int64 `[K, B / K]`; and
             by the number of the sub-batch the leaves that its sampler returned, if any.
 
         Raises:
-            UsageError: A batch that cannot be cut into `K`; a sampler that gives too few rows.
+            UsageError: Another size or storage; a sampler that gives too few rows.
         """
         if not isinstance(storage, StorageEnsemble) or len(storage) != len(self):
             raise UsageError(
@@ -332,15 +317,8 @@ class SamplerEnsemble(Parts, Sampler):
         rows: TensorDict = assemble(_ROWS, [members, index], members.shape, _CPU)
         return rows, {number: leaves for number, (_, leaves) in enumerate(draws) if leaves}
 
-    def complete(self, batch: TensorDict, leaves: dict[Any, Any]) -> None:  # noqa: ARG002
-        """Raise `UsageError`: what the samplers return belongs to sub-batches, not to the batch."""
-        raise UsageError(
-            "A SamplerEnsemble draws for a ReplayBufferEnsemble, not for another buffer",
-            hint="ReplayBufferEnsemble(storages=…, samplers=…)",
-        )
-
     def set_rng(self, generator: torch.Generator) -> None:
-        """Take randomness from `generator` from now on, for members and for their rows."""
+        """Draw from `generator` from now on, members and their rows."""
         self._generator = generator
         for sampler in self.samplers:
             sampler.set_rng(generator)
@@ -351,7 +329,7 @@ class SamplerEnsemble(Parts, Sampler):
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned."""
+        """Resume from a state of `state_dict`."""
         super().load_state_dict(state)
         if self._generator is not None and "generator" in state:
             self._generator.set_state(state["generator"])
@@ -393,58 +371,37 @@ class SamplerEnsemble(Parts, Sampler):
     def _draw(self, number: int, storage: Any, size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `size` rows of a member: one draw, and the rest from the next epoch if one ends."""
         sampler = self.samplers[number]
+        cuts = getattr(sampler, "num_slices", None) is not None  # the rest into shorter slices
+        draws: list[tuple[Tensor, dict[Any, Tensor]]] = []
+        found = 0
         try:
-            draws = [sampler.sample(storage, size)]
-            found = len(draws[0][0])
-            while found != size:
-                _check_rest(sampler, found, size)
+            while not draws or (0 < found < size and sampler.ran_out and not cuts):
                 draws.append(sampler.sample(storage, size - found))
                 found += len(draws[-1][0])
         except UsageError as error:
             raise UsageError(f"Member {number}: {error.message}", hint=error.hint) from error
+        if found != size:
+            raise UsageError(
+                f"Member {number}: {sampler!r} gave {found} rows of the {size} of a sub-batch",
+                hint="slices: slice_len=… and not num_slices=…, and drop_last=True or pad_output=True",
+            )
         if len(draws) == 1:
             return draws[0]
         leaves = {key: torch.cat([some[key] for _, some in draws]) for key in draws[0][1]}
         return torch.cat([rows for rows, _ in draws]), leaves
 
 
-def _check_rest(sampler: Sampler, found: int, size: int) -> None:
-    """Raise `UsageError` unless the rows missing from a sub-batch can be of the next epoch."""
-    if not 0 < found < size or not sampler.ran_out:
-        raise UsageError(
-            f"{sampler!r} gave {found} rows of the {size} of a sub-batch, and sub-batches are of "
-            "the same size",
-            hint="slices of short episodes are filled up by pad_output=True",
-        )
-    if getattr(sampler, "num_slices", None) is not None:
-        raise UsageError(
-            f"{sampler!r} came to the end of an epoch after {found} rows of the {size} of a "
-            "sub-batch, and would cut the rest into shorter slices",
-            hint="give it slice_len=… and not num_slices=…, or drop_last=True",
-        )
-
-
 class WriterEnsemble(Parts, Writer):
-    """The writers of the members of a `ReplayBufferEnsemble`, each for its own member.
-
-    Args:
-        writers: One for each member, in order; one at least. An attribute.
-
-    Example:
-        >>> from offline_data.buffers.writers import RoundRobinWriter
-        >>> writers = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter())
-        >>> len(writers), writers[0], len(writers[:1])
-        (2, RoundRobinWriter(write_count=0), 1)
-    """
+    """The writers of the members of a `ReplayBufferEnsemble`, one for each, in order."""
 
     add: Any = read_only("add")
     extend: Any = read_only("extend")
 
     def __init__(self, *writers: Writer) -> None:
-        if not writers or not all(isinstance(writer, Writer) for writer in writers):
-            raise UsageError(f"A WriterEnsemble has one writer or more; found {writers}")
+        if not all(isinstance(writer, Writer) for writer in writers):
+            raise UsageError(f"A WriterEnsemble has writers; found {writers}")
         self.writers: list[Writer] = list(writers)
-        self._parts = self.writers
+        super().__init__(self.writers)
 
     @property
     def write_count(self) -> int:  # type: ignore[override]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import itertools
 import multiprocessing
 import pickle
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
@@ -27,8 +24,7 @@ from offline_data.buffers.derived import (
     relabel,
     return_to_go,
 )
-from offline_data.buffers.derived.base import Memory, _lock, episode_bounds, once
-from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.buffers.storage import LazyTensorStorage, ListStorage
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,45 +46,35 @@ def reward_fn(achieved: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
 
 
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "n_step(3, gamma=0.99)": (lambda: n_step(3), lambda: n_step(4)),
-    "frame_stack(4, ['observation'], cat_dim=None, pad='repeat')": (
-        lambda: frame_stack(4),
-        lambda: frame_stack(4, pad="zero"),
-    ),
-    "action_chunk(4, ['action'], pad='repeat', mask_key='chunk_mask')": (
-        lambda: action_chunk(4, "action"),
-        lambda: action_chunk(5),
-    ),
-    "return_to_go(1.0, 'return_to_go')": (return_to_go, lambda: return_to_go(0.9)),
-    "normalize(['observation'], statistics=None, eps=0.001)": (
-        lambda: normalize("observation"),
-        lambda: normalize(eps=1),
-    ),
-    "normalize(['observation'], statistics={'observation': ([0.0], [1.0])}, eps=0.001)": (
+    "n_step": (lambda: n_step(3), lambda: n_step(4)),
+    "frame_stack": (lambda: frame_stack(4), lambda: frame_stack(4, pad="zero")),
+    "action_chunk": (lambda: action_chunk(4, "action"), lambda: action_chunk(5)),
+    "return_to_go": (return_to_go, lambda: return_to_go(0.9)),
+    "normalize": (lambda: normalize("observation"), lambda: normalize(eps=1)),
+    "statistics": (
         lambda: normalize("observation", {"observation": ([0.0], [1.0])}),
         lambda: normalize("observation", {"observation": ([0.0], [2.0])}),
     ),
-    "relabel('final', 1.0, goal_key='observation/desired_goal', "
-    "achieved_key='observation/achieved_goal', reward_fn=None, threshold=0.0, "
-    "terminate=True, gamma=0.99, seed=1)": (
+    "relabel": (
         lambda: relabel("final", 1, terminate=True, seed=1),
         lambda: relabel("final", 1, reward_fn=reward_fn, terminate=True, seed=1),
     ),
 }
 
 
-@pytest.mark.parametrize("text", KINDS)
-def test_an_instance_is_a_value(text: str) -> None:
-    make, other = KINDS[text]
+@pytest.mark.parametrize("name", KINDS)
+def test_an_instance_is_a_value(name: str) -> None:
+    make, other = KINDS[name]
     one = make()
-    assert repr(one) == text
+    assert repr(one) == repr(make()) != repr(other())
     assert one == make() == pickle.loads(pickle.dumps(one))  # noqa: S301
     assert len({one, make(), other()}) == 2
 
 
-@pytest.mark.parametrize("make", [make for text, (make, _) in KINDS.items() if "={" not in text])
-def test_through_a_buffer(sets: Any, episode: Any, make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "statistics"])
+def test_through_a_buffer(sets: Any, episode: Any, name: str) -> None:
     """Batches are those of the storage, also in another process; leaves are contiguous and apart."""
+    make, _ = KINDS[name]
     of = sets.write([episode(4), episode(2)])
     want = of.derive(make())
     ds = BaseDatasetExperienceReplay(of.path, 8, derived=[make()])
@@ -116,7 +102,7 @@ def derive(storage: Any, rows: list[int], derived: list[Derived]) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
+@pytest.mark.parametrize("kind", [LazyTensorStorage, ListStorage])
 def test_a_ring_that_wrapped(sets: Any, episode: Any, kind: Any) -> None:
     """Rows 0 and 1 are the newest, 2 and 3 the rest of what they were written over."""
     of, storage = sets.write([episode(4), episode(2)]), kind(4)
@@ -155,10 +141,7 @@ def test_a_view_of_a_dataset(sets: Any, episode: Any) -> None:
 @pytest.mark.parametrize(
     ("derived", "message"),
     [
-        ([relabel("random", 1, seed=0), n_step(2)], "n_step takes the leaf 'next/"),
-        ([frame_stack(2), n_step(2)], "n_step takes the leaf 'next/"),
         ([normalize(), n_step(2)], "n_step takes the leaf 'next/"),
-        ([n_step(2), n_step(2)], "n_step takes the leaf 'next/"),
         ([return_to_go(key="next.sum"), n_step(2)], "n_step takes the leaf 'next/sum'"),
         ([normalize(), frame_stack(2)], "takes the leaf 'observation/state'"),
         ([normalize("action"), action_chunk(2)], "takes the leaf 'action'"),
@@ -176,94 +159,39 @@ def test_what_was_changed_before_is_not_taken_back(
     assert "together" in message or "n_step or relabel, frame_stack" in str(caught.value.hint)
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_each_row_is_in_its_episode(sets: Any, data: Any) -> None:
-    of = sets.write(*data.draw(sets.strategy))
-    spans = episode_bounds(of.storage, torch.arange(of.rows))
-    for row, (number, step) in enumerate(of.place):
-        one = of.episodes[number]
-        assert spans.first[row] == row - step
-        assert spans.last[row] == row - step + one.length - 1
-        assert spans.known[row] == one.known
-        assert spans.valid[row] == (one.known or of.terminated[int(spans.last[row])])
-
-
-def test_results_are_made_once_for_a_storage_and_again_after_a_write(
-    grown: Any, sets: Any, episode: Any
-) -> None:
-    of, memory, number = sets.write([episode(2)]), Memory(), itertools.count(1)
-    one, other = grown(of), grown(of)
-    made = [memory.recall(s, "name", lambda: next(number)) for s in (one, one, other, one)]
-    assert made == [1, 1, 2, 1]
-    assert memory.recall(one, "another name", lambda: 7) == 7
-    assert pickle.loads(pickle.dumps(memory)).recall(one, "name", lambda: 9) == 9  # noqa: S301
-    rows = [memory.recall_written(one, "rows", lambda: len(one)) for _ in range(2)]
-    one.extend(one.content)
-    rows.append(memory.recall_written(one, "rows", lambda: len(one)))
-    assert rows == [2, 2, 4]
-
-
-def test_a_narrowed_storage_is_kept_as_long_as_the_whole(sets: Any, episode: Any) -> None:
-    storage, memory = sets.write([episode(2)]).storage, Memory()
-    kept = memory.only(storage, (("action",),))
-    assert memory.only(storage, (("action",),)) is kept
-    assert memory.only(storage, (("image",),)) is not kept
-    gone = weakref.ref(storage)
-    del storage
+def test_the_cache_goes_with_the_storage(sets: Any, episode: Any) -> None:
+    of = sets.write([episode(2)])
+    derive(of.storage, [0], [EVERYTHING[1]])
+    gone = weakref.ref(of.storage)
+    del of
     gc.collect()
-    assert kept is not None
     assert gone() is None
 
 
-def test_one_thread_makes_it() -> None:
-    known: dict[str, int] = {}
-    number, gate = itertools.count(1), threading.Barrier(4)
-    with pytest.raises(ZeroDivisionError):
-        once(known, "name", lambda: 1 // 0)  # it is tried again
-
-    def make() -> int:
-        time.sleep(0.05)
-        return once(known, "inner", lambda: 0) + next(number)
-
-    def work() -> None:
-        gate.wait()
-        once(known, "name", make)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert known == {"inner": 0, "name": 1}
-
-
-def in_child(queue: Any) -> None:
-    queue.put(once({}, "name", lambda: 5))
-
-
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_fork_while_a_thread_makes_something() -> None:
+def test_a_fork_while_a_thread_computes(sets: Any, episode: Any) -> None:
+    ds = BaseDatasetExperienceReplay(sets.write([episode(2)]).path, derived=[return_to_go()])
     begun, done = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with _lock():
+    class Slow:
+        def __len__(self) -> int:
             begun.set()
             done.wait(60)
+            return 0
+
+    def hold() -> None:
+        with contextlib.suppress(AttributeError):
+            normalize().fit(Slow())  # type: ignore[arg-type]
 
     thread = threading.Thread(target=hold)
     thread.start()
     begun.wait(60)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=in_child, args=(queue,))
+    child = multiprocessing.get_context("fork").Process(target=lambda: ds[:])
     child.start()
+    child.join(30)
     try:
-        assert queue.get(timeout=30) == 5
+        assert child.exitcode == 0
     finally:
         done.set()
         thread.join()
-        child.join(5)
         child.kill()

@@ -100,15 +100,6 @@ def goals_of(found: Any) -> list[float]:
     return [float(goal) for goal in found[GOAL][:, 0]]
 
 
-def test_the_share_of_rows_and_of_laws(sets: Any, episode: Any) -> None:
-    of = sets.write([episode(6), episode(4)])
-    rows = [2] * 20_000
-    mixture = relabel({"current": 0.25, "final": 0.75}, 0.5, seed=3)
-    found = goals_of(of.derive(mixture, rows))
-    shares = [found.count(goal) / len(rows) for goal in (1003.0, 1007.0, 7e6)]
-    np.testing.assert_allclose(shares, [0.125, 0.375, 0.5], atol=0.015)  # four deviations
-
-
 MANY = 40_000
 
 
@@ -127,7 +118,7 @@ def uniform(*goals: float) -> dict[float, float]:
     return dict.fromkeys(goals, 1 / len(goals))
 
 
-@pytest.mark.parametrize("row", [0, 3, 5, 6, 8])
+@pytest.mark.parametrize("row", [3, 6, 8])
 def test_distributions_of_goals(sets: Any, episode: Any, row: int) -> None:
     """Rows 0-5, 6, 7-10; the state after row 10 is not known, and it is not terminated."""
     of = sets.write(
@@ -147,6 +138,11 @@ def test_distributions_of_goals(sets: Any, episode: Any, row: int) -> None:
         "geometric": geometric,
         "random": {one: n / len(anywhere) for one, n in Counter(anywhere).items()},
     }
+    half = dict.fromkeys(wants["final"], 0.25) | {7e6 + number: 0.5}
+    of_two = Counter(
+        goals_of(of.derive(relabel({"current": 0.5, "final": 0.5}, 0.5, seed=3), [row] * MANY))
+    )
+    assert_distribution(of_two, half | {goal[time]: half.get(goal[time], 0) + 0.25})
     for strategy, want in wants.items():
         found = of.derive(relabel(strategy, 1, gamma=0.7, seed=1), [row] * MANY)
         assert_distribution(Counter(goals_of(found)), want)
@@ -181,9 +177,6 @@ def test_goals_are_drawn_apart_for_rows_and_batches(sets: Any, episode: Any) -> 
     assert other[:49] != first[:49]
     again = relabel("episode", 1, seed=1)
     assert goals_of(of.derive(again, [3] * 50)) != first
-
-
-def test_the_seed_comes_from_torch_where_none_is_given() -> None:
     torch.manual_seed(4)
     one = relabel()
     torch.manual_seed(4)
@@ -237,12 +230,10 @@ def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> N
         ({"strategy": "futur"}, "strategy is 'futur'; expected one of current, final"),
         ({"strategy": {"current": 0.2, "random": 0.7}}, r"add up to 0\.9"),
         ({"strategy": {"final": 1.5, "random": -0.5}}, r"probability of 'final' is 1\.5"),
-        ({"strategy": {}}, "add up to 0"),
         ({"p": 1.2}, r"p is 1\.2"),
         ({"threshold": -1}, "threshold is -1"),
         ({"gamma": 1}, "gamma below 1"),
         ({"gamma": 2}, "gamma is 2"),
-        ({"seed": -1}, "seed is -1"),
         ({"seed": 2**63}, "seed is"),
     ],
 )

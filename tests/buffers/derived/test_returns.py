@@ -42,22 +42,6 @@ def test_it_is_a_walk_back(
     np.testing.assert_allclose(found[:, 0].numpy(), np.array(want)[rows], rtol=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    gamma=st.sampled_from((0.0, 0.9, 1.0)),
-    width=st.sampled_from(((), (1,), (2,))),
-)
-def test_doubling_is_recursion(lengths: list[int], gamma: float, width: tuple[int, ...]) -> None:
-    rewards = torch.rand(sum(lengths), *width, dtype=torch.float64)
-    want, end = rewards.clone(), 0
-    for length in lengths:
-        end += length
-        for row in range(end - 2, end - length - 1, -1):
-            want[row] += gamma * want[row + 1]
-    torch.testing.assert_close(discounted(rewards, torch.tensor(lengths), gamma), want)
-
-
 def test_large_and_missing_numbers_stay_in_their_episode() -> None:
     rewards = torch.tensor([1e17, 1.0, 1e-3, 5.0], dtype=torch.float64)
     found = discounted(rewards, torch.tensor([1, 2, 1]), 1.0)
@@ -66,6 +50,15 @@ def test_large_and_missing_numbers_stay_in_their_episode() -> None:
     found = discounted(rewards, torch.tensor([2, 2, 1]), 1.0)
     assert found.isnan().tolist() == [False, False, True, False, False]
     assert found[:2].tolist() == [3, 2]
+
+
+def test_invalid_arguments(grown: Any, sets: Any, episode: Any) -> None:
+    with pytest.raises(UsageError, match=r"gamma is 1\.5"):
+        return_to_go(1.5)
+    storage, rows = grown(sets.write([episode(3)])), torch.arange(3)
+    del storage.content["next", "reward"]
+    with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):
+        return_to_go()(storage.gather(rows), rows, storage)
 
 
 def test_it_is_added_up_once_by_one_thread(grown: Any, sets: Any, episode: Any) -> None:
@@ -85,12 +78,3 @@ def test_it_is_added_up_once_by_one_thread(grown: Any, sets: Any, episode: Any) 
         thread.join()
     assert storage.gathered == read + 1 + 50  # a row to see what there is, then all rows
     assert all(batch["return_to_go"].equal(batches[0]["return_to_go"]) for batch in batches)
-
-
-def test_invalid_arguments(grown: Any, sets: Any, episode: Any) -> None:
-    with pytest.raises(UsageError, match=r"gamma is 1\.5"):
-        return_to_go(1.5)
-    storage, rows = grown(sets.write([episode(3)])), torch.arange(3)
-    del storage.content["next", "reward"]
-    with pytest.raises(UsageError, match="needs the leaf 'next/reward'"):
-        return_to_go()(storage.gather(rows), rows, storage)

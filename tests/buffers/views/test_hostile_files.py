@@ -48,7 +48,6 @@ def bomb() -> bytes:
 ROWS = np.arange(3)
 WHOLE = file_of(ABOUT, rows=ROWS)
 FILES: dict[str, bytes] = {
-    "empty": b"",
     "cut short": WHOLE[: len(WHOLE) // 2],
     "another name": WHOLE.replace(b'"dataset"', b'"datamet"'),
     "a lone array": b"\x93NUMPY\x01\x00v\x00{",
