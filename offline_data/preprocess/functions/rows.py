@@ -1,8 +1,8 @@
 """A function called with one row after the other, or with a block, and what it returns.
 
 This is what every other way of running a function is held to. What it raises is said with its row and
-its own traceback; random numbers are seeded for every call, and the caller's generators are left as
-they were. What it returned first is what it must return always.
+its own traceback; random numbers are seeded for every call. What it returned first is what it must
+return always.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ Leaves: TypeAlias = "dict[Key, Tensor]"
 FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
 """What a function returns: name of the dtype and shape of a row of every leaf."""
 
-NO_ROWS = torch.Size(())
 CPU = torch.device("cpu")
 
 STORABLE = frozenset({
@@ -123,63 +122,57 @@ def run_rows(
         >>> run_rows(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0)
         {('y',): array([2., 4.])}
     """
-    tree = tree_of({key: slot for slot, key in enumerate(table)})
-    out = _Columns(schema, len(numbers))
-    with own_randomness(), torch.no_grad():
+    tree, no_rows = tree_of({key: slot for slot, key in enumerate(table)}), torch.Size(())
+    columns: Leaves = {}
+    with torch.no_grad():
         for begin in range(0, len(numbers), _STRIP):
             part = slice(begin, begin + _STRIP)
-            columns = [torch.from_numpy(values[part]).unbind(0) for values in table.values()]
-            strip = zip(numbers[part].tolist(), *columns, strict=True)
-            for row, (number, *leaves) in enumerate(strip, begin):
+            given = [torch.from_numpy(values[part]).unbind(0) for values in table.values()]
+            places = [column[part].unbind(0) for column in columns.values()]
+            strip = zip(numbers[part].tolist(), *given, strict=True)
+            for at, (number, *inputs) in enumerate(strip):
                 seed_all(seed, number)
-                here = partial(place, row)
-                given = assemble(tree, leaves, NO_ROWS, CPU)
+                here = partial(place, begin + at)
+                td = assemble(tree, inputs, no_rows, CPU)
                 with user_errors(here):
-                    result = fn(given)
-                out.put(row, leaves_of(result, here), here)
-    return {key: values.numpy() for key, values in out.columns.items()}
+                    result = fn(td)
+                leaves = leaves_of(result, here)
+                if not columns:
+                    schema = schema or schema_of(leaves, here)
+                    columns = _columns(schema, leaves, len(numbers), here)
+                    places = [column[part].unbind(0) for column in columns.values()]
+                fits = len(leaves) == len(columns)
+                for key, column in zip(columns, places, strict=True):
+                    leaf, spot = leaves.get(key), column[at]
+                    # Copied at once, for a function may use its memory again.
+                    if (
+                        not fits
+                        or leaf is None
+                        or leaf.dtype is not spot.dtype
+                        or leaf.shape != spot.shape
+                    ):
+                        conform(schema or {}, described(leaves), here)
+                    try:
+                        spot.copy_(leaves[key])
+                    except (RuntimeError, NotImplementedError) as error:
+                        raise not_plain(key, leaves[key], here) from error
+    return {key: values.numpy() for key, values in columns.items()}
 
 
-class _Columns:
-    """Columns of results: copied at once, for a function may use its memory again."""
-
-    def __init__(self, schema: FunctionSchema | None, rows: int) -> None:
-        self._schema, self._rows = schema, rows
-        self.columns: dict[Key, Tensor] = {}
-        self._slots: list[tuple[Key, torch.dtype, torch.Size]] = []
-        self._places: list[tuple[Tensor, ...]] = []
-
-    def put(self, row: int, leaves: Leaves, here: Place) -> None:
-        """Take the result of the next row; what is as expected is found so without a schema."""
-        if not self._slots:
-            self._begin(leaves, here)
-        at = row % _STRIP
-        if not at:
-            self._places = [c[row : row + _STRIP].unbind(0) for c in self.columns.values()]
-        same = len(leaves) == len(self._slots)
-        for (key, dtype, shape), places in zip(self._slots, self._places, strict=True):
-            leaf = leaves.get(key) if same else None
-            if leaf is None or leaf.dtype is not dtype or leaf.shape != shape:
-                conform(self._expected, described(leaves), here)
-            try:
-                places[at].copy_(leaves[key])
-            except (RuntimeError, NotImplementedError) as error:
-                raise not_plain(key, leaves[key], here) from error
-
-    def _begin(self, leaves: Leaves, here: Place) -> None:
-        """Make columns; the order of leaves is that of the first result of all."""
-        self._expected = self._schema or schema_of(leaves, here)
-        conform(self._expected, described(leaves), here)
-        for key in self._expected:
-            leaf = leaves[key]
-            try:
-                self.columns[key] = torch.empty((self._rows, *leaf.shape), dtype=leaf.dtype)
-            except RuntimeError as error:
-                raise StepError(
-                    f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
-                    f"{self._rows} rows of that do not fit into memory"
-                ) from error
-            self._slots.append((key, leaf.dtype, leaf.shape))
+def _columns(schema: FunctionSchema, leaves: Leaves, rows: int, here: Place) -> Leaves:
+    """Make columns for results like this one, in the order of the schema."""
+    conform(schema, described(leaves), here)
+    columns: Leaves = {}
+    for key in schema:
+        leaf = leaves[key]
+        try:
+            columns[key] = torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+        except RuntimeError as error:
+            raise StepError(
+                f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
+                f"{rows} rows of that do not fit into memory"
+            ) from error
+    return columns
 
 
 def run_block(
@@ -198,7 +191,7 @@ def run_block(
     rows = len(next(iter(table.values())))
     tree = tree_of({key: slot for slot, key in enumerate(table)})
     inputs = [torch.from_numpy(values) for values in table.values()]
-    with own_randomness(), torch.no_grad():
+    with torch.no_grad():
         seed_all(seed, number)
         block = assemble(tree, inputs, torch.Size((rows,)), CPU)
         with user_errors(place):
@@ -211,9 +204,9 @@ def run_block(
                 f"expected {rows} rows",
                 hint="without batched=N a function gets one row at a time",
             )
-    expected = schema or schema_of(leaves, place, rows)
-    conform(expected, described(leaves, rows), place)
-    return {key: to_array(key, leaves[key], place) for key in expected}
+    schema = schema or schema_of(leaves, place, rows)
+    conform(schema, described(leaves, rows), place)
+    return {key: to_array(key, leaves[key], place) for key in schema}
 
 
 def mixed(seed: int, number: int) -> int:
@@ -262,16 +255,6 @@ def states() -> tuple[Any, Any, Any]:
     """Return the states of the three global generators."""
     of_numpy = np.random.get_state()  # noqa: NPY002
     return torch.default_generator.get_state(), of_numpy, random.getstate()
-
-
-def same(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
-    """Return True if nobody drew from the global generators in between."""
-    return (
-        torch.equal(before[0], after[0])
-        and before[1][2:] == after[1][2:]
-        and np.array_equal(before[1][1], after[1][1])
-        and before[2] == after[2]
-    )
 
 
 def leaves_of(result: Any, place: Place) -> Leaves:
@@ -333,8 +316,22 @@ def _number(key: Key, value: Any, place: Place) -> Tensor:
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
     """Describe the first rows of leaves; a `StepError` where no dataset can have name or type."""
+    rename = "rename the leaf in the function"
     for key, value in leaves.items():
-        _check_name(key, leaves, place)
+        try:
+            check_key(key)
+        except FormatError as error:
+            raise StepError(
+                f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
+                hint=rename,
+            ) from error
+        above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
+        if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
+            wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
+            raise StepError(
+                f"The function returned a leaf {join_key(key)!r} for {place()}; expected {wanted}",
+                hint=rename,
+            )
         if value.dtype not in STORABLE:
             raise StepError(
                 f"The function returned {join_key(key)!r} for {place()} as {_named(value.dtype)}, "
@@ -342,23 +339,6 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
                 hint="cast it, for example to float32 or float16",
             )
     return described(leaves, rows)
-
-
-def _check_name(key: Key, leaves: Leaves, place: Place) -> None:
-    try:
-        check_key(key)
-    except FormatError as error:
-        raise StepError(
-            f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
-            hint="rename the leaf in the function",
-        ) from error
-    above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
-    if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
-        expected = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
-        raise StepError(
-            f"The function returned a leaf {join_key(key)!r} for {place()}; expected {expected}",
-            hint="rename the leaf in the function",
-        )
 
 
 def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
@@ -387,7 +367,7 @@ def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None
 def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
     """Return a tensor as an array of the CPU, which may share its memory; it must be dense."""
     try:
-        return np.asarray(value.detach().cpu().resolve_conj().resolve_neg().numpy())
+        return np.asarray(value.numpy(force=True))
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise not_plain(key, value, place) from error
 
