@@ -8,6 +8,7 @@ import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from offline_data.errors import UsageError
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.job import Job, RunOptions, Target
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.steps.base import MeasuredStep, Selection
-    from offline_data.progress import Progress, Task
+    from offline_data.progress import Progress
     from offline_data.store.manifest import Manifest
     from offline_data.store.writer import FileDigest
 
@@ -62,7 +63,6 @@ class Run:
     recipe: Recipe
     """As it was asked for."""
     target: Target
-    """Where it goes."""
     fingerprint: str
     """What tells it apart from others."""
     options: RunOptions
@@ -101,10 +101,6 @@ class Run:
         options = self.options
         return not options.force and is_there(self.target, self.fingerprint, options.layout)
 
-    def replaced(self) -> Entry | None:
-        """Return the dataset that goes when this one is there; see `older`."""
-        return older(self.target, self.settings.root, force=self.options.force)
-
     def revised(self, found: Revised) -> Run:
         """Return the run with a step done otherwise, and say so."""
         self.progress.note(f"starting over: {found.reason}")
@@ -128,13 +124,10 @@ class Run:
             Revised: A group shows that a step before must be done otherwise.
             OfflineDataError: See `Executor.run`.
         """
-        found: dict[int, list[Any]] = {}
         tasks, label = range(plan.count), f"measure for {step.name}"
         job = partial(measure_task, plan, step)
-        with self._answers(plan, job, tasks, label) as (bar, answers):
-            for number, measures in answers:
-                found[number] = measures
-                bar.advance(plan.rows_of(number))
+        with self._answers(plan, job, tasks, label) as answers:
+            found = dict(answers)
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
@@ -144,23 +137,22 @@ class Run:
             Revised: A task found that a step must be done otherwise.
             OfflineDataError: See `Executor.run`.
         """
-        work = self.work
+        work, header = self.work, self.header(plan)
         if plan.in_place:
             allocate(work.dataset, plan.sizes)
         finished = work.sound(plan.count, in_place=plan.in_place)
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-        job = WriteJob(plan, work, self.header(plan), self.options.audit, durable=not plan.in_place)
+        job = WriteJob(plan, work, header, self.options.audit, durable=not plan.in_place)
         label = f"preprocess {self.target.id.name}"
-        with IncrementalHasher(plan, work) as hasher:
-            for task in finished if plan.in_place else ():
-                hasher.add(task)
-            with self._answers(plan, job, tasks, label) as (bar, answers):
-                for number, transitions in answers:
-                    if plan.in_place:
-                        hasher.add(tasks[number])
-                    bar.advance(transitions)
+        with (
+            IncrementalHasher(plan, work) as hasher,
+            self._answers(plan, job, tasks, label) as answers,
+        ):
+            for task in chain(finished, (tasks[number] for number, _ in answers)):
+                if plan.in_place:
+                    hasher.add(task)
             return hasher.digests() if plan.in_place else None
 
     def executor(self, plan: Plan, tasks: int) -> Executor:
@@ -182,40 +174,45 @@ class Run:
     @contextmanager
     def _answers(
         self, plan: Plan, job: Callable[[int], Any], tasks: Sequence[int], label: str
-    ) -> Iterator[tuple[Task, Iterator[tuple[int, Any]]]]:
-        """Have tasks run; gives the bar to advance and what `Executor.run` yields, and closes both."""
+    ) -> Iterator[Iterator[tuple[int, Any]]]:
+        """Have tasks run, and show it; gives what `Executor.run` yields, and ends that."""
         executor, total = self.executor(plan, len(tasks)), sum(map(plan.rows_of, tasks))
         answers = cast("Generator[Any, None, None]", executor.run(job, tasks, self.progress))
         with self.progress.task(label, total, "transitions") as bar, closing(answers):
-            yield bar, answers
+
+            def shown() -> Iterator[tuple[int, Any]]:
+                for number, answer in answers:
+                    bar.advance(plan.rows_of(tasks[number]))
+                    yield number, answer
+
+            yield shown()
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `preprocess` would do; nothing has been touched."""
+    """What `preprocess` would do; nothing has been touched.
+
+    Attributes:
+        existed: Whether the dataset is there already; then nothing would be done: there is no plan.
+        replaces: Datasets that would go.
+        free_bytes: Free bytes on the disk that it is made on.
+        recipe: Every step with what it learnt, as JSON values.
+        finished: Tasks that an interrupted run has finished already.
+        seconds: Estimate of what is left to compute, in one process.
+        executor: Who would run the tasks.
+    """
 
     id: DatasetId
-    """Of the new dataset."""
     parent: DatasetId
-    """Of the dataset it is made of."""
     destination: Path
-    """Where it would lie."""
     existed: bool
-    """Whether it is there already; then nothing would be done, and there is no plan."""
     replaces: tuple[DatasetId, ...]
-    """Datasets that would go."""
     free_bytes: int
-    """Free bytes on the disk that it is made on."""
     plan: Plan | None = None
-    """What is to be done."""
     recipe: Sequence[dict[str, Any]] = ()
-    """Every step with what it learnt, as JSON values."""
     finished: int = 0
-    """Tasks that an interrupted run has finished already."""
     seconds: float = 0.0
-    """Estimate of what is left to compute, in one process."""
     executor: str = ""
-    """Who would run the tasks."""
 
 
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
@@ -248,7 +245,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
             if saved is not None and saved.get("fingerprint") == run.fingerprint:
                 run.work.clear()
         else:
-            replaced = run.replaced()
+            replaced = older(target, settings.root, force=job.options.force)
             plan = interrupted_plan(run)
             with _says_what_is_kept(run):
                 while True:
@@ -275,7 +272,7 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     target, parent = run.target, entry_at(run.reader.path)
     refuse_itself(parent, target)
     existed = run.existed()
-    replaced = None if existed else run.replaced()
+    replaced = None if existed else older(target, settings.root, force=job.options.force)
     gone = () if replaced is None else (replaced.id,)
     free = free_bytes(target.work)
     found = DryRun(target.id, parent.id, target.destination, existed, gone, free)
@@ -401,19 +398,18 @@ def _says_what_is_kept(run: Run) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        unknown, work = run.recipe.unknown, run.work
         with uninterrupted():
-            if run.recipe.unknown:
-                kept = f"nothing is kept: {run.recipe.unknown}"
-            elif run.work.read_plan() is None:
-                kept = "nothing is kept: run the same command again"
+            count = work.recorded()
+            if lost := unknown or work.read_plan() is None:
+                kept = f"nothing is kept: {unknown or 'run the same command again'}"
+                work.clear()
+            elif count:
+                kept = f"{count} finished task{' is' if count == 1 else 's are'} kept: add --resume to go on"
             else:
-                count = run.work.recorded()
-                tasks = "1 finished task is" if count == 1 else f"{count} finished tasks are"
-                kept = f"{tasks if count else 'the plan is'} kept: add --resume to go on"
-            if kept.startswith("nothing"):
-                run.work.clear()
+                kept = "the plan is kept: add --resume to go on"
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(f"interrupted; {kept}") from None
-        if run.work.plan.exists() or run.recipe.unknown:
+        if unknown or not lost:
             run.progress.note(kept)
         raise

@@ -150,28 +150,27 @@ class IncrementalHasher:
         self._plan, self._folder = plan, work.dataset
         names = sorted(file_offsets(plan, 0, 0))
         self._hashed = {name: (0, hashlib.sha256()) for name in names}
-        self._waiting: dict[str, Future[None]] = {}
+        self._threads = {name: ThreadPoolExecutor(1, "offline-data-hash") for name in names}
+        self._waiting: list[Future[None]] = []
         self._finished: set[int] = set()
         self._next = 0
-        self._pool = ThreadPoolExecutor(len(names), thread_name_prefix="offline-data-hash")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for thread in self._threads.values():
+            thread.shutdown(wait=True, cancel_futures=True)
 
     def add(self, task: int) -> None:
         """Take note that a task's rows are written for good."""
         self._finished.add(task)
-        before = self._next
+        if task != self._next:
+            return
         while self._next in self._finished:
             self._next += 1
-        if self._next == before:
-            return
         for name, stop in file_offsets(self._plan, *self._plan.first_of(self._next)).items():
-            last = self._waiting.get(name)
-            self._waiting[name] = self._pool.submit(self._hash, name, stop, last)
+            self._waiting.append(self._threads[name].submit(self._hash, name, stop))
 
     def digests(self) -> dict[str, FileDigest]:
         """Wait until everything is hashed and on the disk, and return what every file holds.
@@ -180,20 +179,17 @@ class IncrementalHasher:
             NoSpaceError, AccessError: The disk.
         """
         with disk_errors(self._folder):
-            for waiting in self._waiting.values():
+            for waiting in self._waiting:
                 waiting.result()
         return {name: FileDigest(at, sha.hexdigest()) for name, (at, sha) in self._hashed.items()}
 
-    def _hash(self, name: str, stop: int, before: Future[None] | None) -> None:
-        if before is not None:
-            before.result()
+    def _hash(self, name: str, stop: int) -> None:
         at, sha = self._hashed[name]
         with (self._folder / name).open("rb", buffering=0) as source:
             source.seek(at)
-            view = memoryview(bytearray(min(_HASH_CHUNK, max(1, stop - at))))
-            while at < stop and (size := source.readinto(view[: stop - at])):
-                sha.update(view[:size])
-                at += size
+            while at < stop and (chunk := source.read(min(_HASH_CHUNK, stop - at))):
+                sha.update(chunk)
+                at += len(chunk)
             self._hashed[name] = at, sha
             os.fsync(source.fileno())
 

@@ -22,6 +22,7 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.episodes.fields import Key, check_key, join_key
 from offline_data.errors import FormatError, StepError
+from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +41,6 @@ FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
 """What a function returns: name of the dtype and shape of a row of every leaf."""
 
 CPU = torch.device("cpu")
-
-STORABLE = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
-    torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64, torch.complex64,
-    torch.complex128,
-})  # fmt: skip
-"""Types that numpy has too."""
 
 _PLACES = frozenset({"index", "episode", "done", "terminated", "truncated"})
 """Names of leaves at the root that say where a row is: nothing can be below them."""
@@ -209,20 +203,16 @@ def run_block(
     return {key: to_array(key, leaves[key], place) for key in schema}
 
 
-def mixed(seed: int, number: int) -> int:
-    """Return 64 bits that depend on both numbers (SplitMix64: Steele, Lea and Flood, 2014)."""
-    value = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
 def seed_all(seed: int, number: int) -> None:
     """Seed torch's (CPU), numpy's and Python's global generators for one row.
 
-    Not `torch.manual_seed`, which asks after every accelerator: 190 µs instead of 1.
+    With 64 bits that depend on both numbers (SplitMix64: Steele, Lea and Flood, 2014). Not by
+    `torch.manual_seed`, which asks after every accelerator: 190 µs instead of 1.
     """
-    bits = mixed(seed, number)
+    bits = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    bits ^= bits >> 31
     torch.default_generator.manual_seed(bits >> 1)
     np.random.seed(bits & 0xFFFFFFFF)  # noqa: NPY002 - functions may use the global generator
     random.seed(bits)
@@ -298,20 +288,17 @@ def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
         ):
             _collect(value, key, found, place)
         else:
-            found[key] = _number(key, value, place)
-
-
-def _number(key: Key, value: Any, place: Place) -> Tensor:
-    if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
-        try:
-            return torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            pass  # text, objects, numbers that are too large
-    raise StepError(
-        f"The function returned {join_key(key)!r} for {place()} as {type(value).__name__}; "
-        "expected a tensor",
-        hint="text and objects cannot be stored: number them",
-    )
+            try:
+                if not isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
+                    raise TypeError  # noqa: TRY301 - as for what torch refuses
+                plain = np.array(value) if isinstance(value, np.ndarray) else value
+                found[key] = torch.as_tensor(plain)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                raise StepError(
+                    f"The function returned {join_key(key)!r} for {place()} as "
+                    f"{type(value).__name__}; expected a tensor",
+                    hint="text and objects cannot be stored: number them",
+                ) from error
 
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
@@ -332,7 +319,7 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
                 f"The function returned a leaf {join_key(key)!r} for {place()}; expected {wanted}",
                 hint=rename,
             )
-        if value.dtype not in STORABLE:
+        if _named(value.dtype) not in DTYPES:
             raise StepError(
                 f"The function returned {join_key(key)!r} for {place()} as {_named(value.dtype)}, "
                 "which cannot be stored",
