@@ -71,11 +71,7 @@ class Run:
 
     @classmethod
     def of(cls, job: Job, settings: Settings, progress: Progress) -> Run:
-        """Look the parent, functions and steps up; the parent's data are not touched.
-
-        Raises `UsageError` where a function cannot be imported, arguments of a step are wrong, or
-        there is no place, or two; `NotFoundError` for the name of a step, and `ManifestError`.
-        """
+        """Look the parent, functions and steps up; raises `UsageError`, `NotFoundError`, `ManifestError`."""
         reader = open_reader(job.parent.absolute())
         recipe = recipe_of(job.stages, job.calling)
         made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
@@ -118,12 +114,7 @@ class Run:
                 return run, plan
 
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
-        """Run a first pass; returns the measures of all groups, in order.
-
-        Raises:
-            Revised: A group shows that a step before must be done otherwise.
-            OfflineDataError: See `Executor.run`.
-        """
+        """Run a first pass; returns the measures of all groups, in order; raises what tasks raise."""
         tasks, label = range(plan.count), f"measure for {step.name}"
         job = partial(measure_task, plan, step)
         with self._answers(plan, job, tasks, label) as answers:
@@ -131,12 +122,7 @@ class Run:
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
-        """Run the tasks that are not finished; returns the digests of files written in place.
-
-        Raises:
-            Revised: A task found that a step must be done otherwise.
-            OfflineDataError: See `Executor.run`.
-        """
+        """Run the tasks that are not finished; returns the digests of files written in place."""
         work, header = self.work, self.header(plan)
         if plan.in_place:
             allocate(work.dataset, plan.sizes)
@@ -294,12 +280,7 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
 
 
 def interrupted_plan(run: Run) -> Plan | None:
-    """Return the plan of an interrupted run that is to be resumed.
-
-    Raises:
-        UsageError: There is one, and it was not said what is to become of it; or it is of another
-            recipe.
-    """
+    """Return the plan of an interrupted run that is to be resumed; `UsageError` where it cannot be."""
     saved = run.work.read_plan()
     if saved is None or run.options.force:
         return None
@@ -348,8 +329,7 @@ def put_together(
 def uninterrupted() -> Iterator[None]:
     """Hold back what Python's handlers do with SIGINT, SIGTERM and SIGHUP until the end.
 
-    Handlers run in the main thread; in another one there is nothing to hold back. What kills the
-    process by default still does.
+    In the main thread, where handlers run; what kills the process by default still does.
     """
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}

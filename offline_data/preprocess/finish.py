@@ -173,11 +173,7 @@ class IncrementalHasher:
             self._waiting.append(self._threads[name].submit(self._hash, name, stop))
 
     def digests(self) -> dict[str, FileDigest]:
-        """Wait until everything is hashed and on the disk, and return what every file holds.
-
-        Raises:
-            NoSpaceError, AccessError: The disk.
-        """
+        """Wait until everything is hashed and on the disk, and return what every file holds."""
         with disk_errors(self._folder):
             for waiting in self._waiting:
                 waiting.result()
@@ -204,10 +200,8 @@ def finish(
 ) -> Manifest:
     """Make a whole dataset directory of what the tasks have written; it is not published yet.
 
-    Raises:
-        StepError: No episode is left; what tasks have written goes.
-        IntegrityError: A task is not finished, or a file is not as long as the tasks said.
-        AuditError, NoSpaceError, AccessError: See `finalize`.
+    Raises `StepError` where no episode is left (what tasks have written goes), `IntegrityError`
+    where a task is not finished or a file not as long as the tasks said, and what `finalize` raises.
     """
     found = [work.read_record(task) for task in range(plan.count)]
     missing = [task for task, record in enumerate(found) if record is None]

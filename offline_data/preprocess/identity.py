@@ -94,16 +94,13 @@ def digest_of(value: object) -> str:
     """Return 64 hexadecimal digits that are the same for values made of the same.
 
     Of a function: bytecode, constants, defaults, closed-over values, attributes, and the functions,
-    classes and values that it names, as far as they are of the user's own modules (not installed
-    ones) or of the package of `value`; what is installed counts by name. Of an object: its class,
-    and what `pickle` would save. Not the same in all versions of Python, whose bytecode differs.
+    classes and values that it names, as far as they are of the user's own modules or of the package
+    of `value`; what is installed counts by name. Of an object: its class, and what `pickle` would
+    save. Bytecode differs between versions of Python. What a function looks up by other ways than
+    names (`globals()["x"]`, files, the environment) does not count.
 
-    What a function looks up by other ways than names (`globals()["x"]`, files, the environment)
-    does not count.
-
-    Raises:
-        UnknownIdentityError: Something in it cannot be compared: an open file, a dataset of h5py, a
-            generator, whatever refuses to be pickled.
+    Raises `UnknownIdentityError` where something in it cannot be compared: an open file, a dataset
+    of h5py, a generator, whatever refuses to be pickled.
 
     Example:
         >>> digest_of({1: "a"}) == digest_of({1: "a"}), digest_of([0]) == digest_of([-0.0])

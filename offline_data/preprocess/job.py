@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.recipe import Calling, Stage
     from offline_data.store.layout import LayoutName
 
-_LONG_NAME = 60
-"""Letters of a folder's name that leave room for more in a name beside it."""
+_LONG_NAME = 60  # letters of a folder's name that leave room for more in a name beside it
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,7 @@ class RunOptions:
             raise UsageError("chunksize and num_chunks say the same thing twice; give one of them")
 
     def task_rows(self, transitions: int) -> int | None:
-        """Return the transitions of a task that were asked for, None if nothing was.
-
-        TorchRL's `chunksize=0` means "one row at a time", which is what rows get here always.
-        """
+        """Return the transitions of a task that were asked for; None, and TorchRL's 0: nothing was."""
         if self.num_chunks is not None:
             return -(-transitions // self.num_chunks)
         return self.chunksize or None
@@ -140,9 +136,7 @@ class Target:
 def target_of(name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:
     """Find the place of a new dataset: the id `local:NAME`, or a directory (links are followed).
 
-    Raises:
-        UsageError: Neither or both are given, or another source's id; the root of a disk.
-        InvalidIdError: The name cannot be part of an id.
+    Raises `UsageError`, and `InvalidIdError` where the name cannot be part of an id.
     """
     if (name is None) == (dest is None):
         raise UsageError(
@@ -173,8 +167,7 @@ def target_of(name: str | None, dest: Path | None, revision: str, settings: Sett
 def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> bool:
     """Return True if this very dataset is there, in this layout (None: in any).
 
-    Raises:
-        UsageError: Something else is.
+    Raises `UsageError` where something else is.
     """
     path = target.destination
     if not has_manifest(path):
@@ -190,11 +183,7 @@ def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> boo
 
 
 def older(target: Target, root: Path, *, force: bool) -> Entry | None:
-    """Find the dataset of this name that is to be replaced.
-
-    Raises:
-        UsageError: There is one, made by another recipe, and it was not said to replace it.
-    """
+    """Find the dataset of this name that is to be replaced; `UsageError` where nobody said so."""
     if not target.named:
         return None
     try:

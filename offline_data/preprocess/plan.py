@@ -67,14 +67,9 @@ TASK_SECONDS = 4.0
 FIRST_ROW: Key = ("first row",)
 """Column of what a selection measures: the parent's row that each episode begins with."""
 
-_PROBED_ENDS = 8
-"""Episodes of which the last transition is looked at."""
-
-_PROBED_AT_RANDOM = 16
-"""Transitions drawn at random."""
-
-_PROBED_EPISODES = 3
-"""Whole episodes: the first, the last, one between."""
+_PROBED_ENDS = 8  # episodes of which the last transition is looked at
+_PROBED_AT_RANDOM = 16  # transitions drawn at random
+_PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
 
 Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
 """Runs a first pass: the measures of all groups of a plan, in order."""
@@ -158,9 +153,8 @@ def prepare(
 ) -> Plan:
     """Let every step look at what it needs, in order, and cut the work into tasks.
 
-    Raises:
-        StepError: A step does not fit the data, or leaves no episode.
-        Revised: A trial on some episodes shows that a step must be done otherwise.
+    Raises `StepError` where a step does not fit the data, or leaves no episode; `Revised` where a
+    trial on some episodes shows that a step must be done otherwise.
     """
     chosen = select_episodes(reader, options.num_frames, options.view)
     ready = Recipe(())
@@ -402,11 +396,7 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
 
 
 def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
-    """Read the plan of a recipe as it was asked for back.
-
-    Raises:
-        ManifestError: It is damaged, or another version of this package made it.
-    """
+    """Read the plan of a recipe back; a `ManifestError` where it is damaged, or another version's."""
     found, version = read_checked(work.plan), package_version()
     if found is None or found[0]["version"] != version:
         why = "its plan is damaged"

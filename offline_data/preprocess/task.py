@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from offline_data.store.layout import AuditMode
     from offline_data.store.manifest import Manifest
 
-_AHEAD = 2
-"""Groups that are made before the ones before them are written."""
+_AHEAD = 2  # groups that are made before the ones before them are written
 
 
 def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[Any]:

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 Range: TypeAlias = "tuple[int, int, int]"
 """Bytes of a file that somebody wrote: the first one, how many, CRC-32 of all of them."""
 
-_CHUNK = 1 << 20
-"""Bytes that are read at once."""
+_CHUNK = 1 << 20  # bytes that are read at once
 
 
 Record: TypeAlias = "tuple[dict[Key, NDArray[Any]], dict[str, Any], dict[str, Range]]"
@@ -87,8 +86,7 @@ class WorkDir:
     ) -> None:
         """Record that a task is finished; see `Record`.
 
-        Unless its rows are `durable`, forced to the disk, they count for nothing once the machine
-        has stopped.
+        Unless its rows are `durable`, they count for nothing once the machine has stopped.
         """
         about = {
             "counts": counts,
@@ -132,11 +130,7 @@ class WorkDir:
         return None if found is None else found[0]
 
     def clear(self) -> None:
-        """Delete what has been made; the plan's file goes first.
-
-        Raises:
-            AccessError: What says that tasks are finished may not be deleted.
-        """
+        """Delete what has been made, the plan's file first; an `AccessError` where records stay."""
         with disk_errors(self.path):
             self.plan.unlink(missing_ok=True)
             shutil.rmtree(self.path, ignore_errors=True)
@@ -186,15 +180,9 @@ class RangeWriter:
     """Appends to ranges of files of one folder, as a `Sink` appends to whole files.
 
     `pwrite`, not memory maps: a full disk is an error there, and the end of the process here.
-
-    Args:
-        folder: Where the files are, or will be.
-        begin: Byte where the range of each file begins; 0 where nothing is said.
-        alone: Whether there is nothing else in these files: what they hold behind the ranges goes
-            with `sync`, not before, for another process may be writing the same to them.
-
-    Raises:
-        NoSpaceError, AccessError: The disk.
+    Each range begins at its byte of `begin`, or 0. `alone`: there is nothing else in these files,
+    and what they hold behind the ranges goes with `sync`, not before, for another process may be
+    writing the same to them. Raises `NoSpaceError`, `AccessError`.
     """
 
     def __init__(self, folder: Path, begin: Mapping[str, int], *, alone: bool = False) -> None:
@@ -255,8 +243,7 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
 def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Give files these sizes, their room on the disk taken; what they hold stays.
 
-    Raises:
-        NoSpaceError, AccessError: The disk; files that were not there before are not left.
+    Where that fails, files that were not there before are not left.
     """
     new = [folder / name for name in sizes if not (folder / name).exists()]
     try:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 
 from offline_data.config import Settings
@@ -55,7 +54,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shards", [False, True])
-@pytest.mark.parametrize("more", [{}, {"chunksize": 50}, {"num_chunks": 1}, {"workers": 3}])
+@pytest.mark.parametrize("more", [{}, {"num_chunks": 1}])
 def test_going_on(
     parent: Path,
     wanted: dict[str, str],
@@ -216,17 +215,13 @@ def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def garbled(path: Path) -> None:
-    path.write_bytes(np.random.default_rng(0).bytes(path.stat().st_size + 9))
-
-
 def flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-9] ^= 16
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [truncated, zeroed, garbled, flipped, Path.unlink])
+@pytest.mark.parametrize("damage", [truncated, zeroed, flipped, Path.unlink])
 @pytest.mark.parametrize(
     ("pattern", "shards"),
     [
@@ -290,7 +285,7 @@ def test_stopped_while_it_is_finished(
     assert verify(tmp_path / "out") == ()
 
 
-@pytest.mark.parametrize("after", [1, 7, 29])
+@pytest.mark.parametrize("after", [1, 29])
 @pytest.mark.parametrize("shards", [False, True])
 def test_a_disk_that_becomes_full(
     parent: Path,
@@ -387,7 +382,7 @@ class Program:
         return self.process.returncode, out, err
 
 
-@pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, True)])
 def test_killed(
     parent: Path, tmp_path: Path, settings: Settings, workers: int, shards: bool
 ) -> None:
@@ -410,7 +405,7 @@ def test_killed(
     assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_interrupted(parent: Path, tmp_path: Path, settings: Settings, workers: int) -> None:
     program = Program(parent, tmp_path, workers=workers)
     program.wait_for(2)

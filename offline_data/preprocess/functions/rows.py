@@ -108,10 +108,9 @@ def run_rows(
 
     Raises:
         StepError: `fn` failed on a row, or returned what cannot be stored, or something else than
-            for the first row; names the row.
+            for the first row.
 
     Example:
-        >>> import numpy as np
         >>> table = {("x",): np.array([1.0, 2.0])}
         >>> run_rows(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0)
         {('y',): array([2., 4.])}
@@ -248,10 +247,9 @@ def states() -> tuple[Any, Any, Any]:
 
 
 def leaves_of(result: Any, place: Place) -> Leaves:
-    """Return the leaves of what a function returned, by key.
+    """Return the leaves of a TensorDict, a tensorclass, or a mapping, by key.
 
-    That is a TensorDict, a tensorclass, or a mapping of tensors, arrays, numbers and mappings; a
-    `StepError` where it is something else, or has something in it that is no tensor.
+    A `StepError` where it is something else, or has something in it that is no tensor or number.
     """
     if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
         what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"

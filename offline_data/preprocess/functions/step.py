@@ -234,7 +234,7 @@ class FunctionStep(UserFunction):
     def _made(self, piece: Piece) -> tuple[Made, list[tuple[int, str, int]]]:
         """Run `fn` on all rows; also returns which blocks could not be vectorised.
 
-        A column whose every block is as it was given is None.
+        A column is None where `fn` was given it and returned it as it was, in every block.
         """
         numbers, schema = row_numbers(piece, self.on), self.schema
         by_rows: list[tuple[int, str, int]] = []
@@ -249,10 +249,11 @@ class FunctionStep(UserFunction):
                 made, reason = self._block(piece, given, numbers[part], begin, schema)
                 if reason:
                     by_rows.append((len(numbers[part]), reason, 0))
-                schema = schema or schema_of_table(made)
-                for key, values in made.items():
+                full = {key: given[key] if v is None else v for key, v in made.items()}
+                schema = schema or schema_of_table(full)
+                for key, values in full.items():
                     if key not in columns:
-                        if self.run != "rows" and _is_same(values, given.get(key)):
+                        if made[key] is None:
                             continue
                         columns[key] = np.empty((len(numbers), *values.shape[1:]), values.dtype)
                         if begin:  # it was the same so far
@@ -269,30 +270,32 @@ class FunctionStep(UserFunction):
         numbers: NDArray[np.int64],
         begin: int,
         schema: FunctionSchema | None,
-    ) -> tuple[Table, str]:
-        """Run `fn` on a block, whose columns stay; also returns why it was not vectorised."""
-        place = self._places(piece, begin)
-        if self.run == "rows":
-            return run_rows(self.fn, given, numbers, place, self.seed, schema), ""
-        fresh = {key: values.copy() for key, values in given.items()}
+    ) -> tuple[Made, str]:
+        """Run `fn` on a block; columns that it returns as None stay. Also says why not vectorised."""
+        place, rows = self._places(piece, begin), len(numbers)
         if self.run == "blocks":
+            fresh = {key: values.copy() for key, values in given.items()}
 
             def where() -> str:
-                last = place(len(numbers) - 1)
-                return f"the block of {len(numbers)} rows from {place(0)} to {last}"
+                return f"the block of {rows} rows from {place(0)} to {place(rows - 1)}"
 
-            return run_block(self.fn, fresh, int(numbers[0]), where, self.seed, schema), ""
+            made = run_block(self.fn, fresh, int(numbers[0]), where, self.seed, schema)
+            same = {k for k, v in made.items() if k in fresh and _is_same(v, fresh[k], given[k])}
+            return {k: None if k in same else v for k, v in made.items()}, ""
+        if self.run == "rows":
+            return run_rows(self.fn, given, numbers, place, self.seed, schema), ""
         at = checked_rows(numbers, self.checked)
         alone = {key: values[at] for key, values in given.items()}
         places = self._places(piece, begin, at)
         try:
-            made = run_vmap(self.fn, fresh)
-            compare(run_rows(self.fn, alone, numbers[at], places, self.seed, schema), made, at)
+            found = run_vmap(self.fn, given)
+            full = {key: given[key] if v is None else v for key, v in found.items()}
+            compare(run_rows(self.fn, alone, numbers[at], places, self.seed, schema), full, at)
         except NotVectorized as error:
-            fresh = {key: values.copy() for key, values in given.items()}
+            fresh = table_of(piece, self.on, slice(begin, begin + rows))
             made = run_rows(self.fn, fresh, numbers, place, self.seed, schema)
             return made, f"{error}, first seen near {place(0)}"
-        return made, ""
+        return found, ""
 
     def _places(
         self, piece: Piece, begin: int = 0, at: NDArray[np.int64] | None = None
@@ -316,20 +319,24 @@ class FunctionStep(UserFunction):
             return replace(self, why=self.unsteady if self.vectorize else "asked for")
         try:
             with own_randomness():
-                made = run_vmap(self.fn, table)
+                found = run_vmap(self.fn, table)
+            made = {key: table[key] if v is None else v for key, v in found.items()}
             compare(rows, made, np.arange(len(next(iter(rows.values())))))
         except NotVectorized as reason:
             return replace(self, why=str(reason))
         return replace(self, run="vectorised", checked=rows_to_check(made))
 
 
-def _is_same(values: NDArray[Any], given: NDArray[Any] | None) -> bool:
-    """Return True if a column of a result has the bytes that the function was given."""
-    if given is None or (values.dtype, values.shape) != (given.dtype, given.shape):
+def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> bool:
+    """Return True if a column of a result is what the function was given, and nobody wrote into it.
+
+    What is written past torch, through numpy, shows in the bytes alone.
+    """
+    where = values.__array_interface__, fresh.__array_interface__
+    if where[0] != where[1]:
         return False
     unit = "u8" if values.nbytes % 8 == 0 else "u1"
-    one, other = (np.ascontiguousarray(v).reshape(-1).view(unit) for v in (values, given))
-    return bool((one[:8] == other[:8]).all() and (one == other).all())
+    return bool((values.reshape(-1).view(unit) == given.reshape(-1).view(unit)).all())
 
 
 def same_rows(table: Table, again: Table, at: NDArray[np.int64]) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.episodes import Key
-    from offline_data.preprocess.functions.ted import Table
+    from offline_data.preprocess.functions.ted import Made, Table
 
 BLOCK = 32 << 20
 """Bytes of rows that are handed to `torch.vmap` at once."""
@@ -52,18 +52,12 @@ class NotVectorized(Exception):  # noqa: N818 - a finding, not an error
     """Why a function cannot be run on many rows at once, or gave something else there."""
 
 
-def run_vmap(fn: Callable[[Any], Any], table: Table) -> Table:
+def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
     """Run `fn` on all rows of a table at once, as if on each alone.
 
-    Args:
-        fn: A function of one row.
-        table: `[n, …]` columns, n at least 1; overwritten where `fn` writes.
-
-    Returns:
-        `[n, …]` columns, which may share memory with `table`.
-
-    Raises:
-        NotVectorized: It cannot be run so.
+    Takes and returns `[n, …]` columns, n at least 1: None for those that it was given and nobody
+    wrote into. What `fn` writes is in `table`, whose memory the result may share. Raises
+    `NotVectorized` where it cannot be run so.
 
     Example:
         >>> table = {("x",): np.array([[1.0, 2.0], [3.0, 4.0]])}
@@ -78,10 +72,11 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Table:
         keys[:] = found
         return tuple(found.values())
 
+    inputs = {key: torch.from_numpy(values) for key, values in table.items()}
     mode, before = _Vmapped(), states()
     try:
         with torch.no_grad(), mode:
-            out = torch.vmap(on_leaves, randomness="error")(*map(torch.from_numpy, table.values()))
+            out = torch.vmap(on_leaves, randomness="error")(*inputs.values())
         made = {key: to_array(key, value, _a_row) for key, value in zip(keys, out, strict=True)}
     except (Exception, SystemExit) as error:
         raise NotVectorized(mode.refused or _reason(error)) from error
@@ -91,7 +86,15 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Table:
         raise NotVectorized("it draws random numbers")
     if mode.refused:  # and the function went on without it
         raise NotVectorized(mode.refused)
-    return made
+    same = {
+        key
+        for key, value in zip(keys, out, strict=True)
+        if (given := inputs.get(key)) is not None
+        and given._version == 0
+        and value.data_ptr() == given.data_ptr()
+        and (value.dtype, value.shape, value.stride()) == (given.dtype, given.shape, given.stride())
+    }
+    return {key: None if key in same else values for key, values in made.items()}
 
 
 def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:

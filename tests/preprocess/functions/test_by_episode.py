@@ -20,7 +20,6 @@ from offline_data.testing.pieces import (
     episodes_of,
     joined,
     toy_piece,
-    transitions_of,
     with_leaves,
 )
 from tests.preprocess.functions.loops import (
@@ -292,30 +291,6 @@ def test_what_cannot_be(fn: Fn, message: str) -> None:
         of(fn)
 
 
-def test_own_traceback() -> None:
-    def inner(td: Any) -> Any:
-        return 1 / (len(td) - 5)
-
-    with pytest.raises(StepError) as error:
-        of(lambda td: (inner(td), td)[1])
-    message = error.value.message
-    assert "failed on episode 3 (5 transitions): ZeroDivisionError: division by zero\n" in message
-    assert "in inner" in message
-    assert "by_episode.py" not in message.replace("test_by_episode.py", "")
-    assert isinstance(error.value.__cause__, ZeroDivisionError)
-
-
-def test_done_follows() -> None:
-    """A function may set flags and leave `done` as it was, or the other way round what it was."""
-
-    def cut(td: Any) -> Any:
-        td["next", "truncated"][1:2] = True
-        return td[:2]
-
-    found = of(cut)
-    assert found.batch.steps[TRUNCATED].ravel().tolist() == [0, 1, 0, 0, 1, 0, 1]
-
-
 def test_states_travel_as_json() -> None:
     step = EpisodeStep(lambda td: td, {"name": "same"}, 4)
     assert step.state() == {}
@@ -352,10 +327,3 @@ def test_buffers_may_be_used_again() -> None:
         return td.set("action", buffer[: len(td)])
 
     np.testing.assert_array_equal(of(fn).batch.steps[ACTION], PIECE.batch.steps[ACTION] * 2)
-
-
-def test_single_transitions_are_episodes_too() -> None:
-    """Where steps before it are tried on transitions."""
-    alone = transitions_of(PIECE)
-    found = of(lambda td: td.set("n", td["index"] * 2), alone)
-    assert found.batch.steps["n",].tolist() == [2 * n for n in range(4, 17)]
