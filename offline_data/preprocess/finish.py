@@ -67,9 +67,7 @@ def header_of(
         notes.append(f"Reference scores and reward thresholds are those of {parent.id}")
     said_of_view = {}
     if (view := options.view) is not None:
-        cut = int(
-            (view.lengths != reader.lengths[view.episodes]).sum()
-        )  # pieces, not whole episodes
+        cut = int((view.lengths != reader.lengths[view.episodes]).sum())
         said_of_view["view"] = {
             "transitions": view.transitions,
             "episodes": len(view.episodes),

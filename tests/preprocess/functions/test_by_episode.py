@@ -12,7 +12,6 @@ from tensordict import TensorDict
 
 from offline_data.errors import StepError
 from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.recipe import Calling, Recipe, recipe_of
 from offline_data.preprocess.steps.base import Revised
 from offline_data.testing.pieces import (
     as_stored,
@@ -205,21 +204,6 @@ def test_all_of_the_probe_left_out() -> None:
         lacking.apply(rest)
 
 
-def test_a_function_after_episodes_were_left_out() -> None:
-    def doubled(td: Any) -> Any:
-        return td.set("action", td["action"] * 2)
-
-    drop = recipe_of([lambda td: td if len(td) > 3 else None], Calling(by="episode"))
-    recipe = Recipe((drop.steps[0].settled(PIECE),))
-    step = recipe_of([doubled]).steps[0].settled(recipe.apply(PIECE))
-    for one in episodes_of(PIECE):
-        found = recipe.then(step).apply(one)
-        assert (
-            found.batch.transitions == (one.batch.transitions if len(one.rows) > 3 else 0)
-            or (found.batch.steps[ACTION] == 2 * one.batch.steps[ACTION]).all()
-        )
-
-
 def test_leaves_come_go_and_change() -> None:
     def fn(td: Any) -> Any:
         td = td.exclude("mission", ("observation", "velocity"), ("next", "observation", "velocity"))
@@ -317,13 +301,3 @@ def test_state_is_noted() -> None:
     assert dropping.settled(PIECE).unsteady == "it gives something else when it is called again"
     step = EpisodeStep(lambda td: td.set("n", torch.rand(len(td)))).settled(PIECE)
     assert step.unsteady == ""
-
-
-def test_buffers_may_be_used_again() -> None:
-    buffer = torch.zeros(5, 3)
-
-    def fn(td: Any) -> Any:
-        buffer[: len(td)] = td["action"] * 2
-        return td.set("action", buffer[: len(td)])
-
-    np.testing.assert_array_equal(of(fn).batch.steps[ACTION], PIECE.batch.steps[ACTION] * 2)

@@ -278,21 +278,9 @@ def test_one_buffer_that_is_used_again() -> None:
         buffer.copy_(td["action"] * 2)
         return td.set("action", buffer)
 
-    for batched in (None, 7):
-        found, _ = run(fn if batched is None else _by_rows(fn), big_piece(), batched=batched)
-        wanted = [2 * row[ACTION] for row in ted_rows(big_piece())]
-        np.testing.assert_array_equal(found.batch.steps[ACTION], wanted)
-
-
-def _by_rows(fn: Fn) -> Fn:
-    kept = torch.zeros(7, 3)
-
-    def of_block(td: Any) -> Any:
-        for i in range(len(td)):
-            kept[i] = fn(td[i])["action"]
-        return td.set("action", kept[: len(td)])
-
-    return of_block
+    found, _ = run(fn, big_piece())
+    wanted = [2 * row[ACTION] for row in ted_rows(big_piece())]
+    np.testing.assert_array_equal(found.batch.steps[ACTION], wanted)
 
 
 def test_states_travel_as_json() -> None:
@@ -396,6 +384,16 @@ def test_numpy_inside() -> None:
     position = PIECE.batch.observations[POSITION]
     assert found.batch.observations[POSITION].tolist() == (position + 1).tolist()
     assert (found.batch.steps[ACTION] == np.sort(PIECE.batch.steps[ACTION], axis=1)).all()
+
+
+def test_blocks_of_which_the_first_stay_as_they_were() -> None:
+    def fn(td: Any) -> Any:
+        return td.set("action", td["action"] * 2) if td["index"][0] > 8 else td
+
+    found, _ = run(fn, PIECE, batched=4)
+    wanted = PIECE.batch.steps[ACTION].copy()
+    wanted[8:] *= 2
+    np.testing.assert_array_equal(found.batch.steps[ACTION], wanted)
 
 
 def test_batched_one_buffer_that_is_used_again() -> None:
