@@ -59,7 +59,6 @@ class Run:
     """One dataset that is being made."""
 
     reader: DatasetReader
-    """The parent."""
     recipe: Recipe
     """As it was asked for."""
     target: Target

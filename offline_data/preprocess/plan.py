@@ -80,11 +80,9 @@ class Plan:
     """A dataset that is to be made from another one."""
 
     parent: Path
-    """Directory of the dataset it is made from."""
     identity: str
     """What tells that dataset apart from others; see `identity_of`."""
     recipe: Recipe
-    """The steps, with what they learnt from the data."""
     chosen: EpisodeSelection
     """Episodes of the parent."""
     groups: NDArray[np.int64]
@@ -92,9 +90,7 @@ class Plan:
     tasks: NDArray[np.int64]
     """`[K + 1]` seams: task `k` is the groups `tasks[k]` to `tasks[k + 1]`."""
     layout: LayoutName
-    """Layout to write."""
     schema: Schema
-    """Columns of the new dataset."""
     words: Mapping[Key, Sequence[str]]
     """Vocabularies of its text leaves, by the key in steps or observations."""
     in_place: bool

@@ -209,7 +209,7 @@ def test_what_is_no_recipe_is_refused() -> None:
     assert "clip" in str(unknown.value.hint)
     for wrong in ({"by": "episode", "batched": 4}, {"seed": 0.5}, {"vectorize": "no"}, {"on": "x"}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            Calling(**wrong)  # type: ignore[arg-type]
+            Calling(**wrong)
 
 
 def test_an_episode_cut_where_it_is_terminated_is_not_truncated(

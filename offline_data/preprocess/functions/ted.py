@@ -162,7 +162,7 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
     shared = {*whole, *map(next_of, whole)}
     missing = {k for k, v in found.items() if v is None and k not in shared}
     given = batch.steps if missing <= batch.steps.keys() else table_of(piece) | dict(batch.steps)
-    leaves: Table = {k: given[k] if v is None else v for k, v in found.items() if k not in shared}  # type: ignore[misc]
+    leaves: Table = {k: given[k] if v is None else v for k, v in found.items() if k not in shared}
     pairs = [key for key in leaves if _is_pair(key, leaves) and key not in explicit_next]
     different = []
     for key in pairs:  # what follows an action is what stands before the next, within episodes
@@ -230,7 +230,7 @@ def _check_given(piece: Piece, changed: Table) -> None:
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
     steps, given = piece.batch.steps, _given(piece)
-    given[DONE] = steps[TERMINATED] | steps[TRUNCATED]
+    given[DONE] = np.logical_or(steps[TERMINATED], steps[TRUNCATED])
     for key in (*GIVEN, DONE):
         if key not in changed or (row := _first_difference(given[key], changed[key])) is None:
             continue
