@@ -8,7 +8,6 @@ import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from offline_data.errors import UsageError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.job import Job, RunOptions, Target
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.steps.base import MeasuredStep, Selection
-    from offline_data.progress import Progress
+    from offline_data.progress import Progress, Task
     from offline_data.store.manifest import Manifest
     from offline_data.store.writer import FileDigest
 
@@ -116,8 +115,11 @@ class Run:
         """Run a first pass; returns the measures of all groups, in order; raises what tasks raise."""
         tasks, label = range(plan.count), f"measure for {step.name}"
         job = partial(measure_task, plan, step)
-        with self._answers(plan, job, tasks, label) as answers:
-            found = dict(answers)
+        found: dict[int, list[Any]] = {}
+        with self._answers(plan, job, tasks, label) as (bar, answers):
+            for number, measures in answers:
+                found[number] = measures
+                bar.advance(plan.rows_of(number))
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
@@ -131,13 +133,14 @@ class Run:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
         job = WriteJob(plan, work, header, self.options.audit, durable=not plan.in_place)
         label = f"preprocess {self.target.id.name}"
-        with (
-            IncrementalHasher(plan, work) as hasher,
-            self._answers(plan, job, tasks, label) as answers,
-        ):
-            for task in chain(finished, (tasks[number] for number, _ in answers)):
-                if plan.in_place:
-                    hasher.add(task)
+        with IncrementalHasher(plan, work) as hasher:
+            for task in finished if plan.in_place else ():
+                hasher.add(task)
+            with self._answers(plan, job, tasks, label) as (bar, answers):
+                for number, transitions in answers:
+                    if plan.in_place:
+                        hasher.add(tasks[number])
+                    bar.advance(transitions)
             return hasher.digests() if plan.in_place else None
 
     def executor(self, plan: Plan, tasks: int) -> Executor:
@@ -159,18 +162,12 @@ class Run:
     @contextmanager
     def _answers(
         self, plan: Plan, job: Callable[[int], Any], tasks: Sequence[int], label: str
-    ) -> Iterator[Iterator[tuple[int, Any]]]:
-        """Have tasks run, and show it; gives what `Executor.run` yields, and ends that."""
+    ) -> Iterator[tuple[Task, Iterator[tuple[int, Any]]]]:
+        """Have tasks run; gives the bar to advance and what `Executor.run` yields, and closes both."""
         executor, total = self.executor(plan, len(tasks)), sum(map(plan.rows_of, tasks))
         answers = cast("Generator[Any, None, None]", executor.run(job, tasks, self.progress))
         with self.progress.task(label, total, "transitions") as bar, closing(answers):
-
-            def shown() -> Iterator[tuple[int, Any]]:
-                for number, answer in answers:
-                    bar.advance(plan.rows_of(tasks[number]))
-                    yield number, answer
-
-            yield shown()
+            yield bar, answers
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,15 @@ class FunctionStep(UserFunction):
             StepError: `fn` failed, or returned what cannot be stored.
             Revised: The data show that next values must be stored.
         """
-        made, by_rows = self._made(piece)
+        made: Made
+        by_rows: list[tuple[int, str, int]] = []
+        numbers = row_numbers(piece, self.on)
+        if self.run == "rows" and len(numbers):
+            table, places = table_of(piece, self.on), self._places(piece)
+            with own_randomness():
+                made = run_rows(self.fn, table, numbers, places, self.seed, self.schema)
+        else:
+            made, by_rows = self._made(piece)
         try:
             found, _ = rebuilt(piece, self.on, made, self.explicit_keys)
         except NeedsExplicitNext as error:
@@ -232,16 +240,14 @@ class FunctionStep(UserFunction):
                 step = step.storing_next(found)
 
     def _made(self, piece: Piece) -> tuple[Made, list[tuple[int, str, int]]]:
-        """Run `fn` on all rows; also returns which blocks could not be vectorised.
+        """Run `fn` block by block; also returns which blocks could not be vectorised.
 
         A column is None where `fn` was given it and returned it as it was, in every block.
         """
         numbers, schema = row_numbers(piece, self.on), self.schema
         by_rows: list[tuple[int, str, int]] = []
         columns: Table = {}
-        step = max(1, len(numbers))
-        if self.run != "rows":
-            step = self.batched or block_rows(table_of(piece, self.on, slice(0, 1)))
+        step = self.batched or block_rows(table_of(piece, self.on, slice(0, 1)))
         with own_randomness():
             for begin in range(0, len(numbers), step):
                 part = slice(begin, begin + step)
@@ -282,8 +288,6 @@ class FunctionStep(UserFunction):
             made = run_block(self.fn, fresh, int(numbers[0]), where, self.seed, schema)
             same = {k for k, v in made.items() if k in fresh and _is_same(v, fresh[k], given[k])}
             return {k: None if k in same else v for k, v in made.items()}, ""
-        if self.run == "rows":
-            return run_rows(self.fn, given, numbers, place, self.seed, schema), ""
         at = checked_rows(numbers, self.checked)
         alone = {key: values[at] for key, values in given.items()}
         places = self._places(piece, begin, at)
