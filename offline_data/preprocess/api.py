@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from offline_data.errors import UsageError
@@ -70,24 +72,25 @@ class Preprocesses:
         """Make a new dataset out of all transitions of this dataset, or of this view, on disk.
 
         `fn` gets one transition in TED, without batch size and with `index` and `episode` (those of
-        the dataset on disk, also in a view), and returns one: leaves may be added, removed, reshaped and cast. What it returns for the first
-        row is what it must return for all. The result does not depend on workers, chunks or order.
+        the dataset on disk, also in a view), and returns one: leaves may be added, removed, reshaped
+        and cast. What it returns for the first row is what it must return for all. The result does
+        not depend on workers, chunks or order.
 
-        `fn` is pure, as functions are for `jax.jit`: what it returns depends on its row alone, and on
-        random numbers of the global generators, which are seeded for every row. Where `torch.vmap`
-        can run it, blocks of rows are run so, and the manifest says "vectorised": the same up to
+        `fn` is pure, as for `jax.jit`: what it returns depends on its row alone, and on random
+        numbers of the global generators, which are seeded for every row. Where `torch.vmap` can run
+        it, blocks of rows are run so, and the manifest says "vectorised": the same up to
         floating-point rounding, so that a comparison on a knife's edge may fall to the other side.
         A function that looks at values to decide what to do, draws random numbers, or does what
-        `vmap` refuses, is run row by row. Of every block some rows are compared with rows one at a
-        time (32 rows and 512 values at least; integers and bools exactly), and a block that differs is
-        run by rows. `vectorize=False` is row by row, exactly. Not found out, for nobody watches the
-        interpreter: functions that keep a state which the first calls do not show, ask for the time
-        or draw from a generator of their own, or read the text of a tensor.
+        `vmap` refuses, is run row by row. Of every block some rows (32 and 512 values at least) are
+        compared with rows one at a time, integers and bools exactly, and a block that differs is run
+        by rows. `vectorize=False` is row by row, exactly. Not found out: functions that keep a state
+        which the first calls do not show, ask for the time, draw from a generator of their own, or
+        read the text of a tensor.
 
-        What was made of the same data by the same functions is not made again, and an interrupted run is
-        resumed for the same functions only. They are told apart by their code and all that they refer
-        to. Of what cannot be compared (an open file, a dataset of h5py, a generator) nothing is used
-        again: close over arrays or paths.
+        What was made of the same data by the same functions is not made again, and an interrupted
+        run is resumed for the same functions only. They are told apart by their code and all that
+        they refer to. Of what cannot be compared (an open file, a dataset of h5py, a generator)
+        nothing is used again: close over arrays or paths.
 
         Where `fn` treats observations before and after actions alike, the new dataset keeps each
         once; leaves that it tells apart are stored twice, and the manifest names them.
@@ -114,8 +117,8 @@ class Preprocesses:
             num_chunks: Number of tasks, about.
             pool: Runs the tasks: a `concurrent.futures.Executor` or a `multiprocessing.Pool`.
             generator: Its initial seed is `seed`.
-            seed: Before `fn` sees a row, torch's, numpy's and Python's global generators are
-                seeded with this and the number of the row.
+            seed: Torch's, numpy's and Python's global generators are seeded with this and the number
+                of the row before `fn` sees it.
             index_with_generator: False.
             max_tasks_per_child: Tasks after which a process is replaced.
             worker_threads: Threads of torch in each process.
@@ -126,7 +129,8 @@ class Preprocesses:
             layout: Layout to write; None: that of this dataset.
             audit: Fraction of rows that are read back and compared, `"all"` or `"none"`.
             resume: Whether to resume an interrupted run.
-            force: Whether to replace a dataset of that name or place, and what an interrupted run left.
+            force: Whether to replace a dataset of that name or place, and what an interrupted run
+                left.
             root: Where `local:NAME` goes.
 
         Returns:
@@ -162,21 +166,32 @@ class Preprocesses:
         from offline_data.progress import SILENT
         from offline_data.store.layout import DEFAULT_AUDIT
 
-        check_torchrl(dim, mp_start_method, index_with_generator=index_with_generator)
+        if dim != 0:
+            raise UsageError(f"dim is {dim}; rows are the transitions of a dataset, which is dim=0")
+        if index_with_generator:
+            raise UsageError(
+                "index_with_generator=True is not there: rows are seeded by their number, whoever "
+                "runs them",
+                hint="leave it out; seed= says which random numbers they get",
+            )
+        if mp_start_method not in {None, "spawn", "forkserver", "fork"}:
+            raise UsageError(
+                f"mp_start_method is {mp_start_method!r}; expected 'spawn' or 'forkserver'"
+            )
         if seed is not None and generator is not None:
             raise UsageError("seed= and generator= both say which random numbers; give one of them")
         seed = (seed or 0) if generator is None else generator.initial_seed()
         stages = fn if isinstance(fn, (list, tuple)) else [cast("Stage", fn)]
         options = RunOptions(
             num_frames=num_frames,
-            view=view_of(self.storage),
+            view=_view_of(self.storage),
             layout=layout,
             workers=num_workers or None,
             worker_threads=worker_threads,
             max_tasks_per_child=max_tasks_per_child,
             chunksize=chunksize,
             num_chunks=num_chunks,
-            executor=executor_named(engine, pool, num_workers or None, worker_threads),
+            executor=_executor_named(engine, pool, num_workers or None, worker_threads),
             audit=DEFAULT_AUDIT if audit is None else audit,
             resume=resume,
             force=force,
@@ -184,19 +199,14 @@ class Preprocesses:
         calling = Calling(batched, by, on, vectorize, seed)
         place = None if dest is None else Path(dest)
         job = Job(self.data_path, tuple(stages), calling, name, place, options)
-        shown = progress or (RichProgress() if pbar else SILENT)
+        shown = progress or (_RichProgress() if pbar else SILENT)
         return DatasetStorage(making.preprocess(job, resolve_settings(root=root), shown).path)
 
 
-def executor_named(
+def _executor_named(
     engine: str | Executor, pool: Any, workers: int | None, worker_threads: int
 ) -> Executor | None:
-    """Return the executor that was asked for; None: it is chosen by what pays.
-
-    Raises:
-        UsageError: No such engine, or two of them.
-        MissingDependencyError: Ray is not installed.
-    """
+    """Return the executor that was asked for; None: it is chosen by what pays."""
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")
@@ -214,32 +224,10 @@ def executor_named(
     return None
 
 
-def check_torchrl(dim: int, mp_start_method: str | None, *, index_with_generator: bool) -> None:
-    """Refuse what TorchRL's arguments of these names may mean and cannot mean here.
-
-    Raises:
-        UsageError: See the messages.
-    """
-    if dim != 0:
-        raise UsageError(f"dim is {dim}; rows are the transitions of a dataset, which is dim=0")
-    if index_with_generator:
-        raise UsageError(
-            "index_with_generator=True is not there: rows are seeded by their number, whoever runs them",
-            hint="leave it out; seed= says which random numbers they get",
-        )
-    if mp_start_method not in {None, "spawn", "forkserver", "fork"}:
-        raise UsageError(
-            f"mp_start_method is {mp_start_method!r}; expected 'spawn' or 'forkserver'"
-        )
-
-
-def view_of(storage: Storage) -> EpisodeSelection | None:
+def _view_of(storage: Storage) -> EpisodeSelection | None:
     """Return the rows of a view, in its order; None for the storage of a whole dataset.
 
     Rows that follow each other in an episode are one piece, also where it is a single row.
-
-    Raises:
-        UsageError: The view is empty.
     """
     from offline_data.buffers.views import SubsetStorage
     from offline_data.preprocess.piece import EpisodeSelection
@@ -255,36 +243,23 @@ def view_of(storage: Storage) -> EpisodeSelection | None:
     return EpisodeSelection(episodes.numpy(), pieces.lengths.numpy(), steps.numpy())
 
 
-class RichProgress:
+class _RichProgress:
     """Draws a bar on stderr for each task, one after the other; sentences stand above it."""
 
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:  # noqa: ARG002
-        """Open a bar; it stays when it has ended."""
+        from rich.console import Console
         from rich.progress import Progress
 
-        with Progress(console=_console()) as live:
-            yield _RichBar(live, live.add_task(label, total=total))
+        with Progress(console=Console(stderr=True)) as live:
+            row = live.add_task(label, total=total)
+
+            def resize(total: int) -> None:
+                live.update(row, total=total)
+
+            yield SimpleNamespace(advance=partial(live.advance, row), resize=resize)
 
     def note(self, message: str) -> None:
-        """Write a sentence."""
-        _console().print(message, markup=False, highlight=False)
+        from rich.console import Console
 
-
-class _RichBar:
-    def __init__(self, live: Any, row: Any) -> None:
-        self._live, self._row = live, row
-
-    def advance(self, amount: int = 1) -> None:
-        """Move on."""
-        self._live.advance(self._row, amount)
-
-    def resize(self, total: int) -> None:
-        """Set the length."""
-        self._live.update(self._row, total=total)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True)
+        Console(stderr=True).print(message, markup=False, highlight=False)

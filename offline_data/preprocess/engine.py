@@ -58,11 +58,9 @@ class Run:
     """One dataset that is being made."""
 
     reader: DatasetReader
-    """The parent."""
     recipe: Recipe
     """As it was asked for."""
     target: Target
-    """Where it goes."""
     fingerprint: str
     """What tells it apart from others."""
     options: RunOptions
@@ -71,11 +69,7 @@ class Run:
 
     @classmethod
     def of(cls, job: Job, settings: Settings, progress: Progress) -> Run:
-        """Look the parent, functions and steps up; the parent's data are not touched.
-
-        Raises `UsageError` where a function cannot be imported, arguments of a step are wrong, or
-        there is no place, or two; `NotFoundError` for the name of a step, and `ManifestError`.
-        """
+        """Look the parent, functions and steps up; raises `UsageError`, `NotFoundError`, `ManifestError`."""
         reader = open_reader(job.parent.absolute())
         recipe = recipe_of(job.stages, job.calling)
         made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
@@ -101,10 +95,6 @@ class Run:
         options = self.options
         return not options.force and is_there(self.target, self.fingerprint, options.layout)
 
-    def replaced(self) -> Entry | None:
-        """Return the dataset that goes when this one is there; see `older`."""
-        return older(self.target, self.settings.root, force=self.options.force)
-
     def revised(self, found: Revised) -> Run:
         """Return the run with a step done otherwise, and say so."""
         self.progress.note(f"starting over: {found.reason}")
@@ -122,15 +112,10 @@ class Run:
                 return run, plan
 
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
-        """Run a first pass; returns the measures of all groups, in order.
-
-        Raises:
-            Revised: A group shows that a step before must be done otherwise.
-            OfflineDataError: See `Executor.run`.
-        """
-        found: dict[int, list[Any]] = {}
+        """Run a first pass; returns the measures of all groups, in order; raises what tasks raise."""
         tasks, label = range(plan.count), f"measure for {step.name}"
         job = partial(measure_task, plan, step)
+        found: dict[int, list[Any]] = {}
         with self._answers(plan, job, tasks, label) as (bar, answers):
             for number, measures in answers:
                 found[number] = measures
@@ -138,20 +123,15 @@ class Run:
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
-        """Run the tasks that are not finished; returns the digests of files written in place.
-
-        Raises:
-            Revised: A task found that a step must be done otherwise.
-            OfflineDataError: See `Executor.run`.
-        """
-        work = self.work
+        """Run the tasks that are not finished; returns the digests of files written in place."""
+        work, header = self.work, self.header(plan)
         if plan.in_place:
             allocate(work.dataset, plan.sizes)
         finished = work.sound(plan.count, in_place=plan.in_place)
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-        job = WriteJob(plan, work, self.header(plan), self.options.audit, durable=not plan.in_place)
+        job = WriteJob(plan, work, header, self.options.audit, durable=not plan.in_place)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan, work) as hasher:
             for task in finished if plan.in_place else ():
@@ -192,30 +172,29 @@ class Run:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `preprocess` would do; nothing has been touched."""
+    """What `preprocess` would do; nothing has been touched.
+
+    Attributes:
+        existed: Whether the dataset is there already; then nothing would be done: there is no plan.
+        replaces: Datasets that would go.
+        free_bytes: Free bytes on the disk that it is made on.
+        recipe: Every step with what it learnt, as JSON values.
+        finished: Tasks that an interrupted run has finished already.
+        seconds: Estimate of what is left to compute, in one process.
+        executor: Who would run the tasks.
+    """
 
     id: DatasetId
-    """Of the new dataset."""
     parent: DatasetId
-    """Of the dataset it is made of."""
     destination: Path
-    """Where it would lie."""
     existed: bool
-    """Whether it is there already; then nothing would be done, and there is no plan."""
     replaces: tuple[DatasetId, ...]
-    """Datasets that would go."""
     free_bytes: int
-    """Free bytes on the disk that it is made on."""
     plan: Plan | None = None
-    """What is to be done."""
     recipe: Sequence[dict[str, Any]] = ()
-    """Every step with what it learnt, as JSON values."""
     finished: int = 0
-    """Tasks that an interrupted run has finished already."""
     seconds: float = 0.0
-    """Estimate of what is left to compute, in one process."""
     executor: str = ""
-    """Who would run the tasks."""
 
 
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
@@ -248,7 +227,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
             if saved is not None and saved.get("fingerprint") == run.fingerprint:
                 run.work.clear()
         else:
-            replaced = run.replaced()
+            replaced = older(target, settings.root, force=job.options.force)
             plan = interrupted_plan(run)
             with _says_what_is_kept(run):
                 while True:
@@ -275,7 +254,7 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     target, parent = run.target, entry_at(run.reader.path)
     refuse_itself(parent, target)
     existed = run.existed()
-    replaced = None if existed else run.replaced()
+    replaced = None if existed else older(target, settings.root, force=job.options.force)
     gone = () if replaced is None else (replaced.id,)
     free = free_bytes(target.work)
     found = DryRun(target.id, parent.id, target.destination, existed, gone, free)
@@ -297,12 +276,7 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
 
 
 def interrupted_plan(run: Run) -> Plan | None:
-    """Return the plan of an interrupted run that is to be resumed.
-
-    Raises:
-        UsageError: There is one, and it was not said what is to become of it; or it is of another
-            recipe.
-    """
+    """Return the plan of an interrupted run that is to be resumed; `UsageError` where it cannot be."""
     saved = run.work.read_plan()
     if saved is None or run.options.force:
         return None
@@ -351,8 +325,7 @@ def put_together(
 def uninterrupted() -> Iterator[None]:
     """Hold back what Python's handlers do with SIGINT, SIGTERM and SIGHUP until the end.
 
-    Handlers run in the main thread; in another one there is nothing to hold back. What kills the
-    process by default still does.
+    In the main thread, where handlers run; what kills the process by default still does.
     """
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
@@ -401,19 +374,18 @@ def _says_what_is_kept(run: Run) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        unknown, work = run.recipe.unknown, run.work
         with uninterrupted():
-            if run.recipe.unknown:
-                kept = f"nothing is kept: {run.recipe.unknown}"
-            elif run.work.read_plan() is None:
-                kept = "nothing is kept: run the same command again"
+            count = work.recorded()
+            if lost := unknown or work.read_plan() is None:
+                kept = f"nothing is kept: {unknown or 'run the same command again'}"
+                work.clear()
+            elif count:
+                kept = f"{count} finished task{' is' if count == 1 else 's are'} kept: add --resume to go on"
             else:
-                count = run.work.recorded()
-                tasks = "1 finished task is" if count == 1 else f"{count} finished tasks are"
-                kept = f"{tasks if count else 'the plan is'} kept: add --resume to go on"
-            if kept.startswith("nothing"):
-                run.work.clear()
+                kept = "the plan is kept: add --resume to go on"
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(f"interrupted; {kept}") from None
-        if run.work.plan.exists() or run.recipe.unknown:
+        if unknown or not lost:
             run.progress.note(kept)
         raise

@@ -15,11 +15,10 @@ from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
 from offline_data.preprocess.piece import OWN_COLUMNS, episode_words
-from offline_data.preprocess.plan import digest_of_rows
+from offline_data.preprocess.plan import digest_of_rows, file_offsets
 from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.task import file_offsets
 from offline_data.store.encoded import joined_offsets
-from offline_data.store.layout import EPISODE, EPISODES, OBSERVATIONS, OFFSETS
+from offline_data.store.layout import EPISODE, EPISODES, OFFSETS
 from offline_data.store.manifest import Manifest
 from offline_data.store.reader import decode
 from offline_data.store.tables import Column, Vocabularies
@@ -27,7 +26,6 @@ from offline_data.store.writer import Contents, DatasetCounts, FileDigest, Sink,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
     from typing_extensions import Self
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
     from offline_data.ids import DatasetId
     from offline_data.preprocess.job import RunOptions
-    from offline_data.preprocess.piece import EpisodeSelection
     from offline_data.preprocess.plan import Plan
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.workdir import Record, WorkDir
@@ -68,17 +65,24 @@ def header_of(
     tells = any(said.get(name) is not None for name in _REWARD_SCALES)
     if tells and not all(isinstance(step, Selection) for step in plan.recipe.steps):
         notes.append(f"Reference scores and reward thresholds are those of {parent.id}")
-    view = None if options.view is None else _view_json(options.view, reader)
-    if view is not None:
-        cut = (
-            f". {view['cut']} of its {view['episodes']} episodes are pieces, which are truncated "
+    said_of_view = {}
+    if (view := options.view) is not None:
+        cut = int((view.lengths != reader.lengths[view.episodes]).sum())
+        said_of_view["view"] = {
+            "transitions": view.transitions,
+            "episodes": len(view.episodes),
+            "cut": cut,
+            "sha256": digest_of_rows(view),
+        }
+        pieces = (
+            f". {cut} of its {len(view.episodes)} episodes are pieces, which are truncated "
             "where they end before the parent's episode does"
         )
-        rows = f"{view['transitions']} of {reader.transitions} transitions"
-        notes.append(f"Made of a view of {parent.id}: {rows}{cut if view['cut'] else ''}")
+        rows = f"{view.transitions} of {reader.transitions} transitions"
+        notes.append(f"Made of a view of {parent.id}: {rows}{pieces if cut else ''}")
     chosen = plan.chosen
-    if options.num_frames is not None and chosen.ends_early(reader)[-1]:
-        last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])
+    last, stop = int(chosen.episodes[-1]), int(chosen.steps[-1] + chosen.lengths[-1])
+    if options.num_frames is not None and stop < reader.lengths[last]:
         steps = f"{stop} of {int(reader.lengths[last])} steps"
         notes.append(f"Episode {last} of {parent.id} is cut after {steps}: truncated there")
     return Manifest(
@@ -97,7 +101,7 @@ def header_of(
                 "recipe": recipe_json(plan.recipe),
                 "num_frames": options.num_frames,
                 "fingerprint": fingerprint,
-                **({} if view is None else {"view": view}),
+                **said_of_view,
             },
         },
         spaces={name: space for name, space in parent.spaces.items() if name not in changed},
@@ -133,17 +137,6 @@ def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
     return before != after
 
 
-def _view_json(view: EpisodeSelection, reader: DatasetReader) -> dict[str, Any]:
-    """Describe the view that was preprocessed; `cut`: pieces that are not whole episodes."""
-    whole = view.lengths == reader.lengths[view.episodes]
-    return {
-        "transitions": view.transitions,
-        "episodes": len(view.episodes),
-        "cut": int((~whole).sum()),
-        "sha256": digest_of_rows(view),
-    }
-
-
 class IncrementalHasher:
     """Hashes files of a plan in place up to where all tasks are finished, and has them synced.
 
@@ -155,50 +148,42 @@ class IncrementalHasher:
         self._plan, self._folder = plan, work.dataset
         names = sorted(file_offsets(plan, 0, 0))
         self._hashed = {name: (0, hashlib.sha256()) for name in names}
-        self._waiting: dict[str, Future[None]] = {}
+        self._threads = {name: ThreadPoolExecutor(1, "offline-data-hash") for name in names}
+        self._waiting: list[Future[None]] = []
         self._finished: set[int] = set()
         self._next = 0
-        self._pool = ThreadPoolExecutor(len(names), thread_name_prefix="offline-data-hash")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for thread in self._threads.values():
+            thread.shutdown(wait=True, cancel_futures=True)
 
     def add(self, task: int) -> None:
         """Take note that a task's rows are written for good."""
         self._finished.add(task)
-        before = self._next
+        if task != self._next:
+            return
         while self._next in self._finished:
             self._next += 1
-        if self._next == before:
-            return
         for name, stop in file_offsets(self._plan, *self._plan.first_of(self._next)).items():
-            last = self._waiting.get(name)
-            self._waiting[name] = self._pool.submit(self._hash, name, stop, last)
+            self._waiting.append(self._threads[name].submit(self._hash, name, stop))
 
     def digests(self) -> dict[str, FileDigest]:
-        """Wait until everything is hashed and on the disk, and return what every file holds.
-
-        Raises:
-            NoSpaceError, AccessError: The disk.
-        """
+        """Wait until everything is hashed and on the disk, and return what every file holds."""
         with disk_errors(self._folder):
-            for waiting in self._waiting.values():
+            for waiting in self._waiting:
                 waiting.result()
         return {name: FileDigest(at, sha.hexdigest()) for name, (at, sha) in self._hashed.items()}
 
-    def _hash(self, name: str, stop: int, before: Future[None] | None) -> None:
-        if before is not None:
-            before.result()
+    def _hash(self, name: str, stop: int) -> None:
         at, sha = self._hashed[name]
         with (self._folder / name).open("rb", buffering=0) as source:
             source.seek(at)
-            view = memoryview(bytearray(min(_HASH_CHUNK, max(1, stop - at))))
-            while at < stop and (size := source.readinto(view[: stop - at])):
-                sha.update(view[:size])
-                at += size
+            while at < stop and (chunk := source.read(min(_HASH_CHUNK, stop - at))):
+                sha.update(chunk)
+                at += len(chunk)
             self._hashed[name] = at, sha
             os.fsync(source.fileno())
 
@@ -213,38 +198,40 @@ def finish(
 ) -> Manifest:
     """Make a whole dataset directory of what the tasks have written; it is not published yet.
 
-    Raises:
-        StepError: No episode is left; what tasks have written goes.
-        IntegrityError: A task is not finished, or a file is not as long as the tasks said.
-        AuditError, NoSpaceError, AccessError: See `finalize`.
+    Raises `StepError` where no episode is left (what tasks have written goes), `IntegrityError`
+    where a task is not finished or a file not as long as the tasks said, and what `finalize` raises.
     """
-    found = {task: record for task in range(plan.count) if (record := work.read_record(task))}
-    records, missing = list(found.values()), sorted(set(range(plan.count)).difference(found))
+    found = [work.read_record(task) for task in range(plan.count)]
+    missing = [task for task, record in enumerate(found) if record is None]
     if missing:
         raise IntegrityError(f"Tasks {missing[:5]} of {plan.count} are not finished in {work.path}")
+    records = [record for record in found if record is not None]
+    counted = [counts for _, counts, _ in records]
     census = DatasetCounts()
-    for record in records:
-        census.counts.update(record.counts["counts"])
-        for leaf, counts in record.counts["non_finite"].items():
+    for one in counted:
+        census.counts.update(one["counts"])
+        for leaf, counts in one["non_finite"].items():
             census.add_non_finite(leaf, counts)
     transitions, episodes = census.counts["transitions"], census.counts["episodes"]
     if not episodes:
         work.clear()
         raise StepError("The recipe leaves no episode of the dataset")
-    rows = {OBSERVATIONS: transitions + episodes}
-    tables = {k: one.with_rows(rows.get(k, transitions)) for k, one in plan.tables().items()}
+    tables = plan.sized_tables(transitions, episodes)
     written = _joined(work, records, tables) if digests is None else digests
     for name, size in (item for table in tables.values() for item in table.files.items()):
         if written[name].size != size:
             raise IntegrityError(
                 f"{name} has {written[name].size} bytes of new rows, expected {size}"
             )
-    work.keep_only(written)
+    with disk_errors(work.dataset):  # what is left of a try to finish it
+        for path in work.dataset.rglob("*"):
+            if path.is_file() and path.relative_to(work.dataset).as_posix() not in written:
+                path.unlink()
     audited = {
         "mode": audit,
-        "rows": sum(record.counts["audit"][0] for record in records),
+        "rows": sum(one["audit"][0] for one in counted),
         "of": transitions,
-        "episodes": sum(record.counts["audit"][1] for record in records),
+        "episodes": sum(one["audit"][1] for one in counted),
         "differences": 0,
     }
     extras = {
@@ -259,24 +246,21 @@ def finish(
                 words.know(name, leaf.key, plan.words[leaf.key])
     columns = _episode_columns(records, reader)
     contents = Contents(tables, columns, extras, census, audited, plan.schema.two_copies, written)
-    with Sink(work.dataset) as sink:
-        return finalize(sink, _with_by_rows(header, records), contents, words)
-
-
-def _with_by_rows(header: Manifest, records: Sequence[Record]) -> Manifest:
-    """Say of every function how many rows of it could not be vectorised, and why."""
     options = header.converter["options"]
     recipe = [dict(step) for step in options["recipe"]]
-    for number, blocks, rows, why in (one for r in records for one in r.counts["by_rows"]):
-        one = recipe[number].setdefault("by_rows", {"blocks": 0, "rows": 0, "why": why})
-        one["blocks"] += blocks
-        one["rows"] += rows
-    return replace(header, converter={**header.converter, "options": {**options, "recipe": recipe}})
+    for number, blocks, rows, why in (part for one in counted for part in one["by_rows"]):
+        said = recipe[number].setdefault("by_rows", {"blocks": 0, "rows": 0, "why": why})
+        said["blocks"] += blocks
+        said["rows"] += rows
+    options = {**options, "recipe": recipe}
+    header = replace(header, converter={**header.converter, "options": options})
+    with Sink(work.dataset) as sink:
+        return finalize(sink, header, contents, words)
 
 
 def _episode_columns(records: Sequence[Record], reader: DatasetReader) -> dict[Key, NDArray[Any]]:
     """Join the episode columns of all tasks; text as `str`, `start` counted in the dataset."""
-    parts = [record.columns for record in records if record.columns]
+    parts = [columns for columns, _, _ in records if columns]
     columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     lengths = columns["length",].astype(np.int64)
     columns["start",] = np.cumsum(lengths) - lengths
@@ -321,24 +305,19 @@ def _shards(
     work: WorkDir, records: Sequence[Record], leaf: LeafSpec
 ) -> Iterator[bytes | bytearray]:
     """Read one file of every task; episodes and offsets are counted on from task to task."""
-    counts = [record.counts["counts"].get("episodes", 0) for record in records]
+    counts = [counts["counts"].get("episodes", 0) for _, counts, _ in records]
     shards = [(work.shard(task) / leaf.file, count) for task, count in enumerate(counts) if count]
     if leaf.file.endswith(OFFSETS):
         yield from joined_offsets(path for path, _ in shards)
         return
-    before = 0
+    before, size = 0, max(1, _JOIN_CHUNK // max(1, leaf.stride)) * leaf.stride
     for path, episodes in shards:
-        for chunk in _whole_rows(path, leaf.stride):
-            if leaf.key == EPISODE and before:
-                rows = np.frombuffer(chunk, np.uint8).reshape(-1, leaf.stride)
-                numbers = rows[:, leaf.offset : leaf.offset + 8]
-                numbers[:] = (numbers.copy().view(np.int64) + before).view(np.uint8)
-            yield chunk
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(size):
+                chunk = bytearray(data)
+                if leaf.key == EPISODE and before:
+                    rows = np.frombuffer(chunk, np.uint8).reshape(-1, leaf.stride)
+                    numbers = rows[:, leaf.offset : leaf.offset + 8]
+                    numbers[:] = (numbers.copy().view(np.int64) + before).view(np.uint8)
+                yield chunk
         before += episodes
-
-
-def _whole_rows(path: Path, stride: int) -> Iterator[bytearray]:
-    size = max(1, _JOIN_CHUNK // max(1, stride)) * stride
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(size):
-            yield bytearray(chunk)

@@ -36,22 +36,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 """Types whose values are told apart by how they are written."""
-
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
-"""Types of objects that hold no data."""
-
-_DESCRIPTORS = (
-    ClassMethodDescriptorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
-)
-"""Types of attributes of classes that are written in C."""
 
 _SKIPPED = {
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__",
@@ -59,9 +47,6 @@ _SKIPPED = {
     "__weakref__", "_abc_impl",
 }  # fmt: skip
 """Attributes of classes that say nothing of what they do, or that Python sets when it pleases."""
-
-_INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed packages, wherever they are."""
 
 _COUNTED_BY_NAME = {"offline_data", "numpy", "tensordict", "torch", "torchrl"}
 """Packages that count by name even where a function is theirs."""
@@ -109,27 +94,27 @@ def digest_of(value: object) -> str:
     """Return 64 hexadecimal digits that are the same for values made of the same.
 
     Of a function: bytecode, constants, defaults, closed-over values, attributes, and the functions,
-    classes and values that it names, as far as they are of the user's own modules (not installed
-    ones) or of the package of `value`; what is installed counts by name. Of an object: its class,
-    and what `pickle` would save. Not the same in all versions of Python, whose bytecode differs.
+    classes and values that it names, as far as they are of the user's own modules or of the package
+    of `value`; what is installed counts by name. Of an object: its class, and what `pickle` would
+    save. Bytecode differs between versions of Python. What a function looks up by other ways than
+    names (`globals()["x"]`, files, the environment) does not count.
 
-    What a function looks up by other ways than names (`globals()["x"]`, files, the environment)
-    does not count.
-
-    Raises:
-        UnknownIdentityError: Something in it cannot be compared: an open file, a dataset of h5py, a
-            generator, whatever refuses to be pickled.
+    Raises `UnknownIdentityError` where something in it cannot be compared: an open file, a dataset
+    of h5py, a generator, whatever refuses to be pickled.
 
     Example:
         >>> digest_of({1: "a"}) == digest_of({1: "a"}), digest_of([0]) == digest_of([-0.0])
         (True, False)
     """
-    walk = _Walk(_package_of(value))
+    made = value.__func__ if isinstance(value, MethodType) else value
+    module = (made.__module__ or "") if isinstance(made, FunctionType) else ""
+    home = module.partition(".")[0]
+    walk = _Walk("" if home in _COUNTED_BY_NAME else home)
     try:
         walk.add(value)
     except RecursionError:
         raise UnknownIdentityError("it holds hundreds of objects inside each other") from None
-    return walk.hexdigest()
+    return walk._sha.hexdigest()
 
 
 def is_own(module: str | None, home: str = "") -> bool:
@@ -145,34 +130,19 @@ def is_own(module: str | None, home: str = "") -> bool:
     return top not in _COUNTED_BY_NAME and not _is_installed(module or "")
 
 
-def _package_of(value: Any) -> str:
-    """Return the top package of a function, empty for anything else."""
-    value = value.__func__ if isinstance(value, MethodType) else value
-    if not isinstance(value, FunctionType):
-        return ""
-    top = (value.__module__ or "").partition(".")[0]
-    return "" if top in _COUNTED_BY_NAME else top
-
-
-def _names_of(code: CodeType) -> tuple[list[str], list[str]]:
-    """Return the global names that code uses, and all its names of attributes, both sorted."""
-    used: set[str] = set()
-    attributes: set[str] = set()
-    for one in _codes(code):
-        attributes.update(one.co_names)
-        used.update(
-            str(step.argval)
-            for step in dis.get_instructions(one)
-            if step.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))
-        )
-    return sorted(used), sorted(attributes)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
+def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the global names that code uses, and all its names of attributes."""
+    attributes = set(code.co_names)
+    used = {
+        str(step.argval)
+        for step in dis.get_instructions(code)
+        if step.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))
+    }
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            names = _names_of(constant)
+            used, attributes = used | names[0], attributes | names[1]
+    return used, attributes
 
 
 @lru_cache(maxsize=4096)
@@ -185,7 +155,7 @@ def _is_installed(module: str) -> bool:
     if file is None:
         return module.partition(".")[0] in sys.stdlib_module_names
     path = Path(file)
-    if not _INSTALLED.isdisjoint(path.parts):
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
         return True
     library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return any(path.is_relative_to(folder) for folder in library)
@@ -206,9 +176,6 @@ class _Walk:
         self._shared = {id(one) for one in shared}  # generators of the whole process
         self._sha = hashlib.sha256()
 
-    def hexdigest(self) -> str:
-        return self._sha.hexdigest()
-
     def add(self, value: Any) -> None:
         """Add a value; where it was added already, only that it was."""
         if type(value) in _PLAIN:
@@ -226,7 +193,6 @@ class _Walk:
 
     def _how(self, value: Any) -> Callable[[Any], None]:
         """Choose by type: exact for containers, whose subclasses may hold more than items."""
-        torch = sys.modules.get("torch")
         exact: dict[type, Callable[[Any], None]] = {
             list: self._list,
             tuple: self._list,
@@ -237,22 +203,26 @@ class _Walk:
         }
         if type(value) in exact:
             return exact[type(value)]
-        if torch is not None and isinstance(value, torch.Tensor):
-            return self._tensor
-        if torch is not None and isinstance(value, torch.Generator):
-            return lambda one: self._tensor(one.get_state())
-        return next((add for kind, add in self._kinds() if isinstance(value, kind)), self._object)
-
-    def _kinds(self) -> list[tuple[Any, Callable[[Any], None]]]:
-        return [
+        torch = sys.modules.get("torch")
+        locks = (type(threading.Lock()), type(threading.RLock()))  # which hold no data
+        descriptors = (  # attributes of classes that are written in C
+            ClassMethodDescriptorType,
+            GetSetDescriptorType,
+            MemberDescriptorType,
+            MethodDescriptorType,
+            WrapperDescriptorType,
+        )
+        kinds: list[tuple[Any, Callable[[Any], None]]] = [
+            (torch.Tensor if torch else (), self._tensor),
+            (torch.Generator if torch else (), lambda value: self._tensor(value.get_state())),
             (FunctionType, self._function),
             (MethodType, lambda value: self._each((value.__func__, value.__self__))),
             (BuiltinFunctionType, self._builtin),
             (CodeType, self._code),
             (type, self._class),
             (np.ndarray, self._array),
-            (_DESCRIPTORS, lambda value: self._say("descriptor", value.__qualname__)),
-            (_LOCKS, lambda value: self._say("lock", type(value).__name__)),
+            (descriptors, lambda value: self._say("descriptor", value.__qualname__)),
+            (locks, lambda value: self._say("lock", type(value).__name__)),
             (weakref.ReferenceType, lambda value: self.add(value())),
             (property, lambda value: self._each((value.fget, value.fset, value.fdel))),
             (staticmethod, lambda value: self.add(value.__func__)),
@@ -260,6 +230,7 @@ class _Walk:
             (partial, lambda value: self._each((value.func, value.args, value.keywords))),
             (cached_property, lambda value: self.add(value.func)),
         ]
+        return next((add for kind, add in kinds if isinstance(value, kind)), self._object)
 
     def _say(self, kind: str, text: str | bytes | memoryview) -> None:
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -280,12 +251,12 @@ class _Walk:
             self._each((key, value))
 
     def _set(self, values: Any) -> None:
-        self._say(type(values).__name__, "".join(sorted(self._alone(one) for one in values)))
-
-    def _alone(self, value: Any) -> str:
-        walk = _Walk(self._home, self._seen)
-        walk.add(value)
-        return walk.hexdigest()
+        digests = []
+        for value in values:
+            walk = _Walk(self._home, self._seen)
+            walk.add(value)
+            digests.append(walk._sha.hexdigest())
+        self._say(type(values).__name__, "".join(sorted(digests)))
 
     def _array(self, values: np.ndarray[Any, Any]) -> None:
         self._say("array", f"{values.dtype} {values.shape}")
@@ -319,9 +290,9 @@ class _Walk:
             return
         self.add(fn.__code__)
         names, attributes = _names_of(fn.__code__)
-        before, self._attributes = self._attributes, attributes
+        before, self._attributes = self._attributes, sorted(attributes)
         self._held(fn)
-        for name in names:
+        for name in sorted(names):
             self._say("global", name)
             value = fn.__globals__.get(name, getattr(builtins, name, None))
             self._named(f"{name!r}", value)

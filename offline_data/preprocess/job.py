@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.recipe import Calling, Stage
     from offline_data.store.layout import LayoutName
 
-_LONG_NAME = 60
-"""Letters of a folder's name that leave room for more in a name beside it."""
+_LONG_NAME = 60  # letters of a folder's name that leave room for more in a name beside it
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,12 @@ class RunOptions:
     view: EpisodeSelection | None = None
     """The rows of the parent that are to be read; None: all."""
     layout: LayoutName | None = None
-    """Layout to write; None: the parent's."""
+    """None: the parent's."""
     workers: int | None = None
-    """Processes at most; None: those of the settings. Fewer where starting them would not pay."""
+    """Processes at most, fewer where starting them would not pay; None: those of the settings."""
     worker_threads: int = 1
     """Threads of torch in each process."""
     max_tasks_per_child: int | None = None
-    """Tasks after which a process is replaced by a new one."""
     chunksize: int | None = None
     """Transitions of a task, about; None: by bytes, or by time."""
     num_chunks: int | None = None
@@ -54,14 +52,13 @@ class RunOptions:
     audit: AuditMode = DEFAULT_AUDIT
     """How many rows are read back and compared with what was computed."""
     resume: bool = False
-    """Whether to resume an interrupted run."""
     force: bool = False
     """Whether to replace a dataset of that name, and what an interrupted run left."""
 
     def __post_init__(self) -> None:
-        least = {"worker_threads": 1, "max_tasks_per_child": 1, "num_chunks": 1, "chunksize": 0}
-        for name, smallest in {"num_frames": 1, "workers": 1, **least}.items():
-            value = getattr(self, name)
+        counts = "num_frames", "workers", "worker_threads", "max_tasks_per_child", "num_chunks"
+        for name in (*counts, "chunksize"):
+            value, smallest = getattr(self, name), int(name in counts)
             if value is None:
                 continue
             try:
@@ -80,10 +77,7 @@ class RunOptions:
             raise UsageError("chunksize and num_chunks say the same thing twice; give one of them")
 
     def task_rows(self, transitions: int) -> int | None:
-        """Return the transitions of a task that were asked for, None if nothing was.
-
-        TorchRL's `chunksize=0` means "one row at a time", which is what rows get here always.
-        """
+        """Return the transitions of a task that were asked for; None, and TorchRL's 0: nothing was."""
         if self.num_chunks is not None:
             return -(-transitions // self.num_chunks)
         return self.chunksize or None
@@ -91,21 +85,22 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One dataset to be made of another one."""
+    """One dataset to be made of another one.
+
+    Attributes:
+        parent: Directory of the dataset it is made of.
+        stages: In order. A command line has texts, which read the same in other programs;
+            `fn:FILE.py:NAME` and `fn:pkg.module:NAME` are functions.
+        calling: How functions are called.
+        name: It becomes `local:NAME` under the root; None: `dest`, a dataset directory to be made.
+    """
 
     parent: Path
-    """Directory of the dataset it is made of."""
     stages: tuple[Stage, ...]
-    """In order. A command line has texts, which read the same in other programs; `fn:FILE.py:NAME`
-    and `fn:pkg.module:NAME` are functions."""
     calling: Calling
-    """How functions are called."""
     name: str | None
-    """It becomes `local:NAME` under the root; None: `dest` says where it goes."""
     dest: Path | None
-    """The dataset directory to be made."""
     options: RunOptions
-    """How it is carried out."""
 
     def absolute(self) -> Job:
         """Return the same job as it reads in any folder."""
@@ -121,26 +116,27 @@ class Job:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a new dataset goes."""
+    """Where a new dataset goes.
+
+    Attributes:
+        id: With the revision.
+        destination: The dataset directory.
+        work: Folder in which it is made; on the same filesystem.
+        lock: What is locked meanwhile.
+        named: Whether it goes by its id under the root, not to a folder of the user's choice.
+    """
 
     id: DatasetId
-    """Its id, with the revision."""
     destination: Path
-    """The dataset directory."""
     work: Path
-    """Folder in which it is made; on the same filesystem."""
     lock: str
-    """What is locked meanwhile."""
     named: bool
-    """Whether it goes by its id under the root, not to a folder of the user's choice."""
 
 
 def target_of(name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:
     """Find the place of a new dataset: the id `local:NAME`, or a directory (links are followed).
 
-    Raises:
-        UsageError: Neither or both are given, or another source's id; the root of a disk.
-        InvalidIdError: The name cannot be part of an id.
+    Raises `UsageError`, and `InvalidIdError` where the name cannot be part of an id.
     """
     if (name is None) == (dest is None):
         raise UsageError(
@@ -171,8 +167,7 @@ def target_of(name: str | None, dest: Path | None, revision: str, settings: Sett
 def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> bool:
     """Return True if this very dataset is there, in this layout (None: in any).
 
-    Raises:
-        UsageError: Something else is.
+    Raises `UsageError` where something else is.
     """
     path = target.destination
     if not has_manifest(path):
@@ -188,11 +183,7 @@ def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> boo
 
 
 def older(target: Target, root: Path, *, force: bool) -> Entry | None:
-    """Find the dataset of this name that is to be replaced.
-
-    Raises:
-        UsageError: There is one, made by another recipe, and it was not said to replace it.
-    """
+    """Find the dataset of this name that is to be replaced; `UsageError` where nobody said so."""
     if not target.named:
         return None
     try:

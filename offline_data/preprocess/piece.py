@@ -13,7 +13,7 @@ from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,7 +29,6 @@ class Piece:
 
     Arrays of the batch may be read-only views of a file: a step never writes into them, it puts
     new arrays in their place. Text leaves are int32 codes.
-
     """
 
     batch: EpisodeBatch
@@ -123,10 +122,6 @@ class EpisodeSelection:
         """Return the parent's row that each begins with, `[C]`."""
         return np.asarray(reader.starts[self.episodes] + self.steps)
 
-    def ends_early(self, reader: DatasetReader) -> NDArray[np.bool_]:
-        """Return `[C]` whether the parent's episode goes on after the last step taken."""
-        return np.asarray(self.steps + self.lengths < reader.lengths[self.episodes])
-
 
 def select_episodes(
     reader: DatasetReader, num_frames: int | None = None, view: EpisodeSelection | None = None
@@ -149,7 +144,7 @@ def read_piece(reader: DatasetReader, chosen: EpisodeSelection) -> Piece:
     What lies side by side in files of layout `compact` is views of the files; anything else is
     copied.
     """
-    begins, early, lengths = chosen.rows(reader), chosen.ends_early(reader), chosen.lengths
+    begins, lengths = chosen.rows(reader), chosen.lengths
     follows = (np.diff(chosen.episodes) == 1) & (begins[1:] == begins[:-1] + lengths[:-1])
     together = bool(follows.all())
 
@@ -160,62 +155,58 @@ def read_piece(reader: DatasetReader, chosen: EpisodeSelection) -> Piece:
         before = np.cumsum(counts) - counts
         return np.asarray(np.arange(int(counts.sum())) + np.repeat(first - before, counts))
 
+    rows, pairs = index(begins, lengths), index(begins + chosen.episodes, lengths + 1)
+
     def observed(key: Key) -> NDArray[Any]:
         if TED not in reader.manifest.tables:
-            rows = index(begins + chosen.episodes, lengths + 1)
-            return reader.leaf(OBSERVATIONS, key)[rows]
-        before = reader.leaf(TED, key)[index(begins, lengths)]
+            return reader.leaf(OBSERVATIONS, key)[pairs]
         after = reader.observations_at(key, begins + lengths - 1, after=True)
-        return np.insert(before, np.cumsum(lengths), after, axis=0)
+        return np.insert(reader.leaf(TED, key)[rows], np.cumsum(lengths), after, axis=0)
 
-    rows = index(begins, lengths)
-    steps: dict[Key, NDArray[Any]] = {
-        key: reader.step(key)[rows] for key in reader.step_leaves if key != EPISODE
-    }
-    if early.any():
-        last = np.cumsum(lengths)[early] - 1
-        truncated = np.array(steps[TRUNCATED])
-        truncated[last] |= ~steps[TERMINATED][last].astype(bool)
-        steps[TRUNCATED] = truncated
-    observations = {key: observed(key) for key in reader.observation_leaves}
-    final, extras = _episode_table(reader, chosen.episodes)
-    batch = EpisodeBatch(lengths, steps, observations, final | early, extras)
-    return Piece(batch, chosen.episodes, begins, chosen.steps, _words(reader, batch))
+    return _piece(reader, chosen, rows, observed, cut=True)
 
 
 def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> Piece:
     """Read single transitions, `[n]` ascending rows, each as an episode of its own; copies."""
     episodes = np.searchsorted(reader.starts, rows, side="right") - 1
-    steps = {k: reader.step(k)[rows] for k in reader.step_leaves if k != EPISODE}
+    steps = rows - reader.starts[episodes]
     before = np.repeat(rows + episodes, 2)
     before[1::2] += 1
-    observations = {
-        key: reader.leaf(OBSERVATIONS, key)[before]
-        if TED not in reader.manifest.tables
-        else np.stack(
-            [reader.observations_at(key, rows, after=after) for after in (False, True)], axis=1
-        ).reshape(2 * len(rows), *leaf.shape)
-        for key, leaf in reader.observation_leaves.items()
-    }
-    last = rows == (reader.starts + reader.lengths - 1)[episodes]
-    final, extras = _episode_table(reader, episodes)
-    lengths = np.ones(len(rows), np.int64)
-    batch = EpisodeBatch(lengths, steps, observations, final | ~last, extras)
-    return Piece(batch, episodes, rows, rows - reader.starts[episodes], _words(reader, batch))
+
+    def observed(key: Key) -> NDArray[Any]:
+        if TED not in reader.manifest.tables:
+            return reader.leaf(OBSERVATIONS, key)[before]
+        both = [reader.observations_at(key, rows, after=after) for after in (False, True)]
+        return np.stack(both, axis=1).reshape(2 * len(rows), *both[0].shape[1:])
+
+    chosen = EpisodeSelection(episodes, np.ones(len(rows), np.int64), steps)
+    return _piece(reader, chosen, rows, observed, cut=False)
 
 
-def _episode_table(
-    reader: DatasetReader, episodes: NDArray[np.int64]
-) -> tuple[NDArray[np.bool_], dict[Key, NDArray[Any]]]:
-    """Return where the final observation is known, and the source's own columns, of episodes."""
-    final = np.asarray(reader.episodes[("final_observation",)])[episodes].astype(bool)
-    extras = {k: c for k, c in reader.episodes.items() if k[0] not in OWN_COLUMNS}
-    return final, {key: np.array(column[episodes]) for key, column in extras.items()}
-
-
-def _words(reader: DatasetReader, batch: EpisodeBatch) -> dict[Key, list[str]]:
-    found = {key: reader.words(key) for key in (*batch.steps, *batch.observations)}
-    return {key: words for key, words in found.items() if words is not None}
+def _piece(
+    reader: DatasetReader,
+    chosen: EpisodeSelection,
+    rows: slice | NDArray[np.int64],
+    observed: Callable[[Key], NDArray[Any]],
+    *,
+    cut: bool,
+) -> Piece:
+    """Put a piece together; where it is `cut`, episodes that end early end truncated."""
+    steps = {k: reader.step(k)[rows] for k in reader.step_leaves if k != EPISODE}
+    early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
+    if cut and early.any():
+        last = np.cumsum(chosen.lengths)[early] - 1
+        truncated = np.array(steps[TRUNCATED])
+        truncated[last] |= ~steps[TERMINATED][last].astype(bool)
+        steps[TRUNCATED] = truncated
+    observations = {key: observed(key) for key in reader.observation_leaves}
+    final = np.asarray(reader.episodes[("final_observation",)])[chosen.episodes].astype(bool)
+    columns = {k: c for k, c in reader.episodes.items() if k[0] not in OWN_COLUMNS}
+    extras = {key: np.array(column[chosen.episodes]) for key, column in columns.items()}
+    batch = EpisodeBatch(chosen.lengths, steps, observations, final | early, extras)
+    found = {key: reader.words(key) for key in (*steps, *observations)}
+    words = {key: listed for key, listed in found.items() if listed is not None}
+    return Piece(batch, chosen.episodes, chosen.rows(reader), chosen.steps, words)
 
 
 def episode_words(reader: DatasetReader) -> Mapping[Key, Sequence[str]]:

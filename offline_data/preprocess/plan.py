@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,7 +28,7 @@ from offline_data.preprocess.piece import (
     select_episodes,
 )
 from offline_data.preprocess.recipe import Recipe
-from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step
+from offline_data.preprocess.steps.base import MeasuredStep, Selection
 from offline_data.preprocess.workdir import read_checked, write_checked
 from offline_data.store.layout import OBSERVATIONS
 from offline_data.store.tables import Schema, schema_of, table_specs
@@ -67,14 +67,9 @@ TASK_SECONDS = 4.0
 FIRST_ROW: Key = ("first row",)
 """Column of what a selection measures: the parent's row that each episode begins with."""
 
-_PROBED_ENDS = 8
-"""Episodes of which the last transition is looked at."""
-
-_PROBED_AT_RANDOM = 16
-"""Transitions drawn at random."""
-
-_PROBED_EPISODES = 3
-"""Whole episodes: the first, the last, one between."""
+_PROBED_ENDS = 8  # episodes of which the last transition is looked at
+_PROBED_AT_RANDOM = 16  # transitions drawn at random
+_PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
 
 Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
 """Runs a first pass: the measures of all groups of a plan, in order."""
@@ -85,11 +80,9 @@ class Plan:
     """A dataset that is to be made from another one."""
 
     parent: Path
-    """Directory of the dataset it is made from."""
     identity: str
     """What tells that dataset apart from others; see `identity_of`."""
     recipe: Recipe
-    """The steps, with what they learnt from the data."""
     chosen: EpisodeSelection
     """Episodes of the parent."""
     groups: NDArray[np.int64]
@@ -97,9 +90,7 @@ class Plan:
     tasks: NDArray[np.int64]
     """`[K + 1]` seams: task `k` is the groups `tasks[k]` to `tasks[k + 1]`."""
     layout: LayoutName
-    """Layout to write."""
     schema: Schema
-    """Columns of the new dataset."""
     words: Mapping[Key, Sequence[str]]
     """Vocabularies of its text leaves, by the key in steps or observations."""
     in_place: bool
@@ -122,25 +113,23 @@ class Plan:
         episode = int(self.groups[self.tasks[task]])
         return int(self._starts[episode]), episode
 
-    def rows_of(self, task: int) -> int:
-        """Return how many transitions of the parent a task reads."""
-        return self.first_of(task + 1)[0] - self.first_of(task)[0]
-
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum(self.chosen.lengths)])
 
-    def tables(self) -> dict[str, TableSpec]:
-        """Return the tables of the new dataset, without rows."""
-        return table_specs(self.layout, self.schema)
+    def rows_of(self, task: int) -> int:
+        """Return how many transitions of the parent a task reads."""
+        return self.first_of(task + 1)[0] - self.first_of(task)[0]
 
-    def sized_tables(self) -> dict[str, TableSpec]:
-        """Return the tables with all rows that there will be, where lengths stay."""
-        rows = {OBSERVATIONS: self.chosen.transitions + len(self.chosen.episodes)}
-        return {
-            name: table.with_rows(rows.get(name, self.chosen.transitions))
-            for name, table in self.tables().items()
-        }
+    def sized_tables(
+        self, transitions: int | None = None, episodes: int = 0
+    ) -> dict[str, TableSpec]:
+        """Return the tables with so many rows; None: all that there will be, where lengths stay."""
+        if transitions is None:
+            transitions, episodes = self.chosen.transitions, len(self.chosen.episodes)
+        rows = {OBSERVATIONS: transitions + episodes}
+        tables = table_specs(self.layout, self.schema)
+        return {name: one.with_rows(rows.get(name, transitions)) for name, one in tables.items()}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -160,53 +149,42 @@ def prepare(
 ) -> Plan:
     """Let every step look at what it needs, in order, and cut the work into tasks.
 
-    Raises:
-        StepError: A step does not fit the data, or leaves no episode.
-        Revised: A trial on some episodes shows that a step must be done otherwise.
+    Raises `StepError` where a step does not fit the data, or leaves no episode; `Revised` where a
+    trial on some episodes shows that a step must be done otherwise.
     """
     chosen = select_episodes(reader, options.num_frames, options.view)
     ready = Recipe(())
+
+    def measures(step: MeasuredStep | Selection) -> list[Any]:
+        """Take a first pass over the data that the steps so far give."""
+        return measure(planned(reader, ready, chosen, options, in_place=False, trial=True), step)
+
     for step in recipe.steps:
-        measured = partial(_measured, reader, ready, chosen, options, measure)
         if isinstance(step, Selection):
-            chosen = _selected(reader, ready, chosen, options, step, measured)
-            ready = ready.then(step)
-            continue
-        settled: Step = step
-        if isinstance(step, MeasuredStep) and not step.state():
-            settled = step.fitted(measured(step))
+            chosen = chosen[_stays(reader, ready, chosen, options, step, measures)]
         elif not step.state():
-            settled = step.settled(ready.apply(probe(reader, chosen, ready.then(step))))
-        ready = ready.then(settled)
+            if isinstance(step, MeasuredStep):
+                step = step.fitted(measures(step))
+            else:
+                step = step.settled(ready.apply(probe(reader, chosen, ready.then(step))))
+        ready = ready.then(step)
     return planned(reader, ready, chosen, options, in_place=in_place)
 
 
-def _measured(
-    reader: DatasetReader,
-    recipe: Recipe,
-    chosen: EpisodeSelection,
-    options: RunOptions,
-    measure: Measure,
-    step: MeasuredStep | Selection,
-) -> list[Any]:
-    """Take a first pass over the data that the steps so far give."""
-    return measure(planned(reader, recipe, chosen, options, in_place=False, trial=True), step)
-
-
-def _selected(
+def _stays(
     reader: DatasetReader,
     recipe: Recipe,
     chosen: EpisodeSelection,
     options: RunOptions,
     step: Selection,
     measured: Callable[[Selection], list[Any]],
-) -> EpisodeSelection:
+) -> NDArray[np.bool_]:
     """Choose among the episodes there are, looking at their tables or at all their data."""
     step = step.settled(recipe.apply(probe(reader, chosen, recipe)))
-    mapped = not all(isinstance(before, Selection) for before in recipe.steps)
-    changed = not recipe.keeps_rows or (mapped and step.by_values)
+    before = chosen.rows(reader)
+    mapped = not all(isinstance(one, Selection) for one in recipe.steps)
     cut = options.num_frames is not None or options.view is not None
-    if step.needs_data or changed or cut:
+    if step.needs_data or cut or not recipe.keeps_rows or (mapped and step.by_values):
         measures = measured(step)
         table = {k: np.concatenate([one[k] for one in measures]) for k in measures[0]}
         rows = table.pop(FIRST_ROW)
@@ -214,20 +192,19 @@ def _selected(
         table = {key: np.asarray(c)[chosen.episodes] for key, c in reader.episodes.items()}
         table = {**table, ("number",): chosen.episodes}
         del table["start",]
-        rows = chosen.rows(reader)
+        rows = before
     stays = step.choose(table, episode_words(reader))
     if not stays.any():
         raise StepError(f"Step {step.name!r} leaves none of {len(stays)} episodes")
-    if len(stays) != len(chosen.episodes):  # a function before it has left some out
-        before = chosen.rows(reader)
-        if len(np.unique(before)) < len(before):
-            raise UsageError(
-                f"The view has rows more than once, and a function before step {step.name!r} left "
-                "episodes out: which of them is meant is not known",
-                hint="make a dataset by the function first, then take the step on that",
-            )
-        stays = np.isin(before, rows[stays])
-    return chosen[stays]
+    if len(stays) == len(before):
+        return stays
+    if len(np.unique(before)) < len(before):  # a function before it has left some out
+        raise UsageError(
+            f"The view has rows more than once, and a function before step {step.name!r} left "
+            "episodes out: which of them is meant is not known",
+            hint="make a dataset by the function first, then take the step on that",
+        )
+    return np.isin(before, rows[stays])
 
 
 def planned(
@@ -256,14 +233,11 @@ def planned(
         ) from error
     if not recipe.per_row:
         piece = read_piece(reader, chosen[: int(grouped(reader, chosen)[1])])
-    begin = time.perf_counter()
-    recipe.apply(piece)
-    each = (time.perf_counter() - begin) / max(1, piece.batch.transitions)
+    each = _seconds_each(recipe, piece)
     limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
     rows = options.task_rows(chosen.transitions) or limit
     if rows is None:
-        least = TASK_BYTES // max(1, row_bytes(reader))
-        rows = max(1, least, chosen.transitions // TASKS)
+        rows = max(1, TASK_BYTES // max(1, row_bytes(reader)), chosen.transitions // TASKS)
     most = None
     if recipe.per_row:
         most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
@@ -281,6 +255,12 @@ def planned(
         in_place and recipe.keeps_rows and not schema.has_encoded,
         each * chosen.transitions,
     )
+
+
+def _seconds_each(recipe: Recipe, piece: Piece) -> float:
+    begin = time.perf_counter()
+    recipe.apply(piece)
+    return (time.perf_counter() - begin) / max(1, piece.batch.transitions)
 
 
 def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> Piece:
@@ -322,7 +302,7 @@ def grouped(
 ) -> NDArray[np.int64]:
     """Return the seams of groups of `GROUP_BYTES`, or `rows` if that is less, `[G + 1]`."""
     most = max(1, GROUP_BYTES // max(1, row_bytes(reader)))
-    return _seams(runs_within(chosen.lengths, most if rows is None else min(most, max(1, rows))))
+    return _seams(chosen.lengths, most if rows is None else min(most, max(1, rows)))
 
 
 def row_bytes(reader: DatasetReader) -> int:
@@ -333,12 +313,20 @@ def row_bytes(reader: DatasetReader) -> int:
 
 def tasks_of(chosen: EpisodeSelection, groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """Return the seams of tasks of about `rows` transitions, at least one group each, `[K + 1]`."""
-    ends = np.concatenate([[0], np.cumsum(chosen.lengths)])
-    return _seams(runs_within(np.diff(ends[groups]), rows))
+    return _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
 
 
-def _seams(runs: list[tuple[int, int]]) -> NDArray[np.int64]:
-    return np.array([0, *(stop for _, stop in runs)], np.int64)
+def _seams(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    return np.array([0, *(stop for _, stop in runs_within(lengths, most))], np.int64)
+
+
+def file_offsets(plan: Plan, row: int, episode: int) -> dict[str, int]:
+    """Return the byte of every file where a row's, or an observation's, place is."""
+    return {
+        leaf.file: leaf.stride * (row + (episode if name == OBSERVATIONS else 0))
+        for name, table in table_specs(plan.layout, plan.schema).items()
+        for leaf in table.leaves
+    }
 
 
 def fingerprint(
@@ -349,8 +337,7 @@ def fingerprint(
 ) -> str:
     """Return 64 hexadecimal digits that tell what is made of what.
 
-    Of the parent's id and the digests of its files, of what the recipe says of itself, and of
-    `num_frames` and `view`: not of workers, chunks or layout, for the result does not depend on them.
+    Not of workers, chunks or layout, on which the result does not depend.
     """
     return _digest(
         {
@@ -405,11 +392,7 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
 
 
 def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
-    """Read the plan of a recipe as it was asked for back.
-
-    Raises:
-        ManifestError: It is damaged, or another version of this package made it.
-    """
+    """Read the plan of a recipe back; a `ManifestError` where it is damaged, or another version's."""
     found, version = read_checked(work.plan), package_version()
     if found is None or found[0]["version"] != version:
         why = "its plan is damaged"
@@ -425,9 +408,6 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
     chosen = EpisodeSelection(*taken)
     piece = probe(reader, chosen, ready)
     made = ready.apply(piece)
-    begin = time.perf_counter()
-    ready.apply(piece)
-    each = (time.perf_counter() - begin) / max(1, piece.batch.transitions)
     return Plan(
         reader.path,
         identity_of(reader),
@@ -439,5 +419,5 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         schema_of_piece(made),
         made.words,
         value["in_place"],
-        each * chosen.transitions,
+        _seconds_each(ready, piece) * chosen.transitions,
     )

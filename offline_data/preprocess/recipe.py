@@ -155,13 +155,15 @@ class Calling:
             value = getattr(self, name)
             if not isinstance(value, Integral) and (name, value) != ("batched", None):
                 raise UsageError(f"{name} is {value!r}; expected a whole number")
-        if self.vectorize not in ("auto", True, False):
-            raise UsageError(f"vectorize is {self.vectorize!r}; expected 'auto' or False")
+        for name, value, known in (
+            ("vectorize", self.vectorize, ("auto", True, False)),
+            ("by", self.by, ("row", "episode")),
+            ("on", self.on, ("transitions", "observations")),
+        ):
+            if value not in known:
+                expected = "'auto' or False" if True in known else " or ".join(map(repr, known))
+                raise UsageError(f"{name} is {value!r}; expected {expected}")
         object.__setattr__(self, "vectorize", "auto" if self.vectorize else False)
-        if self.by not in ("row", "episode"):
-            raise UsageError(f"by is {self.by!r}; expected 'row' or 'episode'")
-        if self.on not in ("transitions", "observations"):
-            raise UsageError(f"on is {self.on!r}; expected 'transitions' or 'observations'")
         if self.by == "episode" and (self.batched is not None or self.on != "transitions"):
             raise UsageError(
                 "by='episode' hands over whole episodes: neither batched nor on= fit it"
@@ -182,7 +184,7 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
     given = calling or Calling()
     steps: list[Step] = []
     for number, stage in enumerate(stages):
-        own = replace(given, seed=given.seed + number * _SEED_STRIDE)
+        fn: Any = stage
         if isinstance(stage, str):
             name, _, rest = stage.partition(":")
             if name.strip() != "fn":
@@ -190,11 +192,12 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
                 continue
             from offline_data.preprocess.functions.reference import load_function
 
-            steps.append(function_step(load_function(rest.strip()), own))
-        elif isinstance(stage, Step):
-            steps.append(stage)
-        elif callable(stage):
-            steps.append(function_step(stage, own))
+            fn = load_function(rest.strip())
+        if isinstance(fn, Step):
+            steps.append(fn)
+        elif callable(fn):
+            seed = given.seed + number * _SEED_STRIDE
+            steps.append(function_step(fn, replace(given, seed=seed)))
         else:
             raise UsageError(f"{stage!r} is neither a function nor a step")
     if not steps:

@@ -21,7 +21,7 @@ import os
 import shutil
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy as np
 from offline_data.files import boot_id, disk_errors, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -40,20 +40,12 @@ if TYPE_CHECKING:
 Range: TypeAlias = "tuple[int, int, int]"
 """Bytes of a file that somebody wrote: the first one, how many, CRC-32 of all of them."""
 
-_CHUNK = 1 << 20
-"""Bytes that are read at once."""
+_CHUNK = 1 << 20  # bytes that are read at once
 
 
-@dataclass(frozen=True)
-class Record:
-    """What one finished task left to say."""
-
-    columns: dict[Key, NDArray[Any]]
-    """`[E, …]` columns of its episodes; text as codes; `("start",)` counted in the task."""
-    counts: dict[str, Any]
-    """`counts` and `non_finite` of the census, `rows` and `episodes` of the audit."""
-    written: Mapping[str, Range] = field(default_factory=dict)
-    """The bytes that it wrote, by the name of the file."""
+Record: TypeAlias = "tuple[dict[Key, NDArray[Any]], dict[str, Any], dict[str, Range]]"
+"""What one finished task left to say: `[E, …]` columns of its episodes (text as codes, `("start",)`
+counted in the task), what it counted and audited, and the bytes that it wrote, by file."""
 
 
 @dataclass(frozen=True)
@@ -83,20 +75,27 @@ class WorkDir:
         """Return where a finished task is recorded: it is finished when this is there."""
         return self.path / "finished" / f"{task:05d}.record"
 
-    def write_record(self, task: int, record: Record, *, durable: bool) -> None:
-        """Record that a task is finished.
+    def write_record(
+        self,
+        task: int,
+        columns: Mapping[Key, NDArray[Any]],
+        counts: dict[str, Any],
+        written: Mapping[str, Range],
+        *,
+        durable: bool,
+    ) -> None:
+        """Record that a task is finished; see `Record`.
 
-        Unless its rows are `durable`, forced to the disk, they count for nothing once the machine
-        has stopped.
+        Unless its rows are `durable`, they count for nothing once the machine has stopped.
         """
         about = {
-            "counts": record.counts,
-            "written": {name: list(part) for name, part in record.written.items()},
+            "counts": counts,
+            "written": written,
             "boot": None if durable else boot_id(),
             "durable": durable,
         }
         with disk_errors(self.path):
-            write_checked(self.record(task), about, record.columns, durable=durable)
+            write_checked(self.record(task), about, columns, durable=durable)
 
     def read_record(self, task: int) -> Record | None:
         """Read the record of a task; None where it is not finished, or may not have outlived a crash."""
@@ -106,7 +105,7 @@ class WorkDir:
         about, columns = found
         if not about["durable"] and (about["boot"] is None or about["boot"] != boot_id()):
             return None
-        return Record(columns, about["counts"], {k: tuple(v) for k, v in about["written"].items()})
+        return columns, about["counts"], {k: tuple(v) for k, v in about["written"].items()}
 
     def finished(self, tasks: int) -> list[int]:
         """Return the numbers of the tasks that are finished."""
@@ -118,19 +117,12 @@ class WorkDir:
             task
             for task in range(tasks)
             if (record := self.read_record(task)) is not None
-            and holds(self.dataset if in_place else self.shard(task), record.written)
+            and holds(self.dataset if in_place else self.shard(task), record[2])
         ]
 
     def recorded(self) -> int:
         """Return how many tasks say that they are finished."""
         return len(list((self.path / "finished").glob("[0-9]*.record")))
-
-    def keep_only(self, names: Collection[str]) -> None:
-        """Delete all files of the growing dataset but these: what is left of a try to finish it."""
-        with disk_errors(self.dataset):
-            for path in self.dataset.rglob("*"):
-                if path.is_file() and path.relative_to(self.dataset).as_posix() not in names:
-                    path.unlink()
 
     def read_plan(self) -> dict[str, Any] | None:
         """Read what the plan's file says; None where there is none that can be read."""
@@ -138,11 +130,7 @@ class WorkDir:
         return None if found is None else found[0]
 
     def clear(self) -> None:
-        """Delete what has been made; the plan's file goes first.
-
-        Raises:
-            AccessError: What says that tasks are finished may not be deleted.
-        """
+        """Delete what has been made, the plan's file first; an `AccessError` where records stay."""
         with disk_errors(self.path):
             self.plan.unlink(missing_ok=True)
             shutil.rmtree(self.path, ignore_errors=True)
@@ -192,15 +180,9 @@ class RangeWriter:
     """Appends to ranges of files of one folder, as a `Sink` appends to whole files.
 
     `pwrite`, not memory maps: a full disk is an error there, and the end of the process here.
-
-    Args:
-        folder: Where the files are, or will be.
-        begin: Byte where the range of each file begins; 0 where nothing is said.
-        alone: Whether there is nothing else in these files: what they hold behind the ranges goes
-            with `sync`, not before, for another process may be writing the same to them.
-
-    Raises:
-        NoSpaceError, AccessError: The disk.
+    Each range begins at its byte of `begin`, or 0. `alone`: there is nothing else in these files,
+    and what they hold behind the ranges goes with `sync`, not before, for another process may be
+    writing the same to them. Raises `NoSpaceError`, `AccessError`.
     """
 
     def __init__(self, folder: Path, begin: Mapping[str, int], *, alone: bool = False) -> None:
@@ -249,12 +231,9 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
             crc = 0
             with (folder / name).open("rb", buffering=0) as file:
                 file.seek(begin)
-                while left:
-                    chunk = file.read(min(left, _CHUNK))
-                    if not chunk:
-                        return False
+                while left and (chunk := file.read(min(left, _CHUNK))):
                     crc, left = zlib.crc32(chunk, crc), left - len(chunk)
-            if crc != expected:
+            if left or crc != expected:
                 return False
     except OSError:
         return False
@@ -264,8 +243,7 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
 def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Give files these sizes, their room on the disk taken; what they hold stays.
 
-    Raises:
-        NoSpaceError, AccessError: The disk; files that were not there before are not left.
+    Where that fails, files that were not there before are not left.
     """
     new = [folder / name for name in sizes if not (folder / name).exists()]
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,12 +144,3 @@ class Notes(SilentProgress):
 
     def note(self, message: str) -> None:
         self.notes.append(message)
-
-
-def same_columns(found: Mapping[Key, Any], wanted: Mapping[Key, Any]) -> None:
-    """Assert equal keys, types, shapes and bytes."""
-    assert sorted(found) == sorted(wanted)
-    for key, values in wanted.items():
-        mine = np.ascontiguousarray(found[key])
-        assert (mine.dtype, mine.shape) == (values.dtype, values.shape), key
-        assert mine.tobytes() == np.ascontiguousarray(values).tobytes(), key

@@ -279,18 +279,6 @@ def test_a_progress_of_ones_own_and_a_bar(
     assert (out, "starting over: info/code" in err, "preprocess bar" in err) == ("", True, True)
 
 
-def test_preprocessing_the_result(ds: Any, folder: Path, tmp_path: Path) -> None:
-    ds.preprocess(thirds, dest=tmp_path / "one", layout="ted")
-    one = offline_data.open_dataset(tmp_path / "one")
-    one.preprocess(thirds, dest=tmp_path / "two")
-    two = offline_data.open_dataset(tmp_path / "two")
-    two.preprocess("filter:length > 1", dest=tmp_path / "three", layout="compact")
-    twice = mapped(mapped(episodes_of(folder), plain_thirds), plain_thirds)
-    check(tmp_path / "two", twice)
-    assert Plain(tmp_path / "two").manifest["layout"] == "ted"
-    check(tmp_path / "three", [one for one in twice if len(one.rows) > 1])
-
-
 def test_importing_brings_no_torch() -> None:
     code = (
         "import sys, offline_data, offline_data.preprocess.engine, offline_data.preprocess.task\n"
@@ -355,24 +343,6 @@ def test_a_compose_of_torchrl(images: Any) -> None:
     assert_same_as_loop(fn, images, found)
 
 
-def test_cat_tensors_of_both(images: Any) -> None:
-    """The example of TorchRL's documentation: one copy of what it makes."""
-
-    def fn(td: Any) -> Any:
-        for root in (td, td["next"]):
-            cat = CatTensors(
-                in_keys=[("observation", "state"), ("info", "code")], out_key="all", sort=False
-            )
-            root["info", "code"] = root["info", "code"].reshape(1).float()
-            cat(root)
-        return td
-
-    found = made(images, fn)
-    assert ("all",) in {leaf.key for leaf in found.manifest.tables["observations"].leaves}
-    assert how(found)["two_copies"] == []
-    assert_same_as_loop(fn, images, found)
-
-
 def test_it_starts_over_where_a_late_row_asks_for_it(
     images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,18 +361,6 @@ def test_it_starts_over_where_a_late_row_asks_for_it(
         assert found.manifest.two_copies == (("observation", "state"),)
         assert any("observation/state: stored before and after" in x for x in found.manifest.notes)
         assert_same_as_loop(fn, images, found)
-
-
-def test_a_row_that_fails(images: Any, tmp_path: Path) -> None:
-    def fn(td: Any) -> Any:
-        assert td["index"] != 40, "not this one"
-        return td
-
-    with pytest.raises(StepError) as error:
-        made(images, fn)
-    assert error.value.message.startswith(
-        "The function failed on row 40 (episode 2, step 9): AssertionError: not this one\nTraceback"
-    )
 
 
 def test_a_function_of_a_file(images: Any, tmp_path: Path) -> None:
@@ -480,12 +438,11 @@ def toy(tmp_path: Path) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("vectorize", ["auto", False])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_one_error_that_names_the_row(toy: Any, tmp_path: Path, name: str, vectorize: Any) -> None:
+def test_one_error_that_names_the_row(toy: Any, tmp_path: Path, name: str) -> None:
     fn, message = HOSTILE[name]
     with pytest.raises(StepError, match=message) as error:
-        toy.preprocess(fn, dest=tmp_path / "out", vectorize=vectorize)
+        toy.preprocess(fn, dest=tmp_path / "out")
     assert len(error.value.message.splitlines()) < 80
     assert not (tmp_path / "out").exists()
     assert os._exit.__name__ == "_exit", "it is as it was"

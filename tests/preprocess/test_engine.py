@@ -150,7 +150,7 @@ def test_results_are_the_same_to_the_byte_however_they_are_made(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 3, 7])
+@pytest.mark.parametrize("workers", [3])
 def test_functions_give_the_same_on_any_number_of_processes(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
@@ -242,7 +242,7 @@ def test_several_workers_find_at_once_that_all_is_to_be_done_otherwise(
     check(dest, mapped(mapped(episodes_of(parent), plain_odd_root), plain_late_root))
 
 
-@pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 8, 9, 17, 22, 23, 24, 1000])
+@pytest.mark.parametrize("frames", [1, 3, 5, 22, 1000])
 def test_first_frames(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, frames: int
 ) -> None:
@@ -341,18 +341,6 @@ def test_episodes_that_get_shorter_and_go(
         assert verify(dest) == ()
 
 
-def test_thousands_of_episodes(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_groups(monkeypatch, rows=200, width=60)
-    parent = write_plain(tmp_path / "toy", [1, 1, 2] * 700)
-    executor = Shuffled()
-    stages: list[Stage] = [CLIP, scaled, "filter:length < 2 or number < 4000"]
-    make(parent, stages, tmp_path / "out", settings, executor=executor)
-    assert len(set(executor.ran)) > 4
-    check(tmp_path / "out", mapped(mapped(episodes_of(parent), clipped), plain_scaled))
-
-
 def test_numbers_that_are_none(tmp_path: Path, settings: Settings) -> None:
     batch = toy_batch([2, 3])
     batch.steps["next", "reward"][3] = np.nan
@@ -412,17 +400,6 @@ def test_a_few_rows_of_every_task_are_read_back(
         found = make(parent, [CLIP], tmp_path / str(mode), settings, audit=mode)
         assert found.manifest.audit["rows"] >= rows
         assert (found.manifest.audit["rows"] == 0) == (mode == "none")
-
-
-def test_the_result_outlives_its_parent(tmp_path: Path, settings: Settings) -> None:
-    import shutil
-
-    parent = write_rich(tmp_path / "rich")
-    make(parent, [root_only, CLIP], tmp_path / "out", settings)
-    expected = mapped(mapped(episodes_of(parent), plain_root_only), clipped)
-    shutil.rmtree(parent)
-    check(tmp_path / "out", expected)
-    assert verify(tmp_path / "out") == ()
 
 
 def test_a_parent_that_was_replaced_is_read_anew(tmp_path: Path, settings: Settings) -> None:

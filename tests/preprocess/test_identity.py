@@ -306,21 +306,6 @@ def test_what_cannot_be_told_apart_is_never_the_same(name: str) -> None:
     assert describe_function(make(held))["unknown"].startswith(why)
 
 
-def test_hdf5(tmp_path: Path) -> None:
-    import h5py
-
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for value in (
-            file,
-            file.create_dataset("x", data=[1.0]),
-            file.create_group("g"),
-            file.attrs,
-        ):
-            assert describe_function(make(value))["sha256"] is None
-            assert describe_function(make([{"deep": value}]))["sha256"] is None
-        assert describe_function(make(file["x"][:]))["sha256"]
-
-
 def test_modules_that_are_closed_over() -> None:
     """What a function uses of its own modules counts, however it reaches them."""
     digests = set()
@@ -576,14 +561,6 @@ def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="another dataset"):
         ds.preprocess(step(2), dest=tmp_path / "out")
     assert actions(tmp_path / "out").tolist() == [1.0]
-
-
-def test_a_step_that_is_given_a_function(ds: Any, tmp_path: Path) -> None:
-    from offline_data.preprocess.functions.step import FunctionStep
-
-    ds.preprocess(FunctionStep(known(1.0)["closure"][0]), dest=tmp_path / "out")
-    with pytest.raises(UsageError, match="another dataset"):
-        ds.preprocess(FunctionStep(known(2.0)["closure"][0]), dest=tmp_path / "out")
 
 
 def test_it_cannot_be_planned_for_other_programs(ds: Any, tmp_path: Path) -> None:

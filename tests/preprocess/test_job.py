@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,6 @@ from offline_data.preprocess.job import (
     Job,
     RunOptions,
     Target,
-    check_same,
     is_there,
     older,
     refuse_itself,
@@ -59,15 +56,6 @@ def test_numbers_that_cannot_be_meant(options: dict[str, Any]) -> None:
         RunOptions(**options)
 
 
-def test_a_name_goes_under_the_root(settings: Settings) -> None:
-    for name in ("mine", "local:mine"):
-        target = target_of(name, None, REVISION, settings)
-        assert str(target.id) == f"local:mine@{REVISION}"
-        assert target.destination == settings.root / "local" / "mine" / REVISION
-        assert target.work.parent == settings.staging
-        assert (target.lock, target.named) == ("local/mine", True)
-
-
 def test_a_folder_is_the_same_however_it_is_written(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,12 +66,6 @@ def test_a_folder_is_the_same_however_it_is_written(
     monkeypatch.setenv("HOME", str(tmp_path))
     for other in ("big", "./big/", "big/../big", "link", "~/big", tmp_path / "link"):
         assert target_of(None, Path(other), REVISION, settings) == wanted
-
-
-def test_a_link_to_what_is_not_there_yet(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "later")
-    target = target_of(None, tmp_path / "link", REVISION, settings)
-    assert target.destination == tmp_path / "later"
 
 
 def test_names_that_ids_cannot_have(settings: Settings, tmp_path: Path) -> None:
@@ -138,21 +120,6 @@ def test_the_same_dataset_is_there(parent: Path, tmp_path: Path, settings: Setti
     with pytest.raises(UsageError, match="another dataset"):
         is_there(place, "0" * 64, None)
     assert not is_there(target(tmp_path / "none", settings), made_of, None)
-
-
-def test_a_place_that_may_not_be_looked_at(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = target(tmp_path / "closed", settings)
-
-    def refuse(path: Path, **_: Any) -> os.stat_result:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    with monkeypatch.context() as closed:
-        for name in ("stat", "lstat"):
-            closed.setattr(Path, name, refuse)
-        with pytest.raises(AccessError, match="closed cannot be read: Permission denied"):
-            is_there(place, "0" * 64, None)
 
 
 def test_another_recipe_needs_force(parent: Path, tmp_path: Path, settings: Settings) -> None:
@@ -245,25 +212,6 @@ def test_folders_that_cannot_be_replaced(
     monkeypatch.setattr(Path, "is_mount", lambda _: True)
     with pytest.raises(UsageError, match="is in use"):
         make(parent, [CLIP], tmp_path / "disk", settings)
-
-
-def test_what_a_stopped_run_wrote_must_fit() -> None:
-    saved: dict[str, Any] = {"layout": "ted", "in_place": True}
-    check_same(saved, RunOptions(), shares_files=True)
-    check_same(saved, RunOptions(layout="ted"), shares_files=True)
-    check_same({**saved, "in_place": False}, RunOptions(), shares_files=False)
-    with pytest.raises(UsageError, match="writes layout 'ted', not 'compact'"):
-        check_same(saved, RunOptions(layout="compact"), shares_files=True)
-    with pytest.raises(UsageError, match="cannot be resumed on several"):
-        check_same(saved, RunOptions(), shares_files=False)
-
-
-def test_a_parent_that_is_gone(parent: Path, tmp_path: Path, settings: Settings) -> None:
-    from offline_data.errors import NotFoundError
-
-    shutil.rmtree(parent)
-    with pytest.raises(NotFoundError):
-        make(parent, [CLIP], tmp_path / "out", settings)
 
 
 CLIP_LOW = "clip:action,low=-4004,high=-1002"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 
 from offline_data.config import Settings
@@ -55,7 +54,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shards", [False, True])
-@pytest.mark.parametrize("more", [{}, {"chunksize": 50}, {"num_chunks": 1}, {"workers": 3}])
+@pytest.mark.parametrize("more", [{}, {"num_chunks": 1}])
 def test_going_on(
     parent: Path,
     wanted: dict[str, str],
@@ -216,17 +215,13 @@ def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def garbled(path: Path) -> None:
-    path.write_bytes(np.random.default_rng(0).bytes(path.stat().st_size + 9))
-
-
 def flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-9] ^= 16
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [truncated, zeroed, garbled, flipped, Path.unlink])
+@pytest.mark.parametrize("damage", [truncated, zeroed, flipped, Path.unlink])
 @pytest.mark.parametrize(
     ("pattern", "shards"),
     [
@@ -290,7 +285,7 @@ def test_stopped_while_it_is_finished(
     assert verify(tmp_path / "out") == ()
 
 
-@pytest.mark.parametrize("after", [1, 7, 29])
+@pytest.mark.parametrize("after", [1, 29])
 @pytest.mark.parametrize("shards", [False, True])
 def test_a_disk_that_becomes_full(
     parent: Path,
@@ -387,7 +382,7 @@ class Program:
         return self.process.returncode, out, err
 
 
-@pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("workers", "shards"), [(0, False), (2, True)])
 def test_killed(
     parent: Path, tmp_path: Path, settings: Settings, workers: int, shards: bool
 ) -> None:
@@ -410,7 +405,7 @@ def test_killed(
     assert digests(tmp_path / "out") == digests(tmp_path / "whole" / "out")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_interrupted(parent: Path, tmp_path: Path, settings: Settings, workers: int) -> None:
     program = Program(parent, tmp_path, workers=workers)
     program.wait_for(2)
@@ -428,65 +423,3 @@ def test_two_programs_that_want_the_same_do_the_work_once(parent: Path, tmp_path
     assert sorted(out for _, out, _ in ends) == ["False\n", "True\n"]
     assert tasks_marked(programs[0].marks, "begun") == list(range(15))
     assert verify(tmp_path / "out") == ()
-
-
-SLOW = """
-import sys, time
-from pathlib import Path
-import offline_data
-from offline_data.preprocess import plan
-from offline_data.preprocess.executors.local import LocalProcesses
-
-parent, dest, marks, seconds, resume = sys.argv[1:]
-
-def slow(td):
-    import os, time
-    from pathlib import Path
-    with open(Path(marks) / f"{int(td['index'])}", "a") as file:
-        file.write(f"{os.getpid()} ")
-    time.sleep(float(seconds))
-    td["next", "reward"] = td["next", "reward"] * 2
-    return td
-
-ds = offline_data.open_dataset(parent)
-way = LocalProcesses(2)
-ds.preprocess(slow, dest=dest, vectorize=False, chunksize=4, engine=way, resume=resume == "yes")
-"""
-
-
-@pytest.mark.slow
-def test_a_function_that_was_killed(
-    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
-    (tmp_path / "slow.py").write_text(SLOW)
-
-    marks = tmp_path / "marks"  # the function refers to it: it must be the same in all runs
-
-    def start(dest: str, resume: str) -> subprocess.Popen[bytes]:
-        shutil.rmtree(marks, ignore_errors=True)
-        marks.mkdir()
-        places = [str(parent), str(tmp_path / dest), str(marks)]
-        command = [sys.executable, str(tmp_path / "slow.py"), *places, "0.02", resume]
-        return subprocess.Popen(command, cwd=ROOT)
-
-    assert start("whole", "no").wait(120) == 0
-    program = start("out", "no")
-    while work_of(tmp_path).recorded() < 4:
-        assert program.poll() is None
-        time.sleep(0.02)
-    program.kill()
-    program.wait()
-    time.sleep(0.5)
-    done = work_of(tmp_path).finished(30)
-    assert 4 <= len(done) < 30
-    again = start("out", "yes")
-    assert again.wait(120) == 0
-    called = {
-        int(path.name)
-        for path in marks.iterdir()
-        if set(path.read_text().split()) != {str(again.pid)}  # which tries it on some rows
-    }
-    assert called == set(range(120)) - {4 * task + step for task in done for step in range(4)}
-    one, other = digests(tmp_path / "out"), digests(tmp_path / "whole")
-    assert {**one, "manifest.json": ""} == {**other, "manifest.json": ""}

@@ -15,9 +15,8 @@ from offline_data.errors import UsageError
 from offline_data.preprocess import plan as planning
 from offline_data.store.reader import open_reader
 from tests.preprocess.oracle import Episode, episodes_of
-from tests.preprocess.runs import LENGTHS, write_rich
+from tests.preprocess.runs import write_rich
 
-STARTS = (np.cumsum(LENGTHS) - LENGTHS).tolist()
 REWARD, DONE = ("next", "reward"), ("next", "done")
 TERMINATED, TRUNCATED = ("next", "terminated"), ("next", "truncated")
 
@@ -92,16 +91,14 @@ def parent(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_rich(tmp_path / "rich", layout=request.param)
 
 
-@pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize(
-    ("fn", "options"),
+    ("name", "fn", "options"),
     [
-        (twice, {}),
-        (twice_by_rows, {}),
-        (twice, {"batched": 2}),
-        (twice, {"by": "episode"}),
+        *((name, twice, {}) for name in VIEWS),
+        ("single rows", twice_by_rows, {}),
+        ("single rows", twice, {"batched": 2}),
+        ("single rows", twice, {"by": "episode"}),
     ],
-    ids=["vectorised", "rows", "blocks", "episodes"],
 )
 def test_exactly_the_rows_of_the_view(
     parent: Path, tmp_path: Path, name: str, fn: Make, options: dict[str, Any]
@@ -109,15 +106,6 @@ def test_exactly_the_rows_of_the_view(
     how, pieces = VIEWS[name]
     view = how(offline_data.open_dataset(parent))
     view.preprocess(fn, dest=tmp_path / "out", **options)
-    check(tmp_path / "out", expected(parent, pieces))
-
-
-def test_two_processes(parent: Path, tmp_path: Path) -> None:
-    how, pieces = VIEWS["single rows"]
-    from offline_data.preprocess.executors.local import LocalProcesses
-
-    view = how(offline_data.open_dataset(parent))
-    view.preprocess(twice, dest=tmp_path / "out", chunksize=1, engine=LocalProcesses(2))
     check(tmp_path / "out", expected(parent, pieces))
 
 

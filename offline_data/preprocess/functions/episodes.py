@@ -36,15 +36,13 @@ from offline_data.preprocess.functions.ted import (
     NeedsExplicitNext,
     from_ted,
     refuse_codes,
-    to_ted,
+    table_of,
     words_of,
 )
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Revised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
 
     from offline_data.preprocess.functions.rows import Place
@@ -87,44 +85,48 @@ class EpisodeStep(UserFunction):
 
     def apply(self, piece: Piece) -> Piece:
         """Return the episodes that are left, with what `fn` made of them; see `FunctionStep`."""
-        parts = list(self._parts(piece))
-        schema = self.schema or schema_of_table(parts[0][1] if parts else to_ted(piece))
+        parts = self._parts(piece)
+        schema = self.schema or _schema_of_parts(piece, parts)
         try:
-            return assembled(piece, parts, schema, self.explicit_keys)
+            return _assembled(piece, parts, schema, self.explicit_keys)
         except NeedsExplicitNext as found:
             raise Revised(self.storing_next(found, schema).state(), found.reason) from found
 
     def settled(self, probe: Piece) -> Self:
         """Learn what it returns."""
         step = replace(self, schema=None)
-        first = list(step._parts(probe))
-        again = list(step._parts(probe))
+        first, again = step._parts(probe), step._parts(probe)
         same = [at for at, _ in first] == [at for at, _ in again] and all(
             _rows(one) == _rows(other) and same_rows(one, other, np.arange(_rows(one)))
             for (_, one), (_, other) in zip(first, again, strict=True)
         )
-        unsteady = "" if same else UNSTEADY
-        schema = schema_of_table(first[0][1] if first else to_ted(probe))
+        schema, unsteady = _schema_of_parts(probe, first), "" if same else UNSTEADY
         return replace(self, schema=schema, guessed=not first, unsteady=unsteady)
 
-    def _parts(self, piece: Piece) -> Iterator[tuple[int, Table]]:
-        """Call `fn` with every episode; yield number in the piece and rows of those it keeps."""
-        table, batch, schema = to_ted(piece), piece.batch, self.schema
-        tree = tree_of({key: slot for slot, key in enumerate(table)})
-        for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
-            number, place = int(piece.episodes[at]), _place(piece, at)
-            rows = [torch.from_numpy(v[start : start + length]) for v in table.values()]
-            with own_randomness(), torch.no_grad():
-                seed_all(self.seed, number)
+    def _parts(self, piece: Piece) -> list[tuple[int, Table]]:
+        """Call `fn` with every episode; returns number in the piece and rows of those it keeps."""
+        parts, batch, schema = [], piece.batch, self.schema
+        with own_randomness(), torch.no_grad():
+            for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
+                number = int(piece.episodes[at])
+                table = table_of(piece, part=slice(int(start), int(start + length)))
+                tree = tree_of({key: slot for slot, key in enumerate(table)})
+                rows = [torch.from_numpy(values) for values in table.values()]
                 given = assemble(tree, rows, torch.Size((int(length),)), CPU)
+
+                def place(number: int = number, length: int = int(length)) -> str:
+                    return f"episode {number} ({length} transitions)"
+
+                seed_all(self.seed, number)
                 with user_errors(place):
                     result = self.fn(given)
-            if result is not None:
-                leaves = leaves_of(result, place)
-                schema = self._held(leaves, schema, place)
-                arrays = {key: to_array(key, leaves[key], place).copy() for key in schema}
-                check_done(arrays, place)
-                yield at, arrays
+                if result is not None:
+                    leaves = leaves_of(result, place)
+                    schema = self._held(leaves, schema, place)
+                    arrays = {key: to_array(key, leaves[key], place).copy() for key in schema}
+                    _check_done(arrays, place)
+                    parts.append((at, arrays))
+        return parts
 
     def _held(self, leaves: Leaves, schema: FunctionSchema | None, place: Place) -> FunctionSchema:
         """Hold a result to the schema, or learn it."""
@@ -142,11 +144,9 @@ class EpisodeStep(UserFunction):
         return schema or found
 
 
-def _place(piece: Piece, at: int) -> Place:
-    def words() -> str:
-        return f"episode {int(piece.episodes[at])} ({int(piece.batch.lengths[at])} transitions)"
-
-    return words
+def _schema_of_parts(piece: Piece, parts: list[tuple[int, Table]]) -> FunctionSchema:
+    """Describe what the function returned, or what it is given where it kept nothing."""
+    return schema_of_table(parts[0][1] if parts else table_of(piece))
 
 
 def _rows_of(leaves: Leaves, place: Place) -> int:
@@ -184,7 +184,7 @@ def _rows(table: Table) -> int:
     return len(next(iter(table.values())))
 
 
-def assembled(
+def _assembled(
     piece: Piece, parts: list[tuple[int, Table]], schema: FunctionSchema, explicit_next: set[Key]
 ) -> Piece:
     """Lay episodes end to end, where the function ended one earlier marked as truncated.
@@ -211,11 +211,11 @@ def assembled(
         words_of(piece),
         piece.by_rows,
     )
-    refuse_codes(Piece.place, frame, leaves)
+    refuse_codes(frame, "transitions", leaves)
     return from_ted(frame, leaves, explicit_next)[0]
 
 
-def check_done(table: Table, place: Place) -> None:
+def _check_done(table: Table, place: Place) -> None:
     """Raise `StepError` where a row says that it is done, and not why."""
     if DONE not in table:
         return
@@ -246,11 +246,8 @@ def _final(piece: Piece, at: int, table: Table) -> bool:
 
     It is where the parent has it, and where that row was not the last: its `index` says so.
     """
-    first, known, index = (
-        int(piece.rows[at]),
-        bool(piece.batch.final_observation[at]),
-        table.get(INDEX),
-    )
+    known, index = bool(piece.batch.final_observation[at]), table.get(INDEX)
+    first = int(piece.rows[at])
     last = first + int(piece.batch.lengths[at]) - 1
     if known or index is None or index.ndim != 1:
         return known

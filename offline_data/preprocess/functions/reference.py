@@ -23,18 +23,12 @@ if TYPE_CHECKING:
 
 
 def load_function(text: str) -> Callable[[Any], Any]:
-    """Find the function that `FILE.py:NAME` or `package.module:NAME` means.
+    """Find the function that `FILE.py:NAME` or `package.module:NAME` means; NAME may have dots.
 
     A file may import the modules beside it; of two modules of the same name, the installed one is
     taken. It gets a name of its own, so that one called `torch.py` takes nothing's place, and what
     it defines travels to other processes whole. A package or module is looked for in the current
-    folder first.
-
-    Args:
-        text: The function's place and name; the name may be of something inside something.
-
-    Raises:
-        UsageError: No such file, module or name; it cannot be imported, or is no function.
+    folder first. Raises `UsageError`.
 
     Example:
         >>> load_function("math:sqrt")(9)

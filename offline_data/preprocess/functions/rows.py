@@ -1,8 +1,8 @@
 """A function called with one row after the other, or with a block, and what it returns.
 
 This is what every other way of running a function is held to. What it raises is said with its row and
-its own traceback; random numbers are seeded for every call, and the caller's generators are left as
-they were. What it returned first is what it must return always.
+its own traceback; random numbers are seeded for every call. What it returned first is what it must
+return always.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.episodes.fields import Key, check_key, join_key
 from offline_data.errors import FormatError, StepError
+from offline_data.store.layout import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,15 +40,7 @@ Leaves: TypeAlias = "dict[Key, Tensor]"
 FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
 """What a function returns: name of the dtype and shape of a row of every leaf."""
 
-NO_ROWS = torch.Size(())
 CPU = torch.device("cpu")
-
-STORABLE = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
-    torch.uint32, torch.uint64, torch.float16, torch.float32, torch.float64, torch.complex64,
-    torch.complex128,
-})  # fmt: skip
-"""Types that numpy has too."""
 
 _PLACES = frozenset({"index", "episode", "done", "terminated", "truncated"})
 """Names of leaves at the root that say where a row is: nothing can be below them."""
@@ -115,71 +108,64 @@ def run_rows(
 
     Raises:
         StepError: `fn` failed on a row, or returned what cannot be stored, or something else than
-            for the first row; names the row.
+            for the first row.
 
     Example:
-        >>> import numpy as np
         >>> table = {("x",): np.array([1.0, 2.0])}
         >>> run_rows(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0)
         {('y',): array([2., 4.])}
     """
-    tree = tree_of({key: slot for slot, key in enumerate(table)})
-    out = _Columns(schema, len(numbers))
-    with own_randomness(), torch.no_grad():
+    tree, no_rows = tree_of({key: slot for slot, key in enumerate(table)}), torch.Size(())
+    columns: Leaves = {}
+    with torch.no_grad():
         for begin in range(0, len(numbers), _STRIP):
             part = slice(begin, begin + _STRIP)
-            columns = [torch.from_numpy(values[part]).unbind(0) for values in table.values()]
-            strip = zip(numbers[part].tolist(), *columns, strict=True)
-            for row, (number, *leaves) in enumerate(strip, begin):
+            given = [torch.from_numpy(values[part]).unbind(0) for values in table.values()]
+            places = [column[part].unbind(0) for column in columns.values()]
+            strip = zip(numbers[part].tolist(), *given, strict=True)
+            for at, (number, *inputs) in enumerate(strip):
                 seed_all(seed, number)
-                here = partial(place, row)
-                given = assemble(tree, leaves, NO_ROWS, CPU)
+                here = partial(place, begin + at)
+                td = assemble(tree, inputs, no_rows, CPU)
                 with user_errors(here):
-                    result = fn(given)
-                out.put(row, leaves_of(result, here), here)
-    return {key: values.numpy() for key, values in out.columns.items()}
+                    result = fn(td)
+                leaves = leaves_of(result, here)
+                if not columns:
+                    schema = schema or schema_of(leaves, here)
+                    columns = _columns(schema, leaves, len(numbers), here)
+                    places = [column[part].unbind(0) for column in columns.values()]
+                fits = len(leaves) == len(columns)
+                for key, column in zip(columns, places, strict=True):
+                    leaf, spot = leaves.get(key), column[at]
+                    # Copied at once, for a function may use its memory again.
+                    if (
+                        not fits
+                        or leaf is None
+                        or leaf.dtype is not spot.dtype
+                        or leaf.shape != spot.shape
+                    ):
+                        conform(schema or {}, described(leaves), here)
+                    try:
+                        spot.copy_(leaves[key])
+                    except (RuntimeError, NotImplementedError) as error:
+                        raise not_plain(key, leaves[key], here) from error
+    return {key: values.numpy() for key, values in columns.items()}
 
 
-class _Columns:
-    """Columns of results: copied at once, for a function may use its memory again."""
-
-    def __init__(self, schema: FunctionSchema | None, rows: int) -> None:
-        self._schema, self._rows = schema, rows
-        self.columns: dict[Key, Tensor] = {}
-        self._slots: list[tuple[Key, torch.dtype, torch.Size]] = []
-        self._places: list[tuple[Tensor, ...]] = []
-
-    def put(self, row: int, leaves: Leaves, here: Place) -> None:
-        """Take the result of the next row; what is as expected is found so without a schema."""
-        if not self._slots:
-            self._begin(leaves, here)
-        at = row % _STRIP
-        if not at:
-            self._places = [c[row : row + _STRIP].unbind(0) for c in self.columns.values()]
-        same = len(leaves) == len(self._slots)
-        for (key, dtype, shape), places in zip(self._slots, self._places, strict=True):
-            leaf = leaves.get(key) if same else None
-            if leaf is None or leaf.dtype is not dtype or leaf.shape != shape:
-                conform(self._expected, described(leaves), here)
-            try:
-                places[at].copy_(leaves[key])
-            except (RuntimeError, NotImplementedError) as error:
-                raise not_plain(key, leaves[key], here) from error
-
-    def _begin(self, leaves: Leaves, here: Place) -> None:
-        """Make columns; the order of leaves is that of the first result of all."""
-        self._expected = self._schema or schema_of(leaves, here)
-        conform(self._expected, described(leaves), here)
-        for key in self._expected:
-            leaf = leaves[key]
-            try:
-                self.columns[key] = torch.empty((self._rows, *leaf.shape), dtype=leaf.dtype)
-            except RuntimeError as error:
-                raise StepError(
-                    f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
-                    f"{self._rows} rows of that do not fit into memory"
-                ) from error
-            self._slots.append((key, leaf.dtype, leaf.shape))
+def _columns(schema: FunctionSchema, leaves: Leaves, rows: int, here: Place) -> Leaves:
+    """Make columns for results like this one, in the order of the schema."""
+    conform(schema, described(leaves), here)
+    columns: Leaves = {}
+    for key in schema:
+        leaf = leaves[key]
+        try:
+            columns[key] = torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+        except RuntimeError as error:
+            raise StepError(
+                f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
+                f"{rows} rows of that do not fit into memory"
+            ) from error
+    return columns
 
 
 def run_block(
@@ -198,7 +184,7 @@ def run_block(
     rows = len(next(iter(table.values())))
     tree = tree_of({key: slot for slot, key in enumerate(table)})
     inputs = [torch.from_numpy(values) for values in table.values()]
-    with own_randomness(), torch.no_grad():
+    with torch.no_grad():
         seed_all(seed, number)
         block = assemble(tree, inputs, torch.Size((rows,)), CPU)
         with user_errors(place):
@@ -211,25 +197,21 @@ def run_block(
                 f"expected {rows} rows",
                 hint="without batched=N a function gets one row at a time",
             )
-    expected = schema or schema_of(leaves, place, rows)
-    conform(expected, described(leaves, rows), place)
-    return {key: to_array(key, leaves[key], place) for key in expected}
-
-
-def mixed(seed: int, number: int) -> int:
-    """Return 64 bits that depend on both numbers (SplitMix64: Steele, Lea and Flood, 2014)."""
-    value = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+    schema = schema or schema_of(leaves, place, rows)
+    conform(schema, described(leaves, rows), place)
+    return {key: to_array(key, leaves[key], place) for key in schema}
 
 
 def seed_all(seed: int, number: int) -> None:
     """Seed torch's (CPU), numpy's and Python's global generators for one row.
 
-    Not `torch.manual_seed`, which asks after every accelerator: 190 µs instead of 1.
+    With 64 bits that depend on both numbers (SplitMix64: Steele, Lea and Flood, 2014). Not by
+    `torch.manual_seed`, which asks after every accelerator: 190 µs instead of 1.
     """
-    bits = mixed(seed, number)
+    bits = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    bits ^= bits >> 31
     torch.default_generator.manual_seed(bits >> 1)
     np.random.seed(bits & 0xFFFFFFFF)  # noqa: NPY002 - functions may use the global generator
     random.seed(bits)
@@ -264,21 +246,10 @@ def states() -> tuple[Any, Any, Any]:
     return torch.default_generator.get_state(), of_numpy, random.getstate()
 
 
-def same(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
-    """Return True if nobody drew from the global generators in between."""
-    return (
-        torch.equal(before[0], after[0])
-        and before[1][2:] == after[1][2:]
-        and np.array_equal(before[1][1], after[1][1])
-        and before[2] == after[2]
-    )
-
-
 def leaves_of(result: Any, place: Place) -> Leaves:
-    """Return the leaves of what a function returned, by key.
+    """Return the leaves of a TensorDict, a tensorclass, or a mapping, by key.
 
-    That is a TensorDict, a tensorclass, or a mapping of tensors, arrays, numbers and mappings; a
-    `StepError` where it is something else, or has something in it that is no tensor.
+    A `StepError` where it is something else, or has something in it that is no tensor or number.
     """
     if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
         what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
@@ -315,50 +286,44 @@ def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
         ):
             _collect(value, key, found, place)
         else:
-            found[key] = _number(key, value, place)
-
-
-def _number(key: Key, value: Any, place: Place) -> Tensor:
-    if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
-        try:
-            return torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            pass  # text, objects, numbers that are too large
-    raise StepError(
-        f"The function returned {join_key(key)!r} for {place()} as {type(value).__name__}; "
-        "expected a tensor",
-        hint="text and objects cannot be stored: number them",
-    )
+            try:
+                if not isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)):
+                    raise TypeError  # noqa: TRY301 - as for what torch refuses
+                plain = np.array(value) if isinstance(value, np.ndarray) else value
+                found[key] = torch.as_tensor(plain)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                raise StepError(
+                    f"The function returned {join_key(key)!r} for {place()} as "
+                    f"{type(value).__name__}; expected a tensor",
+                    hint="text and objects cannot be stored: number them",
+                ) from error
 
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
     """Describe the first rows of leaves; a `StepError` where no dataset can have name or type."""
+    rename = "rename the leaf in the function"
     for key, value in leaves.items():
-        _check_name(key, leaves, place)
-        if value.dtype not in STORABLE:
+        try:
+            check_key(key)
+        except FormatError as error:
+            raise StepError(
+                f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
+                hint=rename,
+            ) from error
+        above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
+        if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
+            wanted = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
+            raise StepError(
+                f"The function returned a leaf {join_key(key)!r} for {place()}; expected {wanted}",
+                hint=rename,
+            )
+        if _named(value.dtype) not in DTYPES:
             raise StepError(
                 f"The function returned {join_key(key)!r} for {place()} as {_named(value.dtype)}, "
                 "which cannot be stored",
                 hint="cast it, for example to float32 or float16",
             )
     return described(leaves, rows)
-
-
-def _check_name(key: Key, leaves: Leaves, place: Place) -> None:
-    try:
-        check_key(key)
-    except FormatError as error:
-        raise StepError(
-            f"The function returned a leaf {key!r:.80} for {place()}: {error.message}",
-            hint="rename the leaf in the function",
-        ) from error
-    above = next((key[:n] for n in range(1, len(key)) if key[:n] in leaves), None)
-    if key == ("next",) or (key[0] in _PLACES and len(key) > 1) or above:
-        expected = "leaves below it" if key == ("next",) else f"a leaf {(above or key[:1])[-1]!r}"
-        raise StepError(
-            f"The function returned a leaf {join_key(key)!r} for {place()}; expected {expected}",
-            hint="rename the leaf in the function",
-        )
 
 
 def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
@@ -387,7 +352,7 @@ def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None
 def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
     """Return a tensor as an array of the CPU, which may share its memory; it must be dense."""
     try:
-        return np.asarray(value.detach().cpu().resolve_conj().resolve_neg().numpy())
+        return np.asarray(value.numpy(force=True))
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise not_plain(key, value, place) from error
 

@@ -1,4 +1,4 @@
-"""A function of one row, or of a block of rows, as a step; what functions learn from the data."""
+"""A function of rows or blocks as a step: vectorised where that gives the same, else row by row."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ import numpy as np
 
 from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.functions.rows import run_block, run_rows
-from offline_data.preprocess.functions.ted import VIEWS, Made, NeedsExplicitNext, On, equal_rows
+from offline_data.preprocess.functions.rows import own_randomness, run_block, run_rows
+from offline_data.preprocess.functions.ted import (
+    NeedsExplicitNext,
+    On,
+    equal_rows,
+    place_of,
+    rebuilt,
+    row_numbers,
+    table_of,
+)
 from offline_data.preprocess.functions.vectorize import (
     LEAST_ROWS,
-    Gathered,
     NotVectorized,
     block_rows,
     checked_rows,
     compare,
-    parts,
     rows_to_check,
     run_vmap,
 )
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import Key
     from offline_data.preprocess.functions.rows import FunctionSchema
-    from offline_data.preprocess.functions.ted import Table
+    from offline_data.preprocess.functions.ted import Made, Table
     from offline_data.preprocess.piece import Piece
 
 _CALLED_TWICE = 4
@@ -83,11 +89,8 @@ class UserFunction(Step):
         """Return it as `state` says; raises `ValueError` where no `state` says so."""
         if not state:
             return self
-        learnt: dict[str, Any] = {
-            name: tuple(found) if isinstance(found, list) else found
-            for name in self.learns
-            for found in [state[_IN_MANIFEST.get(name, name)]]
-        }
+        learnt = {name: state[_IN_MANIFEST.get(name, name)] for name in self.learns}
+        learnt = {k: tuple(v) if isinstance(v, list) else v for k, v in learnt.items()}
         if any(type(value) is not type(getattr(self, name)) for name, value in learnt.items()):
             raise ValueError(f"a function has not learnt {learnt}")
         schema = {tuple(key): (str(dtype), tuple(n)) for key, dtype, n in state["schema"]}
@@ -194,25 +197,24 @@ class FunctionStep(UserFunction):
             StepError: `fn` failed, or returned what cannot be stored.
             Revised: The data show that next values must be stored.
         """
-        view, by_rows = VIEWS[self.on], list[tuple[int, str, int]]()
-        table, numbers = view.table(piece), view.numbers(piece)
-        if not len(numbers):
-            schema = self.schema or {}
-            made = Made({k: np.zeros((0, *shape), dtype) for k, (dtype, shape) in schema.items()})
-        elif self.run == "rows":
-            place = self._places(piece)
-            made = Made(run_rows(self.fn, table, numbers, place, self.seed, self.schema))
+        made: Made
+        by_rows: list[tuple[int, str, int]] = []
+        numbers = row_numbers(piece, self.on)
+        if self.run == "rows" and len(numbers):
+            table, places = table_of(piece, self.on), self._places(piece)
+            with own_randomness():
+                made = run_rows(self.fn, table, numbers, places, self.seed, self.schema)
         else:
-            made, by_rows = self._blocks(piece, table, numbers)
+            made, by_rows = self._made(piece)
         try:
-            found, _ = view.rebuilt(piece, made, self.explicit_keys)
+            found, _ = rebuilt(piece, self.on, made, self.explicit_keys)
         except NeedsExplicitNext as error:
             raise Revised(self.storing_next(error).state(), error.reason) from error
         return replace(found, by_rows=(*piece.by_rows, *by_rows))
 
     def settled(self, probe: Piece) -> Self:
         """Find out how it can be run, and what it returns."""
-        view, count = VIEWS[self.on], len(VIEWS[self.on].numbers(probe))
+        count = len(row_numbers(probe, self.on))
         if not count:
             raise StepError(
                 "There is no row to try the function on: steps before it leave out all episodes "
@@ -221,93 +223,124 @@ class FunctionStep(UserFunction):
             )
         step = replace(self, schema=None, run="rows" if self.batched is None else "blocks")
         leaves = step._tried(probe, np.arange(count))
-        again = rows_called_twice(count) if self.batched is None else np.arange(count)
+        again = np.arange(count)
+        if self.batched is None:  # a few rows, the last first
+            again = np.unique(np.linspace(0, count - 1, min(count, _CALLED_TWICE)).astype(int))[
+                ::-1
+            ]
         steady = same_rows(leaves, step._tried(probe, again), again)
         step = replace(step, unsteady="" if steady else UNSTEADY, schema=schema_of_table(leaves))
         if self.batched is None:
-            step = step._fastest(view.table(probe), leaves)
+            step = step._fastest(table_of(probe, self.on), leaves)
         while True:
             try:
-                _, kept = view.rebuilt(probe, Made(leaves), step.explicit_keys)
+                _, kept = rebuilt(probe, self.on, leaves, step.explicit_keys)
                 return replace(step, kept=tuple(map(join_key, kept)))
             except NeedsExplicitNext as found:
                 step = step.storing_next(found)
+
+    def _made(self, piece: Piece) -> tuple[Made, list[tuple[int, str, int]]]:
+        """Run `fn` block by block; also returns which blocks could not be vectorised.
+
+        A column is None where `fn` was given it and returned it as it was, in every block.
+        """
+        numbers, schema = row_numbers(piece, self.on), self.schema
+        by_rows: list[tuple[int, str, int]] = []
+        columns: Table = {}
+        step = self.batched or block_rows(table_of(piece, self.on, slice(0, 1)))
+        with own_randomness():
+            for begin in range(0, len(numbers), step):
+                part = slice(begin, begin + step)
+                given = table_of(piece, self.on, part)
+                made, reason = self._block(piece, given, numbers[part], begin, schema)
+                if reason:
+                    by_rows.append((len(numbers[part]), reason, 0))
+                full = {key: given[key] if v is None else v for key, v in made.items()}
+                schema = schema or schema_of_table(full)
+                for key, values in full.items():
+                    if key not in columns:
+                        if made[key] is None:
+                            continue
+                        columns[key] = np.empty((len(numbers), *values.shape[1:]), values.dtype)
+                        if begin:  # it was the same so far
+                            columns[key][:begin] = table_of(piece, self.on, slice(0, begin))[key]
+                    columns[key][part] = values  # its memory may be used again by the next block
+        if not len(numbers):
+            columns = {k: np.zeros((0, *n), dtype) for k, (dtype, n) in (schema or {}).items()}
+        return {key: columns.get(key) for key in schema or ()}, by_rows
+
+    def _block(
+        self,
+        piece: Piece,
+        given: Table,
+        numbers: NDArray[np.int64],
+        begin: int,
+        schema: FunctionSchema | None,
+    ) -> tuple[Made, str]:
+        """Run `fn` on a block; columns that it returns as None stay. Also says why not vectorised."""
+        place, rows = self._places(piece, begin), len(numbers)
+        if self.run == "blocks":
+            fresh = {key: values.copy() for key, values in given.items()}
+
+            def where() -> str:
+                return f"the block of {rows} rows from {place(0)} to {place(rows - 1)}"
+
+            made = run_block(self.fn, fresh, int(numbers[0]), where, self.seed, schema)
+            same = {k for k, v in made.items() if k in fresh and _is_same(v, fresh[k], given[k])}
+            return {k: None if k in same else v for k, v in made.items()}, ""
+        at = checked_rows(numbers, self.checked)
+        alone = {key: values[at] for key, values in given.items()}
+        places = self._places(piece, begin, at)
+        try:
+            found = run_vmap(self.fn, given)
+            full = {key: given[key] if v is None else v for key, v in found.items()}
+            compare(run_rows(self.fn, alone, numbers[at], places, self.seed, schema), full, at)
+        except NotVectorized as error:
+            fresh = table_of(piece, self.on, slice(begin, begin + rows))
+            made = run_rows(self.fn, fresh, numbers, place, self.seed, schema)
+            return made, f"{error}, first seen near {place(0)}"
+        return found, ""
 
     def _places(
         self, piece: Piece, begin: int = 0, at: NDArray[np.int64] | None = None
     ) -> Callable[[int], str]:
         """Return what says where a row comes from, counted from `begin` on, or among those `at`."""
-        place = VIEWS[self.on].place
-        return lambda row: place(piece, begin + (row if at is None else int(at[row])))
-
-    def _blocks(
-        self, piece: Piece, table: Table, numbers: NDArray[np.int64]
-    ) -> tuple[Made, list[tuple[int, str, int]]]:
-        """Run `fn` on blocks; also returns which of them had to be run row by row."""
-        step, gathered, by_rows = self, Gathered(table, len(numbers)), list[tuple[int, str, int]]()
-        for part in parts(len(numbers), self.batched or block_rows(table)):
-            block = {key: values[part] for key, values in table.items()}
-            rows, begin = part.stop - part.start, part.start
-            if self.run == "blocks":
-                made = Made(step._block(piece, block, begin, int(numbers[begin])))
-            else:
-                try:
-                    made = step._vectorised(piece, block, numbers[part], begin)
-                except NotVectorized as reason:
-                    place = self._places(piece, begin)
-                    fresh = {k: v[part] for k, v in VIEWS[self.on].table(piece).items()}
-                    made = Made(
-                        run_rows(self.fn, fresh, numbers[part], place, self.seed, step.schema)
-                    )
-                    by_rows.append((rows, f"{reason}, first seen near {place(0)}", 0))
-            step = replace(step, schema=step.schema or schema_of_table(made.leaves))
-            gathered.put(part, made)
-        return gathered.made(), by_rows
-
-    def _block(self, piece: Piece, block: Table, begin: int, number: int) -> Table:
-        place, rows = self._places(piece, begin), len(next(iter(block.values())))
-
-        def where() -> str:
-            return f"the block of {rows} rows from {place(0)} to {place(rows - 1)}"
-
-        return run_block(self.fn, block, number, where, self.seed, self.schema)
-
-    def _vectorised(
-        self, piece: Piece, block: Table, numbers: NDArray[np.int64], begin: int
-    ) -> Made:
-        """Run a block by `torch.vmap`, and compare; raises `NotVectorized`."""
-        at = checked_rows(numbers, self.checked)
-        alone = {key: values[at] for key, values in block.items()}  # `fn` may write into the block
-        made, place = run_vmap(self.fn, block), self._places(piece, begin, at)
-        compare(
-            run_rows(self.fn, alone, numbers[at], place, self.seed, self.schema), made.leaves, at
-        )
-        return made
+        return lambda row: place_of(piece, self.on, begin + (row if at is None else int(at[row])))
 
     def _tried(self, probe: Piece, at: NDArray[np.int64]) -> Table:
         """Run `fn` on some rows of a piece, or on all as blocks."""
-        view = VIEWS[self.on]
-        table, numbers = view.table(probe), view.numbers(probe)
+        table, numbers = table_of(probe, self.on), row_numbers(probe, self.on)
         if self.run == "blocks":
-            return self._blocks(probe, table, numbers)[0].leaves
+            made = self._made(probe)[0]
+            return {k: table[k] if v is None else v for k, v in made.items()}
         rows = {key: values[at] for key, values in table.items()}
-        return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
+        with own_randomness():
+            return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
 
     def _fastest(self, table: Table, rows: Table) -> Self:
         """Return the step that runs many rows at once, if it gives the same as row by row."""
         if not self.vectorize or self.unsteady:
             return replace(self, why=self.unsteady if self.vectorize else "asked for")
         try:
-            made = run_vmap(self.fn, table)
-            compare(rows, made.leaves, np.arange(len(next(iter(rows.values())))))
+            with own_randomness():
+                found = run_vmap(self.fn, table)
+            made = {key: table[key] if v is None else v for key, v in found.items()}
+            compare(rows, made, np.arange(len(next(iter(rows.values())))))
         except NotVectorized as reason:
             return replace(self, why=str(reason))
         return replace(self, run="vectorised", checked=rows_to_check(made))
 
 
-def rows_called_twice(rows: int) -> NDArray[np.int64]:
-    """Choose a few rows, the last first, on which a function is called a second time."""
-    return np.unique(np.linspace(0, rows - 1, min(rows, _CALLED_TWICE)).astype(np.int64))[::-1]
+def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> bool:
+    """Return True if a column of a result is what the function was given, and nobody wrote into it.
+
+    What is written past torch, through numpy, shows in the bytes alone.
+    """
+    where = values.__array_interface__, fresh.__array_interface__
+    if where[0] != where[1]:
+        return False
+    unit = "u8" if values.nbytes % 8 == 0 else "u1"
+    return bool((values.reshape(-1).view(unit) == given.reshape(-1).view(unit)).all())
 
 
 def same_rows(table: Table, again: Table, at: NDArray[np.int64]) -> bool:

@@ -13,7 +13,6 @@ row 2                  s2             s3                  s2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,7 +31,7 @@ from offline_data.errors import FormatError, StepError
 from offline_data.store.layout import EPISODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,8 +40,11 @@ if TYPE_CHECKING:
     Table = dict[Key, NDArray[Any]]
     """Columns `[n, …]` by key."""
 
+    Made = Mapping[Key, NDArray[Any] | None]
+    """Columns that a function returned; None: as it was given."""
+
 On: TypeAlias = Literal["transitions", "observations"]
-"""What a row is that a function gets."""
+"""What a row is that a function gets: a transition in TED, or one observation."""
 
 INDEX: Key = ("index",)
 
@@ -50,6 +52,8 @@ FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
 
 GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
 """Leaves that every row has and that follow from its place: a function may not change them."""
+
+ALL = slice(None)
 
 
 class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
@@ -63,113 +67,144 @@ class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
         )
 
 
-@dataclass(frozen=True)
-class Made:
-    """What became of the rows of a table."""
+def table_of(piece: Piece, on: On = "transitions", part: slice = ALL) -> Table:
+    """Return `[n, …]` columns of a slice of the rows: new and contiguous, to be written into.
 
-    leaves: Table
-    """`[n, …]` columns; may share memory with the table, with each other, and with the function."""
-    untouched: frozenset[Key] = frozenset()
-    """Leaves that are columns of the table, under the same name, into which nobody wrote."""
-
-
-def to_ted(piece: Piece) -> Table:
-    """Return `[N, …]` columns of every TED leaf of a piece, `index` and `episode` among them.
-
-    All are new and contiguous: whoever gets them may write into them.
+    Of transitions: every TED leaf, `index` and `episode` among them; of observations: by root key.
     """
     batch = piece.batch
-    observed = {key: np.ascontiguousarray(values) for key, values in batch.observations.items()}
-    table: Table = {
-        key: np.take(values, batch.root_rows, axis=0) for key, values in observed.items()
-    }
-    table |= {key: np.array(values, order="C") for key, values in batch.steps.items()}
-    table |= {next_of(k): np.take(v, batch.next_rows, axis=0) for k, v in observed.items()}
+    if on == "observations":
+        return {k: np.array(v[part], order="C") for k, v in batch.observations.items()}
+    rows = batch.root_rows[part]
+    first, stop = (int(rows[0]), int(rows[-1]) + 2) if len(rows) else (0, 0)
+    rows = rows - first
+    seen = {k: np.ascontiguousarray(v[first:stop]) for k, v in batch.observations.items()}
+    table: Table = {key: np.take(values, rows, axis=0) for key, values in seen.items()}
+    table |= {key: np.array(values[part], order="C") for key, values in batch.steps.items()}
+    table |= {next_of(key): np.take(values, rows + 1, axis=0) for key, values in seen.items()}
     table[DONE] = table[TERMINATED] | table[TRUNCATED]
-    return table | given(piece)
+    return table | _given(piece, part)
 
 
-def given(piece: Piece) -> Table:
-    """Return `[N, …]` columns of the leaves that follow from a row's place."""
-    table: Table = {flag: np.zeros((piece.batch.transitions, 1), bool) for flag in FLAGS}
-    table[INDEX] = np.array(piece.row_numbers)
-    table[EPISODE] = np.array(piece.episode_numbers)
-    return table
+def _given(piece: Piece, part: slice = ALL) -> Table:
+    """Return `[n, …]` columns of the leaves that follow from a row's place."""
+    index = np.array(piece.row_numbers[part])
+    table: Table = {flag: np.zeros((len(index), 1), bool) for flag in FLAGS}
+    return {**table, INDEX: index, EPISODE: np.array(piece.episode_numbers[part])}
 
 
-def from_ted(
-    piece: Piece,
-    leaves: Table,
-    explicit_next: Collection[Key],
-    untouched: Collection[Key] = frozenset(),
+def row_numbers(piece: Piece, on: On) -> NDArray[np.int64]:
+    """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
+    if on == "transitions":
+        return piece.row_numbers
+    batch, last = piece.batch, piece.batch.last_rows
+    numbers = np.empty(batch.transitions + len(batch.lengths), np.int64)
+    numbers[batch.root_rows] = piece.row_numbers + piece.episode_numbers
+    numbers[batch.next_rows[last]] = piece.row_numbers[last] + piece.episodes + 1
+    return numbers
+
+
+def place_of(piece: Piece, on: On, row: int) -> str:
+    """Say where a row comes from, for a message."""
+    if on == "transitions":
+        return piece.place(row)
+    before = np.flatnonzero(piece.batch.root_rows == row)
+    if len(before):
+        return f"the observation before {piece.place(int(before[0]))}"
+    last = int(np.flatnonzero(piece.batch.next_rows == row)[0])
+    return f"the observation after {piece.place(last)}"
+
+
+def rebuilt(
+    piece: Piece, on: On, made: Made, explicit_next: Collection[Key]
 ) -> tuple[Piece, list[Key]]:
+    """Return a piece with what was made of its rows, and which leaves had to be kept.
+
+    Raises:
+        NeedsExplicitNext: Leaves that are to be stored before and after every action.
+        StepError: What no dataset can have, or what a function may not change.
+    """
+    changed = {key: values for key, values in made.items() if values is not None}
+    if on == "transitions":
+        _check_given(piece, changed)
+        refuse_codes(piece, on, changed)
+        return from_ted(piece, made, explicit_next)
+    refuse_codes(piece, on, changed)
+    _check_tree(piece.batch.steps, made)
+    before = piece.batch.observations
+    try:
+        return piece.having(observations={k: changed.get(k, before.get(k)) for k in made}), []  # type: ignore[misc]
+    except FormatError as error:
+        raise StepError(
+            f"What the function returned is no observation: {error.message}",
+            hint="rename the leaf in the function",
+        ) from error
+
+
+def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[Piece, list[Key]]:
     """Return a piece whose columns are those of a table of TED rows, and what had to be kept.
 
-    Args:
-        piece: The same episodes before; an action, a reward and flags that `leaves` lacks stay
-            as they are here.
-        leaves: `[N, …]` columns.
-        explicit_next: Root keys that are stored with their `next`, because it is something else;
-            `NeedsExplicitNext` is raised where there are more of these.
-        untouched: Keys of `leaves` whose values are those that `to_ted` gave for this piece.
+    An action, a reward and flags that `made` lacks stay as they are in `piece`. `explicit_next` are
+    root keys that are stored with their `next`, because it is something else.
     """
-    kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in leaves]
-    if not any(key[0] == "action" for key in leaves):
-        kept += [key for key in piece.batch.steps if key[0] == "action"]
-    found = {key: values for key, values in leaves.items() if key not in {*GIVEN, DONE}}
-    found |= {key: piece.batch.steps[key] for key in kept}
-    same = {key for key in untouched if key in found}
-    once = [key for key in found if _is_pair(key, found) and key not in explicit_next]
-    whole = {k for k in once if {k, next_of(k)} <= same and k in piece.batch.observations}
+    batch, last = piece.batch, piece.batch.last_rows
+    kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in made]
+    if not any(key[0] == "action" for key in made):
+        kept += [key for key in batch.steps if key[0] == "action"]
+    found = {key: values for key, values in made.items() if key not in {*GIVEN, DONE}}
+    found |= dict.fromkeys(kept)
+    whole = {
+        key
+        for key in batch.observations
+        if key not in explicit_next and {key, next_of(key)} <= found.keys()
+        if found[key] is found[next_of(key)] is None
+    }
+    shared = {*whole, *map(next_of, whole)}
+    missing = {k for k, v in found.items() if v is None and k not in shared}
+    given = batch.steps if missing <= batch.steps.keys() else table_of(piece) | dict(batch.steps)
+    leaves: Table = {k: given[k] if v is None else v for k, v in found.items() if k not in shared}
+    pairs = [key for key in leaves if _is_pair(key, leaves) and key not in explicit_next]
     different = []
-    for key in once:
-        if (
-            key not in whole
-        ):  # what follows an action is what stands before the next, within episodes
-            same_after = equal_rows(found[next_of(key)][:-1], found[key][1:])
-            same_after[piece.batch.last_rows[:-1]] = True
-            if not same_after.all():
-                different.append(key)
+    for key in pairs:  # what follows an action is what stands before the next, within episodes
+        same = equal_rows(leaves[next_of(key)][:-1], leaves[key][1:])
+        same[last[:-1]] = True
+        if not same.all():
+            different.append(key)
     if different:
         raise NeedsExplicitNext(different)
-    both = {*once, *map(next_of, once)}
-    steps = {
-        key: piece.batch.steps[key] if key in same and key in piece.batch.steps else values
-        for key, values in found.items()
-        if key not in both
-    }
-    observations, last = {}, piece.batch.last_rows
-    for key in once:
+    observations: Table = {}
+    for key in found:
         if key in whole:
-            observations[key] = piece.batch.observations[key]
-            continue
-        root, rows = found[key], piece.batch.transitions + len(piece.batch.lengths)
-        observations[key] = column = np.empty((rows, *root.shape[1:]), root.dtype)
-        column[piece.batch.root_rows] = root
-        column[piece.batch.next_rows[last]] = found[next_of(key)][last]
+            observations[key] = batch.observations[key]
+        elif key in pairs:
+            root, after = leaves.pop(key), leaves.pop(next_of(key))
+            column = np.empty((len(root) + len(batch.lengths), *root.shape[1:]), root.dtype)
+            column[batch.root_rows] = root
+            column[batch.next_rows[last]] = after[last]
+            observations[key] = column
     try:
-        made = piece.having(steps=steps, observations=observations, words=words_of(piece))
+        return piece.having(steps=leaves, observations=observations, words=words_of(piece)), kept
     except FormatError as error:
         raise StepError(
             f"What the function returned is no transition: {error.message}",
             hint="return the TensorDict that it was given, with what is to be changed",
         ) from error
-    return made, kept
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     """Return for each row whether its bytes are the same, `[n]`; dtypes and shapes are."""
-    if one.size == 0:
-        return np.ones(len(one), bool)
-    rows = [np.ascontiguousarray(values).reshape(len(values), -1) for values in (one, other)]
-    left, right = (_as_words(values) for values in rows)
-    return np.asarray((left == right).all(axis=1))
+    same = np.ones(len(one), bool)
+    if one.size:
+        left, right = (_as_words(values) for values in (one, other))
+        same[np.flatnonzero(left != right) // (left.size // len(one))] = False
+    return same
 
 
 def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
     """View rows as whole numbers, so that NaN equals NaN and -0.0 is not 0.0."""
     size = rows.dtype.itemsize
-    return rows.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    return flat.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
 
 
 def words_of(piece: Piece) -> dict[Key, Sequence[str]]:
@@ -187,129 +222,50 @@ def _is_pair(key: Key, leaves: Table) -> bool:
     )
 
 
-class Transitions:
-    """Each row that a function gets is one transition in TED."""
+def _check_given(piece: Piece, changed: Table) -> None:
+    """Raise `StepError` where a leaf that follows from others was changed.
 
-    def table(self, piece: Piece) -> Table:
-        """Return `[n, …]` columns of the rows, new and contiguous: all TED leaves."""
-        return to_ted(piece)
-
-    def numbers(self, piece: Piece) -> NDArray[np.int64]:
-        """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
-        return piece.row_numbers
-
-    def place(self, piece: Piece, row: int) -> str:
-        """Say where a row comes from, for a message."""
-        return piece.place(row)
-
-    def rebuilt(
-        self, piece: Piece, made: Made, explicit_next: Collection[Key]
-    ) -> tuple[Piece, list[Key]]:
-        """Return the piece with what was made of its rows, and what had to be kept; see `from_ted`.
-
-        Raises:
-            NeedsExplicitNext: Leaves that are to be stored before and after every action.
-            StepError: What no dataset can have.
-        """
-        changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
-        wrong = check_given({**given(piece), **piece.batch.steps}, changed)
-        if wrong is not None:
-            row = piece.place(wrong[1])
+    `next/done` may be what it was, or what follows from the flags there are now.
+    """
+    if changed.keys().isdisjoint({*GIVEN, DONE}):
+        return
+    steps, given = piece.batch.steps, _given(piece)
+    given[DONE] = np.logical_or(steps[TERMINATED], steps[TRUNCATED])
+    for key in (*GIVEN, DONE):
+        if key not in changed or (row := _first_difference(given[key], changed[key])) is None:
+            continue
+        if key == DONE:
+            one, other = (
+                now
+                if (now := changed.get(flag)) is not None and now.shape == steps[flag].shape
+                else steps[flag]
+                for flag in (TERMINATED, TRUNCATED)
+            )
+            row = _first_difference(one.astype(bool) | other.astype(bool), changed[DONE])
+        if row is not None:
             raise StepError(
-                f"The function changed {join_key(wrong[0])!r} at {row}, which follows from the "
-                "place of a row, or from next/terminated and next/truncated",
+                f"The function changed {join_key(key)!r} at {piece.place(row)}, which follows from "
+                "the place of a row, or from next/terminated and next/truncated",
                 hint="leave it as it is; by='episode' may cut episodes and drop them",
             )
-        refuse_codes(self.place, piece, changed)
-        return from_ted(piece, made.leaves, explicit_next, made.untouched)
 
 
-class Observations(Transitions):
-    """Each row is one observation: before an action, or after the last one of an episode."""
-
-    def table(self, piece: Piece) -> Table:
-        """Return the leaves that exist before and after actions, by root key."""
-        return {k: np.array(v, order="C") for k, v in piece.batch.observations.items()}
-
-    def numbers(self, piece: Piece) -> NDArray[np.int64]:
-        """Return row plus episode of the parent: the number of the observation."""
-        batch = piece.batch
-        numbers = np.empty(batch.transitions + len(batch.lengths), np.int64)
-        numbers[batch.root_rows] = piece.row_numbers + piece.episode_numbers
-        numbers[batch.next_rows[batch.last_rows]] = (
-            piece.row_numbers[batch.last_rows] + piece.episodes + 1
-        )
-        return numbers
-
-    def place(self, piece: Piece, row: int) -> str:
-        """Say which transition it is before, or after."""
-        batch = piece.batch
-        before = np.flatnonzero(batch.root_rows == row)
-        if len(before):
-            return f"the observation before {piece.place(int(before[0]))}"
-        last = int(np.flatnonzero(batch.next_rows == row)[0])
-        return f"the observation after {piece.place(last)}"
-
-    def rebuilt(
-        self,
-        piece: Piece,
-        made: Made,
-        explicit_next: Collection[Key],  # noqa: ARG002 - there is one copy, from the beginning
-    ) -> tuple[Piece, list[Key]]:
-        """Return the piece with these observation columns; nothing is kept."""
-        changed = {key: values for key, values in made.leaves.items() if key not in made.untouched}
-        refuse_codes(self.place, piece, changed)
-        check_tree(piece.batch.steps, made.leaves)
-        before = piece.batch.observations
-        observations = {key: changed.get(key, before.get(key)) for key in made.leaves}
-        try:
-            return piece.having(observations=observations), []  # type: ignore[arg-type]
-        except FormatError as error:
-            raise StepError(
-                f"What the function returned is no observation: {error.message}",
-                hint="rename the leaf in the function",
-            ) from error
-
-
-VIEWS: dict[On, Transitions] = {"transitions": Transitions(), "observations": Observations()}
-"""What `on=` may be."""
-
-
-def check_given(before: Mapping[Key, NDArray[Any]], after: Table) -> tuple[Key, int] | None:
-    """Return the first leaf that a function may not change and the first row where it did.
-
-    `next/done` may be what it was, or what follows from the flags there are now. `before` has the
-    leaves that follow from a row's place, and the flags; `after` is what the function returned.
-    """
-    for key in GIVEN:
-        if key in after and (at := _first_difference(before[key], after[key])) is not None:
-            return key, at
-    if DONE in after:
-        was = before[TERMINATED] | before[TRUNCATED]
-        ended = _flag(before, after, TERMINATED) | _flag(before, after, TRUNCATED)
-        if _first_difference(was, after[DONE]) is not None:
-            at = _first_difference(ended, after[DONE])
-            return None if at is None else (DONE, at)
-    return None
-
-
-def refuse_codes(place: Callable[[Piece, int], str], piece: Piece, leaves: Table) -> None:
+def refuse_codes(piece: Piece, on: On, leaves: Table) -> None:
     """Raise `StepError` where a text leaf, `[n, …]` by TED key, has codes that stand for no text."""
-    known = words_of(piece)
-    for key, values in leaves.items():
-        words = known.get(key)
-        if words is None or values.dtype != np.int32:
+    for key, words in words_of(piece).items():
+        values = leaves.get(key)
+        if values is None or values.dtype != np.int32:
             continue
         row = _first_row((values < -1) | (values >= len(words)))  # -1 stands for no text
         if row is not None:
             raise StepError(
-                f"The function gave {join_key(key)!r} at {place(piece, row)} the code "
+                f"The function gave {join_key(key)!r} at {place_of(piece, on, row)} the code "
                 f"{values[row].tolist()}, which stands for no text: this leaf is text, by codes",
                 hint="store numbers under another name, or as another type than int32",
             )
 
 
-def check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
+def _check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
     """Raise `StepError` where two leaves have one name, or one is below another."""
     keys = [*steps, *observations, *map(next_of, observations)]
     known = set(keys)
@@ -323,11 +279,6 @@ def check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
             f"The function returned {join_key(clash)!r}, and there is another leaf of that name",
             hint="rename the leaf in the function",
         )
-
-
-def _flag(before: Mapping[Key, NDArray[Any]], after: Table, key: Key) -> NDArray[Any]:
-    flag = after.get(key, before[key])
-    return np.asarray(flag if flag.shape == before[key].shape else before[key], dtype=bool)
 
 
 def _first_difference(before: NDArray[Any], after: NDArray[Any]) -> int | None:

@@ -10,6 +10,7 @@ approximations of analysis are done in another order for many rows than for one.
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,25 +19,17 @@ from torch.overrides import TorchFunctionMode
 
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.episodes.fields import join_key
-from offline_data.preprocess.functions.rows import (
-    CPU,
-    NO_ROWS,
-    leaves_of,
-    own_randomness,
-    same,
-    states,
-    to_array,
-)
-from offline_data.preprocess.functions.ted import Made, equal_rows
+from offline_data.preprocess.functions.rows import CPU, leaves_of, states, to_array
+from offline_data.preprocess.functions.ted import equal_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
 
     from offline_data.episodes import Key
-    from offline_data.preprocess.functions.ted import Table
+    from offline_data.preprocess.functions.ted import Made, Table
 
 BLOCK = 32 << 20
 """Bytes of rows that are handed to `torch.vmap` at once."""
@@ -62,42 +55,46 @@ class NotVectorized(Exception):  # noqa: N818 - a finding, not an error
 def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
     """Run `fn` on all rows of a table at once, as if on each alone.
 
-    Args:
-        fn: A function of one row.
-        table: `[n, …]` columns, n at least 1; overwritten where `fn` writes.
-
-    Raises:
-        NotVectorized: It cannot be run so.
+    Takes and returns `[n, …]` columns, n at least 1: None for those that it was given and nobody
+    wrote into. What `fn` writes is in `table`, whose memory the result may share. Raises
+    `NotVectorized` where it cannot be run so.
 
     Example:
         >>> table = {("x",): np.array([[1.0, 2.0], [3.0, 4.0]])}
-        >>> run_vmap(lambda td: {"y": td["x"][0] - td["x"][1]}, table).leaves
+        >>> run_vmap(lambda td: {"y": td["x"][0] - td["x"][1]}, table)
         {('y',): array([-1., -1.])}
     """
-    tree = tree_of({key: slot for slot, key in enumerate(table)})
+    tree, no_rows = tree_of({key: slot for slot, key in enumerate(table)}), torch.Size(())
     keys: list[Key] = []
 
     def on_leaves(*leaves: Tensor) -> tuple[Tensor, ...]:
-        found = leaves_of(fn(assemble(tree, leaves, NO_ROWS, CPU)), _a_row)
+        found = leaves_of(fn(assemble(tree, leaves, no_rows, CPU)), _a_row)
         keys[:] = found
         return tuple(found.values())
 
     inputs = {key: torch.from_numpy(values) for key, values in table.items()}
-    mode = _Vmapped()
-    with own_randomness(), torch.no_grad():
-        before = states()
-        try:
-            with mode:
-                out = torch.vmap(on_leaves, randomness="error")(*inputs.values())
-            leaves = {k: to_array(k, v, _a_row) for k, v in zip(keys, out, strict=True)}
-        except (Exception, SystemExit) as error:
-            raise NotVectorized(mode.refused or _reason(error)) from error
-        if not same(before, states()):
-            raise NotVectorized("it draws random numbers")
+    mode, before = _Vmapped(), states()
+    try:
+        with torch.no_grad(), mode:
+            out = torch.vmap(on_leaves, randomness="error")(*inputs.values())
+        made = {key: to_array(key, value, _a_row) for key, value in zip(keys, out, strict=True)}
+    except (Exception, SystemExit) as error:
+        raise NotVectorized(mode.refused or _reason(error)) from error
+    after = states()
+    drew = not torch.equal(before[0], after[0]) or before[2] != after[2]
+    if drew or pickle.dumps(before[1]) != pickle.dumps(after[1]):
+        raise NotVectorized("it draws random numbers")
     if mode.refused:  # and the function went on without it
         raise NotVectorized(mode.refused)
-    untouched = [key for key, value in zip(keys, out, strict=True) if _is_input(key, value, inputs)]
-    return Made(leaves, frozenset(untouched))
+    same = {
+        key
+        for key, value in zip(keys, out, strict=True)
+        if (given := inputs.get(key)) is not None
+        and given._version == 0
+        and value.data_ptr() == given.data_ptr()
+        and (value.dtype, value.shape, value.stride()) == (given.dtype, given.shape, given.stride())
+    }
+    return {key: None if key in same else values for key, values in made.items()}
 
 
 def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:
@@ -130,52 +127,15 @@ def checked_rows(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.unique([0, rows - 1, *drawn])
 
 
-def rows_to_check(made: Made) -> int:
+def rows_to_check(made: Table) -> int:
     """Return in how many rows there are `VALUES` values; see also `LEAST_ROWS`."""
-    width = sum(values[:1].size for values in made.leaves.values())
+    width = sum(values[:1].size for values in made.values())
     return max(LEAST_ROWS, -(-VALUES // max(1, width)))
 
 
 def block_rows(table: Table) -> int:
     """Return how many rows of a table make a block; depends on their width alone."""
-    width = sum(values[:1].nbytes for values in table.values())
-    return max(1, BLOCK // max(1, width))
-
-
-def parts(rows: int, size: int) -> Iterator[slice]:
-    """Cut rows into blocks of a size."""
-    return (slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))
-
-
-class Gathered:
-    """What blocks of a table `[rows, …]` became; columns that no block changed are not copied."""
-
-    def __init__(self, table: Table, rows: int) -> None:
-        self._table, self._rows = table, rows
-        self._columns: Table = {}
-        self._order: list[Key] = []
-        self._untouched: set[Key] = set()
-
-    def put(self, part: slice, made: Made) -> None:
-        """Take what became of the next block; its memory may be used again afterwards."""
-        if not self._order:
-            self._order, self._untouched = list(made.leaves), set(made.untouched)
-        for key in self._untouched - made.untouched:  # left out so far
-            self._fill(slice(0, part.start), key, self._table[key][: part.start])
-        self._untouched &= made.untouched
-        for key in self._order:
-            if key not in self._untouched:
-                self._fill(part, key, made.leaves[key])
-
-    def made(self) -> Made:
-        """Return all rows."""
-        columns = {**self._table, **self._columns}
-        return Made({key: columns[key] for key in self._order}, frozenset(self._untouched))
-
-    def _fill(self, part: slice, key: Key, values: NDArray[Any]) -> None:
-        if key not in self._columns:
-            self._columns[key] = np.empty((self._rows, *values.shape[1:]), values.dtype)
-        self._columns[key][part] = values
+    return max(1, BLOCK // max(1, sum(values[:1].nbytes for values in table.values())))
 
 
 class _Vmapped(TorchFunctionMode):
@@ -185,10 +145,8 @@ class _Vmapped(TorchFunctionMode):
     would go on as if it had not asked.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused = ""
-        """Why the first call that raised did."""
+    refused = ""
+    """Why the first call that raised did."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch's."""
@@ -211,7 +169,6 @@ class _Vmapped(TorchFunctionMode):
 
 
 def _nth(value: Any, i: int) -> Any:
-    """Return the i-th of a list that is gone through, or what all calls get."""
     return value[i] if isinstance(value, (list, tuple)) else value
 
 
@@ -257,14 +214,3 @@ def _equal_but_for_rounding(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def _a_row() -> str:
     return "a row"
-
-
-def _is_input(key: Key, value: Tensor, inputs: dict[Key, Tensor]) -> bool:
-    """Return True if a leaf is the input of the same name, and nobody wrote into that."""
-    given = inputs.get(key)
-    return (
-        given is not None
-        and value.data_ptr() == given.data_ptr()
-        and (value.dtype, value.shape, value.stride()) == (given.dtype, given.shape, given.stride())
-        and given._version == 0
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,9 +126,3 @@ def assert_same_as_loop(fn: Fn, piece: Piece, found: Piece) -> None:
     kept = {REWARD, DONE, TERMINATED, TRUNCATED, ACTION}
     places = {(name,) for name in ("done", "terminated", "truncated", "index", "episode")}
     assert set(ted_rows(found)[0]) <= set(expected[0]) | kept | places
-
-
-def with_actions(piece: Piece, values: NDArray[Any]) -> Piece:
-    """Return the piece with other actions."""
-    batch = replace(piece.batch, steps={**piece.batch.steps, ACTION: values})
-    return replace(piece, batch=batch)

@@ -12,7 +12,6 @@ from tensordict import TensorDict
 
 from offline_data.errors import StepError
 from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.recipe import Calling, Recipe, recipe_of
 from offline_data.preprocess.steps.base import Revised
 from offline_data.testing.pieces import (
     as_stored,
@@ -20,7 +19,6 @@ from offline_data.testing.pieces import (
     episodes_of,
     joined,
     toy_piece,
-    transitions_of,
     with_leaves,
 )
 from tests.preprocess.functions.loops import (
@@ -206,21 +204,6 @@ def test_all_of_the_probe_left_out() -> None:
         lacking.apply(rest)
 
 
-def test_a_function_after_episodes_were_left_out() -> None:
-    def doubled(td: Any) -> Any:
-        return td.set("action", td["action"] * 2)
-
-    drop = recipe_of([lambda td: td if len(td) > 3 else None], Calling(by="episode"))
-    recipe = Recipe((drop.steps[0].settled(PIECE),))
-    step = recipe_of([doubled]).steps[0].settled(recipe.apply(PIECE))
-    for one in episodes_of(PIECE):
-        found = recipe.then(step).apply(one)
-        assert (
-            found.batch.transitions == (one.batch.transitions if len(one.rows) > 3 else 0)
-            or (found.batch.steps[ACTION] == 2 * one.batch.steps[ACTION]).all()
-        )
-
-
 def test_leaves_come_go_and_change() -> None:
     def fn(td: Any) -> Any:
         td = td.exclude("mission", ("observation", "velocity"), ("next", "observation", "velocity"))
@@ -292,30 +275,6 @@ def test_what_cannot_be(fn: Fn, message: str) -> None:
         of(fn)
 
 
-def test_own_traceback() -> None:
-    def inner(td: Any) -> Any:
-        return 1 / (len(td) - 5)
-
-    with pytest.raises(StepError) as error:
-        of(lambda td: (inner(td), td)[1])
-    message = error.value.message
-    assert "failed on episode 3 (5 transitions): ZeroDivisionError: division by zero\n" in message
-    assert "in inner" in message
-    assert "by_episode.py" not in message.replace("test_by_episode.py", "")
-    assert isinstance(error.value.__cause__, ZeroDivisionError)
-
-
-def test_done_follows() -> None:
-    """A function may set flags and leave `done` as it was, or the other way round what it was."""
-
-    def cut(td: Any) -> Any:
-        td["next", "truncated"][1:2] = True
-        return td[:2]
-
-    found = of(cut)
-    assert found.batch.steps[TRUNCATED].ravel().tolist() == [0, 1, 0, 0, 1, 0, 1]
-
-
 def test_states_travel_as_json() -> None:
     step = EpisodeStep(lambda td: td, {"name": "same"}, 4)
     assert step.state() == {}
@@ -342,20 +301,3 @@ def test_state_is_noted() -> None:
     assert dropping.settled(PIECE).unsteady == "it gives something else when it is called again"
     step = EpisodeStep(lambda td: td.set("n", torch.rand(len(td)))).settled(PIECE)
     assert step.unsteady == ""
-
-
-def test_buffers_may_be_used_again() -> None:
-    buffer = torch.zeros(5, 3)
-
-    def fn(td: Any) -> Any:
-        buffer[: len(td)] = td["action"] * 2
-        return td.set("action", buffer[: len(td)])
-
-    np.testing.assert_array_equal(of(fn).batch.steps[ACTION], PIECE.batch.steps[ACTION] * 2)
-
-
-def test_single_transitions_are_episodes_too() -> None:
-    """Where steps before it are tried on transitions."""
-    alone = transitions_of(PIECE)
-    found = of(lambda td: td.set("n", td["index"] * 2), alone)
-    assert found.batch.steps["n",].tolist() == [2 * n for n in range(4, 17)]

@@ -72,16 +72,6 @@ def test_a_function_of_a_file(tmp_path: Path) -> None:
     assert "fns" not in sys.modules
 
 
-def test_a_relative_path_and_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "fns.py", "def f(x): return x + 1\n")
-    monkeypatch.chdir(tmp_path)
-    assert load_function("fns.py:f")(1) == 2
-    assert load_function("./fns.py:f")(1) == 2
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert load_function("~/fns.py:f")(1) == 2
-
-
 def test_a_file_is_read_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it was changed within the second, to the same size."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -266,11 +256,6 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Mo
     assert "broken_module cannot be imported: ZeroDivisionError: division by zero" in message
     assert message.count("File ") == 1
     assert "cannot be imported: SystemExit: 2" in failure("ending_module:f").message
-
-
-def test_a_folder_and_a_path_that_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / "folder.py").mkdir()
-    assert "There is no file" in failure(f"{tmp_path / 'folder.py'}:f").message
 
 
 def test_names_of_functions(tmp_path: Path) -> None:
