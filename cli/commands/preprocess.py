@@ -23,9 +23,9 @@ from offline_data_cli.options import (
 from offline_data_cli.result import Field, Fields, Result
 
 if TYPE_CHECKING:
+    from offline_data.executors.base import Executor
     from offline_data.ingest.options import Stored
     from offline_data.preprocess.engine import DryRun as WouldMake
-    from offline_data.preprocess.executors.base import Executor
     from offline_data.preprocess.worker import JobPlan, Share
 
 _MOST_NAMED = 20
@@ -199,7 +199,7 @@ def _executor(
         return None
     if plan is not None:
         raise UsageError("--engine ray and --plan-only cannot be used together")
-    from offline_data.preprocess.executors.ray import RayExecutor
+    from offline_data.executors.ray import RayExecutor
 
     return RayExecutor(address, workers=workers)
 

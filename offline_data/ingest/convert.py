@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.build import BuildJob, destination_of, local_files
-from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ingest.build import BuildJob, destination_of
+from offline_data.ingest.conversion import ConversionProcess
 from offline_data.ingest.options import Options, Stored
+from offline_data.ingest.raw import local_files
+from offline_data.ingest.shards import convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.registry import check_plain, get_source, source_names
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.executors.base import Executor
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
 
@@ -34,6 +36,7 @@ def convert(
     progress: Progress = SILENT,
     *,
     source: str | None = None,
+    executor: Executor | None = None,
 ) -> Stored:
     """Convert a file or folder of the user's; it is only read.
 
@@ -44,6 +47,7 @@ def convert(
         options: Layout, episodes, audit; `force` replaces a dataset of that name.
         progress: Where to tell of long work.
         source: Adapter that reads it; None: the only one whose format it looks like.
+        executor: Who converts shards; None: processes of this machine.
 
     Raises:
         NotFoundError: No such path.
@@ -79,14 +83,19 @@ def convert(
                 parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
                 layout, files = options.layout or "compact", local_files(path)
                 job = BuildJob(target, adapter, layout, destination, files, parents)
-                opened = partial(open_release, adapter, release)
-                with (
-                    staging_folder(settings.staging, target.folder, destination) as staging,
-                    process.writing(
-                        opened, job, options, settings.workers, staging / "dataset"
-                    ) as build,
-                ):
-                    finish_and_publish(build, job, progress, staging / "dataset")
+                with staging_folder(settings.staging, target.folder, destination) as staging:
+                    sharded = convert_whole(
+                        process,
+                        release,
+                        job,
+                        options,
+                        settings,
+                        progress,
+                        staging / "dataset",
+                        divide=executor is not None,
+                    )
+                if sharded is not None:
+                    convert_shards(sharded, settings, progress, executor)
                 if older is not None:
                     remove(older)
     if existed and release.revision.endswith(SAMPLED):

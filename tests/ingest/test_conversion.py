@@ -48,11 +48,10 @@ def failing(path: Path, *, error: Exception | None = None, kill: int | None = No
 
 def convert(opened: Any) -> None:
     job = BuildJob(parse_id("local:x@1"), "toy", "compact", Path("nowhere"))
-    with (
-        ConversionProcess(Path("some/raw.hdf5")) as process,
-        process.writing(opened, job, Options(), 1, Path("nowhere")),
-    ):
-        pytest.fail("it was opened")
+    with ConversionProcess(Path("some/raw.hdf5")) as process:
+        process.open(opened)
+        with process.writing(job, Options(), 1, Path("nowhere")):
+            pytest.fail("it was opened")
 
 
 @pytest.mark.parametrize("what", RAISED)

@@ -20,9 +20,9 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageError
+from offline_data.executors.local import InProcess
 from offline_data.preprocess import engine
 from offline_data.preprocess import workdir as working
-from offline_data.preprocess.executors.local import InProcess
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Revised, Step
 from offline_data.preprocess.workdir import WorkDir
@@ -435,7 +435,7 @@ import sys, time
 from pathlib import Path
 import offline_data
 from offline_data.preprocess import plan
-from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.executors.local import LocalProcesses
 
 parent, dest, marks, seconds, resume = sys.argv[1:]
 

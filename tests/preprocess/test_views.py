@@ -114,7 +114,7 @@ def test_exactly_the_rows_of_the_view(
 
 def test_two_processes(parent: Path, tmp_path: Path) -> None:
     how, pieces = VIEWS["single rows"]
-    from offline_data.preprocess.executors.local import LocalProcesses
+    from offline_data.executors.local import LocalProcesses
 
     view = how(offline_data.open_dataset(parent))
     view.preprocess(twice, dest=tmp_path / "out", chunksize=1, engine=LocalProcesses(2))

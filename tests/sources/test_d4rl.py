@@ -233,7 +233,7 @@ def valid_rows(path: Path, published: Listed, tmp_path: Path) -> set[int]:
     folder.mkdir()
     (folder / published.file).symlink_to(path)
     dataset = D4RL().open(D4RL().resolve(published.name, None, Settings(tmp_path)), folder)
-    batch = dataset.read(dataset.parts(1 << 50)[0])
+    batch = dataset.read_part(dataset.parts(1 << 50)[0])
     valid = np.ones(batch.transitions, dtype=bool)
     valid[batch.last_rows] = batch.final_observation
     return set(np.flatnonzero(valid | batch.steps[TERMINATED][:, 0]).tolist())

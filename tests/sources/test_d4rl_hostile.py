@@ -435,7 +435,7 @@ def test_a_damaged_chunk_names_column_and_rows(tmp_path: Path) -> None:
         raw.write(b"\xff" * 8)
     dataset = opened(path)
     with pytest.raises(FormatError, match=r"mine\.hdf5 is damaged: '/actions' .* rows 0 to 16"):
-        dataset.read(dataset.parts(1 << 50)[0])
+        dataset.read_part(dataset.parts(1 << 50)[0])
 
 
 def test_absent_and_unreadable_files(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import offline_data
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.steps.parse import usage_error
 from offline_data.preprocess.steps.registry import step_class, step_names
 from offline_data.store.layout import LAYOUTS, LayoutName
