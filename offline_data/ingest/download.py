@@ -31,6 +31,7 @@ from offline_data.ingest.raw import (
     local_files,
     opening_files,
 )
+from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.registry import get_source
@@ -195,6 +196,47 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
     except OfflineDataError:  # they are gone: what was made of them is what there is
         return entry
     return entry if options.revision_of(release.revision) == entry.id.revision else None
+
+
+def plan_for_workers(
+    dataset: DatasetId,
+    file: Path,
+    settings: Settings,
+    options: Options,
+    progress: Progress = SILENT,
+) -> ShardPlan:
+    """Write a plan by which several programs download a dataset, and convert it shard by shard.
+
+    Only what opening the dataset needs is fetched here. The shards that an interrupted `download` has
+    finished are taken, and `download` takes those of the plan.
+
+    Args:
+        dataset: Its id.
+        file: The plan, on a filesystem that all programs see, as the root is.
+        settings: Root, mirrors.
+        options: Layout, episodes, audit, what stays; `force` replaces a plan, too.
+        progress: Where to tell of it.
+
+    Raises:
+        UsageError: There is another plan, or a range of episodes cannot be divided.
+        Others: See `download`.
+    """
+    existing = None if options.force else on_disk(dataset, settings, options)
+    if existing is not None:
+        return write_plan(None, existing.id, existing.path, file, settings, progress, force=False)
+    source = get_source(dataset.source)
+    with naming_the_command(dataset, settings, options):
+        release = source.resolve(dataset.name, dataset.revision, settings)
+        release = replace(release, keep_episodes=options.keep_episodes)
+        target = dataset.at(options.revision_of(release.revision))
+        job = BuildJob(
+            target, source.name, options.layout or "compact", destination_of(target, settings)
+        )
+        with dataset_lock(settings.staging, target.folder, progress):
+            sharded = convert_release(release, job, settings, options, progress, divide=True)
+    return write_plan(
+        sharded, target, job.destination, file, settings, progress, force=options.force
+    )
 
 
 def _build_release(

@@ -45,7 +45,7 @@ from offline_data.store.publish import SHARDS, lock_name, publish, recover
 from offline_data.strict_json import read_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -111,7 +111,7 @@ class ShardedJob:
             "options": {**self.options.to_json(), **keep_raw, "force": self.options.force},
             "files": files,
             "shards": [asdict(shard) for shard in self.shards],
-            "local": str(self.release.local),
+            "local": str(self.release.local and self.release.local.absolute()),
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -246,6 +246,7 @@ class ShardedRun:
     def __init__(self, job: ShardedJob, settings: Settings, progress: Progress) -> None:
         self.job, self.settings, self.progress = job, settings, progress
         self.work = job.work(settings)
+        self._stay = frozenset(asked_to_stay(settings))
 
     def needed(self) -> list[Task]:
         """List the tasks, in order; only up to the first whose place among all is not yet known."""
@@ -295,7 +296,7 @@ class ShardedRun:
 
     def run(self, tasks: Sequence[Task], executor: Executor | None = None) -> None:
         """Run tasks; raises what `download` raises."""
-        job = ConvertShard(self.job, self.settings, frozenset(asked_to_stay(self.settings)))
+        job = ConvertShard(self.job, self.settings, self._stay)
         who = executor or self._local(len(tasks))
         answers = cast("Generator[Any, None, None]", who.run(job, tasks, self.progress))
         label = f"convert {self.job.build.id.name}"
@@ -327,7 +328,12 @@ class ShardedRun:
         join(folders, dataset, self._header(folders), self.progress, names=names, consume=True)
         for kept in publish(dataset, job.build.destination):
             self.progress.note(f"{kept} is not the dataset's, and was kept")
-        self._free()
+
+    def clear(self) -> None:
+        """Delete what is left of the work, and the raw files of all shards."""
+        if not self.job.options.keep_raw:
+            files = [f for record in self._records() for f in record.files]
+            free([f for f in files if f["sha256"] not in self._stay], self.settings)
         shutil.rmtree(self.work, ignore_errors=True)
         with suppress(OSError):  # others of the same dataset are there
             self.work.parent.rmdir()
@@ -394,13 +400,6 @@ class ShardedRun:
         found = (read_record(self.work, number) for number in range(len(self.job.shards)))
         return [record for record in found if record]
 
-    def _free(self) -> None:
-        """Delete the raw files of all shards."""
-        stay = asked_to_stay(self.settings)
-        if not self.job.options.keep_raw:
-            files = [f for record in self._records() for f in record.files]
-            free([f for f in files if f["sha256"] not in stay], self.settings)
-
 
 def convert_whole(
     process: ConversionProcess,
@@ -436,9 +435,15 @@ def convert_whole(
 
 
 def convert_shards(
-    job: ShardedJob, settings: Settings, progress: Progress, executor: Executor | None = None
+    job: ShardedJob,
+    settings: Settings,
+    progress: Progress,
+    executor: Executor | None = None,
+    published: Callable[[], None] | None = None,
 ) -> None:
     """Convert all shards that are not finished, join them, and publish; the caller holds the lock.
+
+    `published` is called when the dataset is in its place, and before the shards' folder is deleted.
 
     Raises:
         FormatError: A shard cannot be read, or does not fit the others; names it.
@@ -467,7 +472,10 @@ def convert_shards(
                 progress.note(f"{error.message}; converting it again")
                 run.forget(number)
             else:
-                return
+                break
+        if published is not None:
+            published()
+        run.clear()
 
 
 def read_record(work: Path, number: int) -> ShardRecord | None:

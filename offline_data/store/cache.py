@@ -185,7 +185,7 @@ def _staging(settings: Settings) -> Iterator[CacheItem]:
     for path in sorted(settings.staging.glob("*")):
         if not path.is_dir():
             continue
-        in_use = _held(_lock_of(path))
+        in_use = _held(_lock_of(path)) or any(map(_held, path.glob("*/*.lock")))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
         # datasets that were moved aside to be replaced, or not yet moved to their place
