@@ -128,6 +128,7 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         "files": files,
         "bytes": plan.fetch.wanted if plan.fetch else 0,
         "free_bytes": plan.free_bytes,
+        **({} if plan.shards is None else {"shards": plan.shards}),
         "dry_run": True,
     }
     fields = Fields(
@@ -135,6 +136,7 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         Field("destination", plan.destination),
         Field("already exists", plan.existing),
         Field("to download", data["bytes"], "bytes"),
+        Field("shards", plan.shards, "count"),
         Field("free disk space", plan.free_bytes, "bytes"),
     )
     table = (Table(_FILES, [tuple(file.values()) for file in files]),) if files else ()

@@ -157,7 +157,8 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
         from offline_data.fetch.plan import plan_fetch
 
         fetch = plan_fetch(release.files, settings, force=options.force)
-    return DownloadPlan(target, destination_of(target, settings), None, fetch, free)
+    destination = destination_of(target, settings)
+    return DownloadPlan(target, destination, None, fetch, free, release.shards)
 
 
 def fetch_raw(

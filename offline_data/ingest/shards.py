@@ -274,20 +274,22 @@ class ShardedRun:
         """List the tasks that are not finished."""
         return [task for task in self.needed() if read_record(self.work, task[0]) is None]
 
-    def forget_lost(self) -> list[int]:
-        """Take shards as not finished whose rows are not there any more; returns their numbers."""
+    def recover(self) -> None:
+        """Free what a kill has left, and take shards as not finished whose rows are not there."""
         from offline_data.store.join import joined_parts
         from offline_data.store.reader import DatasetReader
 
+        free_raw = ConvertShard(self.job, self.settings, self._stay).free
+        for number, _ in self.needed():
+            if (record := read_record(self.work, number)) is not None:
+                free_raw(number, record)
         parts = self.parts()
-        done, lost = joined_parts([self._folder(n) for n in parts], self.work / "dataset"), []
+        done = joined_parts([self._folder(number) for number in parts], self.work / "dataset")
         for number in parts[done:]:
             try:
                 DatasetReader(self._folder(number)).check_files()
             except OfflineDataError:
                 self.forget(number)
-                lost.append(number)
-        return lost
 
     def forget(self, number: int) -> None:
         """Take a shard as not finished."""
@@ -455,7 +457,7 @@ def convert_shards(
     run = ShardedRun(job, settings, progress)
     again: set[int] = set()
     with run.says_what_is_kept():
-        run.forget_lost()
+        run.recover()
         while True:
             while tasks := run.missing():
                 done = len(run.needed()) - len(tasks)

@@ -73,6 +73,8 @@ class Release:
     keep_episodes: bool = False
     """Whether episodes are kept whole where the source's next observation is not that of the next
     row; only matters to sources that have both."""
+    shards: int | None = None
+    """Number of shards, where the source tells before it is opened."""
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ class ShardToy(Source):
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Make the files of a name up."""
-        if ToyShards.named(name) is None:
+        toy = ToyShards.named(name)
+        if toy is None:
             known = [entry.name for entry in self.catalog()]
             near = " or ".join(nearest(name, known) or known)
             raise NotFoundError(f"There is no {NAME}:{name}", hint=f"did you mean {near}?")
@@ -196,7 +197,7 @@ class ShardToy(Source):
             )
             for path, content in toy_files(name).items()
         )
-        return Release(name, "v1", files, opening=(FEATURES,))
+        return Release(name, "v1", files, opening=(FEATURES,), shards=toy.shards)
 
     def accepts(self, path: Path) -> bool:
         """Return True if `path` has such a dataset."""
