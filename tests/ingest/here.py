@@ -31,8 +31,10 @@ class Here:
         return getattr(self._conversion, name)
 
     @contextmanager
-    def writing(self, *arguments: Any) -> Iterator[Any]:
-        self._conversion.begin(*arguments[:4], arguments[4] if arguments[4:] else None)
+    def writing(
+        self, job: Any, options: Any, workers: int, folder: Path, shard: Any = None
+    ) -> Iterator[Any]:
+        self._conversion.begin(job, options, workers, folder, shard)
         build = self._conversion._build
         assert build is not None
         with build:

@@ -25,7 +25,8 @@ LENGTHS = ([3, 1], [2], [4, 1, 5], [1])
 
 
 def batches(*, images: bool = False) -> list[EpisodeBatch]:
-    made, first = [], 0
+    made: list[EpisodeBatch] = []
+    first = 0
     for lengths in LENGTHS:
         batch = toy_batch(lengths, first_episode=first, text=True, images=images, unknown_final=[3])
         tasks = np.array([f"task {(first + n) % 3}" for n in range(len(lengths))], object)
