@@ -65,7 +65,7 @@ class PlannedWork(ABC):
         """Return finished tasks whose rows are not what they wrote, and take them as not finished."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[int]) -> PlanFile | None:
+    def run_tasks(self, tasks: Sequence[int]) -> PlanFile | None:
         """Run tasks; returns what is to be done instead where the plan became another one."""
 
     @abstractmethod
@@ -116,10 +116,10 @@ def run_plan(
         if work is None:
             return _made(plan, begin, existed=True)
         mine = [t for t in work.missing() if t % (world or work.plan.tasks) == rank]
-        newer = work.run(mine)
+        newer = work.run_tasks(mine)
         if newer is None and not work.missing():
             mine += (again := work.damaged())
-            newer = work.run(again)
+            newer = work.run_tasks(again)
         if newer is None:
             return _ended(work, len(mine), begin)
         plan = newer

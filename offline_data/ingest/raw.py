@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import (
     AuditError,
-    FormatError,
     IntegrityError,
     ManifestError,
     NotFoundError,
@@ -58,16 +57,9 @@ def opening_files(release: Release) -> tuple[RemoteFile, ...]:
 
 
 def files_of(release: Release, shard: Shard) -> tuple[RemoteFile, ...]:
-    """Return the files that a shard needs beside those.
-
-    Raises:
-        FormatError: The release has no such file.
-    """
-    listed, opening = {file.path: file for file in release.files}, opening_files(release)
-    missing = [path for path in shard.files if path not in listed]
-    if missing:
-        raise FormatError(f"it needs {missing[0]!r}, which is none of the files of the release")
-    return tuple(file for path in shard.files if (file := listed[path]) not in opening)
+    """Return the files that a shard needs beside those; each is one of the release."""
+    needed = set(shard.files).difference(file.path for file in opening_files(release))
+    return tuple(file for file in release.files if file.path in needed)
 
 
 def described(file: FetchedFile) -> dict[str, Any]:

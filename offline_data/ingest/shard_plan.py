@@ -145,7 +145,7 @@ class _ShardWork(PlannedWork):
         found = ShardPlan.read(self.plan.file)
         return replace(found, published=True) if found.is_there() else None
 
-    def run(self, tasks: Sequence[int]) -> ShardPlan | None:
+    def run_tasks(self, tasks: Sequence[int]) -> ShardPlan | None:
         """Run tasks; returns the plan where its dataset has been made meanwhile."""
         if (newer := self.newer()) is None and tasks:
             with self._run.says_what_is_kept():

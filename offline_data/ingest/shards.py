@@ -20,14 +20,15 @@ import hashlib
 import json
 import secrets
 import shutil
+from collections import Counter
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from offline_data.errors import NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.executors.local import LocalProcesses
-from offline_data.files import disk_errors, file_lock, free_bytes, write_durably
+from offline_data.files import check_relative, disk_errors, file_lock, free_bytes, write_durably
 from offline_data.ingest.build import NoEpisodesError, package_version
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
 from offline_data.ingest.raw import (
@@ -83,7 +84,7 @@ class ShardedJob:
 
     @classmethod
     def of(cls, build: BuildJob, release: Release, opened: Opened, options: Options) -> ShardedJob:
-        """Describe the conversion of what was opened; raises `FormatError` for shards without files."""
+        """Describe the conversion of what was opened; raises `IntegrityError` for files that are not its own."""
         shards = tuple(opened.shards)
         job = cls(
             replace(build, recorded_options=options.to_json()),
@@ -93,9 +94,15 @@ class ShardedJob:
             opened.transitions,
             opened.episodes,
         )
-        for shard in shards if release.local is None else ():
+        listed = {file.path for file in release.files}
+        for shard in shards:
             with naming(shard):
-                files_of(release, shard)
+                for path in shard.files:
+                    check_relative(path)
+                    if release.local is None and path not in listed:
+                        raise FormatError(
+                            f"it needs {shown(path)}, which is none of the files of the release"
+                        )
         return job
 
     @cached_property
@@ -114,6 +121,13 @@ class ShardedJob:
             "local": str(self.release.local and self.release.local.absolute()),
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Paths of raw files that stay until all shards are finished."""
+        uses = Counter(path for shard in self.shards for path in set(shard.files))
+        several = {path for path, count in uses.items() if count > 1}
+        return frozenset(several | {file.path for file in opening_files(self.release)})
 
     def work(self, settings: Settings) -> Path:
         """Return the work folder."""
@@ -180,20 +194,16 @@ class ConvertShard:
                 record = self._convert(shard, episodes, attempt, notes)
                 with disk_errors(work):
                     self._keep(work, number, attempt / "dataset", record)
-            self.free(number, record)
+            self.free(record)
         return replace(record, notes=tuple(notes.told))
 
-    def free(self, number: int, record: ShardRecord) -> None:
+    def free(self, record: ShardRecord) -> None:
         """Delete the raw files of a finished shard, but those that others need or somebody keeps."""
         job = self.job
         if job.release.local is not None or job.options.keep_raw:
             return
-        others = {path for n, shard in enumerate(job.shards) if n != number for path in shard.files}
-        needed = others | {file.path for file in opening_files(job.release)}
-        free(
-            [f for f in record.files if f["path"] not in needed and f["sha256"] not in self.stay],
-            self.settings,
-        )
+        own = [f for f in record.files if f["path"] not in job.shared]
+        free([f for f in own if f["sha256"] not in self.stay], self.settings)
 
     def _convert(
         self, shard: Shard, episodes: Range, attempt: Path, notes: Progress
@@ -216,8 +226,8 @@ class ConvertShard:
             if first and shard.episodes is None and (seen := process.count(shard)) <= first:
                 return ShardRecord(seen, 0, files)
             options = replace(job.options, episodes=episodes)
-            written = 0
-            with process.writing(job.build, options, 1, attempt / "dataset", shard) as build:
+            written, build_job = 0, replace(job.build, files=files)
+            with process.writing(build_job, options, 1, attempt / "dataset", shard) as build:
                 try:
                     while done := build.step():
                         written += done
@@ -282,7 +292,7 @@ class ShardedRun:
         free_raw = ConvertShard(self.job, self.settings, self._stay).free
         for number, _ in self.needed():
             if (record := read_record(self.work, number)) is not None:
-                free_raw(number, record)
+                free_raw(record)
         parts = self.parts()
         done = joined_parts([self._folder(number) for number in parts], self.work / "dataset")
         for number in parts[done:]:

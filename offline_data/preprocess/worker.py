@@ -395,17 +395,19 @@ class _OpenPlan(PlannedWork):
 
     def __init__(self, job_plan: JobPlan, run: Run) -> None:
         self.plan: JobPlan = job_plan
-        self.run_, self.work = run, job_plan.work(run)
-        self.tasks = load_plan(self.work, run.recipe, run.reader)
+        self.run, self.work = run, job_plan.work(run)
+        self.recipe_plan = load_plan(self.work, run.recipe, run.reader)
 
     def missing(self) -> list[int]:
         """Return the tasks that nobody has finished."""
-        return sorted(set(range(self.tasks.count)) - set(self.work.finished(self.tasks.count)))
+        return sorted(
+            set(range(self.recipe_plan.count)) - set(self.work.finished(self.recipe_plan.count))
+        )
 
     def damaged(self) -> list[int]:
         """Return finished tasks whose rows are not what they wrote, and take them as not finished."""
-        sound = set(self.work.sound(self.tasks.count, in_place=False))
-        damaged = [task for task in self.work.finished(self.tasks.count) if task not in sound]
+        sound = set(self.work.sound(self.recipe_plan.count, in_place=False))
+        damaged = [task for task in self.work.finished(self.recipe_plan.count) if task not in sound]
         for task in damaged:
             self.work.record(task).unlink(missing_ok=True)
         return damaged
@@ -414,9 +416,9 @@ class _OpenPlan(PlannedWork):
         """Return the plan that the file has, if there is nothing more to do of this one."""
         return self.plan.newer()
 
-    def run(self, tasks: Sequence[int]) -> JobPlan | None:
+    def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
         """Run tasks; returns what is to be done instead where the plan became another one."""
-        run, plan = self.run_, self.tasks
+        run, plan = self.run, self.recipe_plan
         job = WriteJob(plan, self.work, run.header(plan), run.options.audit, durable=True)
         label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
         done = 0
@@ -444,7 +446,7 @@ class _OpenPlan(PlannedWork):
 
     def publish(self) -> bool:
         """Make the dataset, unless another program has; returns True if one has."""
-        run, job_plan, target = self.run_, self.plan, self.run_.target
+        run, job_plan, target = self.run, self.plan, self.run.target
         with dataset_lock(run.settings.staging, target.lock, run.progress):
             if JobPlan.read(job_plan.file).published:
                 return True
@@ -456,8 +458,8 @@ class _OpenPlan(PlannedWork):
                 grows = self.work.dataset
                 recover(grows, target.destination)
                 shutil.rmtree(grows, ignore_errors=True)
-                require_bytes(grows, with_margin(self.tasks.bytes), job_plan.id)
-                put_together(run, self.tasks, self.work, replaced=replaced)
+                require_bytes(grows, with_margin(self.recipe_plan.bytes), job_plan.id)
+                put_together(run, self.recipe_plan, self.work, replaced=replaced)
             with plan_lock(job_plan.file, run.progress):
                 replace(job_plan, published=True).write()
         return existed

@@ -348,6 +348,8 @@ class _Joining:
             for file in files.values():
                 stack.callback(file.close)
             bar.advance(sum(sizes.values()))
+            if consume:  # what a kill left
+                self._delete(self._readers[: self._done])
             threads = min(len(files), 2 * (os.cpu_count() or 1))
             pool = ThreadPoolExecutor(threads, thread_name_prefix="offline-data-join")
             stack.enter_context(pool)
@@ -363,14 +365,12 @@ class _Joining:
                     bar.advance(one.result())
                 if waiting >= _DURABLE or number == last:
                     self._make_durable(files.values())
-                    waiting, self._done = 0, number + 1
+                    waiting, before, self._done = 0, self._done, number + 1
                     manifests = [reader.manifest for reader in self._readers[: self._done]]
                     journal = {"parts": self._done, "of": _identity(manifests)}
                     write_durably(_journal(self._folder), json.dumps(journal).encode())
                     if consume:
-                        self._delete_joined()
-            if consume:  # what a kill left
-                self._delete_joined()
+                        self._delete(self._readers[before : self._done])
             return {name: file.digest for name, file in files.items()}
 
     def _append(self, number: int, name: str, file: _Grown, end: int) -> int:
@@ -405,8 +405,8 @@ class _Joining:
         for folder in {file.parent for file in self._folder.rglob("*")}:
             sync_folder(folder)
 
-    def _delete_joined(self) -> None:
-        """Delete the row files of the parts that have been joined."""
-        for reader in self._readers[: self._done]:
+    def _delete(self, joined: Sequence[DatasetReader]) -> None:
+        """Delete the row files of parts."""
+        for reader in joined:
             for name in _row_files(reader.manifest):
                 (reader.path / name).unlink(missing_ok=True)

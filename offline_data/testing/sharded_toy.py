@@ -16,6 +16,7 @@ oracle agree without sharing a file. `install` registers it as other people's ad
 | `…-wider4` | shard 4 has wider observations |
 | `…-hostile` | shards have names that would lead out of a folder |
 | `…-foreign4` | shard 4 needs a file that the release does not list |
+| `…-outside4` | shard 4 needs a file outside its folder |
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def toy_files(name: str) -> dict[str, bytes]:
             one["episodes"] = 0 if toy.words.get("empty") == shard else toy.episodes
         if "hostile" in toy.words:
             one["name"] = f"../../../{shard}\x1b[31m\n"
-        if toy.words.get("foreign") == shard:
-            one["file"] = "../outside.jsonl"
+        if shard in {toy.words.get("foreign"), toy.words.get("outside")}:
+            one["file"] = "outside.jsonl" if "foreign" in toy.words else "../outside.jsonl"
         listed.append(one)
     features = {"format": NAME, "name": name, "shards": listed}
     contents = {shard_file(n, toy.shards): toy.lines(n) for n in range(toy.shards)}

@@ -14,6 +14,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.errors import (
     FormatError,
+    IntegrityError,
     NotFoundError,
     OfflineDataError,
     WorkerDiedError,
@@ -277,7 +278,8 @@ def test_a_range_beyond_the_source(settings: Settings, server: FileServer, name:
     [
         ("torn3", FormatError, r"Shard 'part 3': data-00003.*cannot be read as JSON|is not JSON"),
         ("short3", FormatError, "Shard 'part 3': it has 1 episodes, and 2 are stated"),
-        ("foreign3", FormatError, r"Shard 'part 3': it needs '../outside.jsonl'"),
+        ("foreign3", FormatError, r"Shard 'part 3': it needs 'outside.jsonl'"),
+        ("outside3", IntegrityError, r"Shard 'part 3': A raw file is named '../outside.jsonl'"),
         ("wider3", FormatError, r"shard 'part 3' does not fit .*'observation/state'"),
     ],
 )
@@ -314,6 +316,9 @@ def test_hostile_names_lead_nowhere(settings: Settings, server: FileServer, tmp_
     check(get("sharded-3x2-hostile", settings, server), range(6))
     after = {path for path in tmp_path.rglob("*") if settings.root not in path.parents}
     assert after - before <= {settings.root}
+    folder = write_toy_shards(tmp_path / "raw", "sharded-3x2-outside1")
+    with pytest.raises(IntegrityError, match=r"\.\./outside"):
+        convert(folder, "x", settings, Options(), source="shardtoy")
     with pytest.raises(FormatError) as caught:
         get("sharded-3x2-hostile-torn1", settings, server)
     assert "\x1b" not in caught.value.message
@@ -323,8 +328,8 @@ def test_hostile_names_lead_nowhere(settings: Settings, server: FileServer, tmp_
 def test_a_worker_that_dies_twice(settings: Settings, server: FileServer) -> None:
     class Dying(InProcess):
         def run(self, *_: Any) -> Iterator[Any]:
+            yield from ()
             raise WorkerDiedError("A process was ended by SIGKILL, as the one before it")
-            yield
 
     notes = Notes()
     with pytest.raises(KeyboardInterrupt):

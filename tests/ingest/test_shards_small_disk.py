@@ -1,4 +1,4 @@
-"""A download whose raw files are larger together than the disk, killed twice, on a disk of its own."""
+"""A download whose raw files are larger together than the disk, killed and resumed, on a disk of its own."""
 
 from __future__ import annotations
 
@@ -62,21 +62,25 @@ def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
         }
         command = [sys.executable, "-c", RUN, "download", f"shardtoy:{NAME}", "--workers", "2"]
         largest, finished = 0, 0
-        for kills in (True, True, False):
+        for kill in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None):
             started = time.monotonic()
             program = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE)
-            stop = finished + int(random.integers(3, 14)) if kills else None
+            stop = finished + int(random.integers(3, 10)) if kill else None
             while program.poll() is None:
                 finished = len(list(root.glob(".staging/*.shards/*/[0-9]*.json")))
                 largest = max(largest, raw_bytes(root))
-                if stop is not None and finished >= stop:
+                if kill and stop is not None and finished >= stop:
                     time.sleep(float(random.uniform(0, 0.3)))
-                    os.kill(program.pid, signal.SIGKILL)
+                    os.kill(program.pid, kill)
                     stop = None
                 assert time.monotonic() - started < 500
                 time.sleep(0.01)
             said = program.communicate()[1].decode()
-            assert program.returncode == (-signal.SIGKILL if kills else 0), said
+            expected = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 130, None: 0}
+            assert program.returncode == expected[kill], said
+            assert (kill == signal.SIGTERM) == (
+                "shards are finished and kept: run the same" in said
+            )
         one = len(files[f"/{NAME}/{shard_file(1, 40)}"])
         assert largest <= 6 * one  # three at a time, and as many of those that a kill left
         asked = [request.path for request in server.requests if request.method == "GET"]
