@@ -88,7 +88,7 @@ class ShardedJob:
         shards = tuple(opened.shards)
         job = cls(
             replace(build, recorded_options=options.to_json()),
-            release,
+            replace(release, shards=None),  # which are known now
             shards,
             options,
             opened.transitions,

@@ -189,7 +189,7 @@ def test_work_that_workers_cannot_shorten_starts_none(
         pytest.fail("a process was started")
 
     monkeypatch.setattr(ParsedDataset, "read_in_processes", refuse)
-    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.1)
+    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.3)
     dataset = parsed(raw)
     batches = list(read_parts(dataset, dataset.parts(1), 8))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)
