@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
-from offline_data.ingest.build import DatasetBuild
+from offline_data.ingest.build import DatasetBuild, as_random_access
 from offline_data.ingest.parsing import ParsedDataset, blaming, died
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.protocol import pack_importable
+from offline_data.sources.base import PART_BYTES
 from offline_data.sources.registry import get_source, source_accepting
 from offline_data.store.publish import publish
 
@@ -74,8 +75,12 @@ class Conversion:
         return Opened(self._raw.shards(), info.transitions, info.episodes, info.warnings)
 
     def count(self, shard: Shard) -> int:
-        """Count the episodes of a shard."""
-        return sum(len(batch.lengths) for batch in cast("RawDataset", self._raw).read(shard))
+        """Count the episodes of a shard; reads it where it is read in order."""
+        raw = cast("RawDataset", self._raw)
+        ranged = as_random_access(raw)
+        if ranged is not None:
+            return max((part.stop for part in ranged.parts(PART_BYTES)), default=0)
+        return sum(len(batch.lengths) for batch in raw.read(shard))
 
     def begin(
         self, job: BuildJob, options: Options, workers: int, folder: Path, shard: Shard | None

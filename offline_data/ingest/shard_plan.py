@@ -193,7 +193,8 @@ def write_plan(
     """
     tasks = 0
     if job is not None:
-        if job.options.episodes and any(shard.episodes is None for shard in job.shards):
+        uncounted = len(job.shards) > 1 and any(one.episodes is None for one in job.shards)
+        if job.options.episodes and uncounted:
             raise UsageError(
                 "This source does not tell how many episodes a shard has, and a range of them "
                 "cannot be planned",

@@ -20,6 +20,7 @@ from offline_data.preprocess.worker import finish_job, run_share
 from offline_data.progress import SILENT
 from offline_data.testing.servers import FileServer
 from offline_data.testing.sharded_toy import PUBLISHED, install, served, write_toy_shards
+from offline_data.testing.toy import toy_batch, write_toy
 from tests.ingest.here import convert_here
 from tests.ingest.test_shards import check, left, plain, raw_files
 
@@ -114,6 +115,23 @@ def test_a_range_of_episodes(settings: Settings, plan: Path, tmp_path: Path) -> 
             settings,
             Options(episodes=(1, 2)),
         )
+
+
+def test_a_plan_of_one_file(settings: Settings, plan: Path, tmp_path: Path) -> None:
+    """What can be read from anywhere is one task; it is converted as it would be here."""
+    toy = write_toy(tmp_path / "toy", [toy_batch([3, 1, 2, 4])])
+    for episodes, count in ((None, 4), ((1, 3), 2)):
+        options = Options(episodes=episodes, layout="ted")
+        made = plan_conversion(tmp_path / "toy", f"of{count}", plan, settings, options)
+        assert made.tasks == 1
+        share = run_share(plan, 0, 1, settings)
+        assert share.result is not None
+        assert share.result.manifest.counts["episodes"] == count
+        assert share.result.manifest.parents == (toy.id,)
+        plan.unlink()
+    plan_conversion(tmp_path / "toy", "none", plan, settings, Options(episodes=(4, 9)))
+    with pytest.raises(NotFoundError, match="4 episodes"):
+        run_share(plan, 0, 1, settings)
 
 
 def test_another_plan_is_not_replaced(settings: Settings, plan: Path) -> None:
