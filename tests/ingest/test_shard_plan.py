@@ -37,10 +37,14 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
-    with FileServer({**served(NAME), **served("sharded-3x2-unknown")}) as server:
-        mirrors = ((PUBLISHED, server.url),)
-        yield Settings(tmp_path / "root", mirrors=mirrors, minari_path=tmp_path)
+def server() -> Iterator[FileServer]:
+    with FileServer({**served(NAME), **served("sharded-3x2-unknown")}) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(tmp_path: Path, server: FileServer) -> Settings:
+    return Settings(tmp_path / "root", mirrors=((PUBLISHED, server.url),), minari_path=tmp_path)
 
 
 @pytest.fixture
@@ -68,6 +72,17 @@ def test_ranks_make_what_a_download_makes(settings: Settings, plan: Path, at_onc
     assert late.result is not None
     assert late.result.existed
     assert (left(settings), raw_files(settings)) == ([], [])
+
+
+def test_a_rank_that_is_started_twice_does_nothing_twice(
+    settings: Settings, server: FileServer, plan: Path
+) -> None:
+    plan_for_workers(ID, plan, settings, Options())
+    with ThreadPoolExecutor(2) as pool:
+        shares = list(pool.map(lambda _: run_share(plan, 0, 1, settings), range(2)))
+    assert sorted(share.result.existed for share in shares if share.result) == [False, True]
+    asked = [request.path for request in server.requests]
+    assert len(asked) == len(set(asked)) == 6
 
 
 def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: Path) -> None:
