@@ -2,6 +2,30 @@
 
 An adapter knows its list, its files, its field names and its end-of-episode rule. Fetching,
 hashing, writing, auditing, progress and roots are somebody else's.
+
+A source whose files are read once, in order, and may be larger together than a disk, says in its release
+what opening needs, and has shards, which are fetched, read and freed one by one:
+
+```python
+class Lines(Source):
+    def resolve(self, name, revision, settings):
+        return Release(name, commit, files, opening=("features.json",))
+
+    def open(self, release, raw):
+        return LinesDataset(raw, json.loads((raw / "features.json").read_text()))
+
+
+class LinesDataset(RawDataset):
+    def shards(self):
+        return [Shard(one["file"], (one["file"],), episodes=one["count"]) for one in self._listed]
+
+    def read(self, shard):
+        with (self._raw / shard.files[0]).open() as lines:
+            for some in batched(lines, 100):
+                yield batch_of(map(json.loads, some))
+```
+
+`offline_data.testing.sources` has the tests that every adapter passes, `testing.sharded_toy` a whole one.
 """
 
 from __future__ import annotations

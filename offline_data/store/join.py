@@ -98,6 +98,18 @@ def join(
         FormatError: A part has another schema; names the part and the leaf.
         DamagedPartError: A part is damaged.
         AuditError, NoSpaceError, AccessError: See `finalize`.
+
+    Example:
+        >>> import tempfile
+        >>> from dataclasses import replace
+        >>> from pathlib import Path
+        >>> from offline_data.testing.toy import toy_batch, write_toy
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     parts = [Path(folder) / name for name in ("a", "b")]
+        ...     made = [write_toy(part, [toy_batch([2, 1])]) for part in parts]
+        ...     header = replace(made[0], tables={}, counts={}, digests={})
+        ...     join(parts, Path(folder) / "both", header).counts["episodes"]
+        4
     """
     readers = [DatasetReader(part) for part in parts]
     named = names or [part.name for part in parts]
