@@ -16,6 +16,7 @@ oracle agree without sharing a file. `install` registers it as other people's ad
 | `…-wider4` | shard 4 has wider observations |
 | `…-hostile` | shards have names that would lead out of a folder |
 | `…-foreign4` | shard 4 needs a file that the release does not list |
+| `…-says7` | the source states so many transitions, and warns of it |
 | `…-outside4` | shard 4 needs a file outside its folder |
 """
 
@@ -226,14 +227,17 @@ class ShardedRaw(RawDataset):
     def __init__(self, raw: Path, name: str, shards: tuple[Shard, ...]) -> None:
         counts = [shard.episodes for shard in shards]
         total = None if None in counts else sum(filter(None, counts))
+        self._toy = ToyShards.named(name)
+        says = self._toy.words.get("says") if self._toy else None
         self.info = SourceInfo(
-            episodes=total,
+            says,
+            total,
+            warnings=() if says is None else ("Counts are not to be trusted.",),
             about={"made": "up"},
             licence="CC0-1.0",
             notes=("Every value tells its episode and step.",),
         )
         self._raw, self._shards = raw, shards
-        self._toy = ToyShards.named(name)
 
     def shards(self) -> Sequence[Shard]:
         """List them."""

@@ -325,6 +325,18 @@ def test_hostile_names_lead_nowhere(settings: Settings, server: FileServer, tmp_
 
 
 @here
+def test_what_the_source_says_is_compared_with_all_shards(
+    settings: Settings, server: FileServer
+) -> None:
+    notes = Notes()
+    manifest = get("sharded-3x2-says7", settings, server, None, notes).manifest
+    count = manifest.counts["transitions"]
+    warning = "Counts are not to be trusted."
+    assert notes.told == [warning]
+    assert manifest.notes[-2:] == (warning, f"The source states 7 transitions; it has {count}.")
+
+
+@here
 def test_a_worker_that_dies_twice(settings: Settings, server: FileServer) -> None:
     class Dying(InProcess):
         def run(self, *_: Any) -> Iterator[Any]:

@@ -142,6 +142,14 @@ def test_another_schema_is_named(tmp_path: Path) -> None:
         join(parts, tmp_path / "joined", header(parts[0]))
 
 
+def test_another_layout_is_named(tmp_path: Path) -> None:
+    parts = [tmp_path / "one", tmp_path / "two"]
+    write_toy(parts[0], [toy_batch([2])])
+    write_toy(parts[1], [toy_batch([2])], layout="ted")
+    with pytest.raises(FormatError, match="two has another layout than one"):
+        join(parts, tmp_path / "joined", header(parts[0]))
+
+
 @pytest.mark.parametrize("how", ["changed", "cut", "missing"])
 def test_a_damaged_part_is_named(tmp_path: Path, how: str) -> None:
     parts = write_parts(tmp_path, batches(), "compact")
