@@ -19,7 +19,7 @@ LAYERS = (
     {"offline_data_cli"},
     {"ingest", "preprocess", "buffers", "checks", "reports"},
     {"store", "sources"},
-    {"readers", "fetch", "episodes"},
+    {"executors", "readers", "fetch", "episodes"},
     {
         "errors",
         "ids",
@@ -198,7 +198,7 @@ def _top(found: Import) -> str:
 OWN_PIPES = {"offline_data/processes/forked.py", "offline_data/processes/child.py"}
 """A child process: its standard streams are pipes to the process that started it."""
 
-REDIRECTS = {"offline_data/preprocess/executors/ray.py"}
+REDIRECTS = {"offline_data/executors/ray.py"}
 """Where what Ray prints by itself is kept off standard output."""
 
 STOPS_EXITS = {"offline_data/preprocess/functions/rows.py"}

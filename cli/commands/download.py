@@ -1,10 +1,15 @@
 """`download` and `convert`: a dataset from a source, or from a local file or folder."""
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.config import user_path
-from offline_data.errors import OfflineDataError
+from offline_data.config import Settings, user_path
+from offline_data.errors import OfflineDataError, UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
@@ -16,6 +21,7 @@ from offline_data_cli.options import (
     Layout,
     Strict,
     argument,
+    count,
     option,
     parse_episodes,
 )
@@ -23,8 +29,28 @@ from offline_data_cli.result import Field, Fields, Result, Table, columns, combi
 
 if TYPE_CHECKING:
     from offline_data import ingest
+    from offline_data.executors.base import Executor
+    from offline_data.ingest.shard_plan import ShardPlan
 
 _FILES = columns("FILE", "ACTION", "BYTES:bytes", "REASON")
+EXISTS = "yes; nothing to do"
+
+
+class Engine(str, Enum):
+    """Where tasks run."""
+
+    local = "local"
+    ray = "ray"
+
+
+RUNNING = {"rich_help_panel": "Execution (does not change the result)"}
+running = partial(option, **RUNNING)
+Workers = Annotated[int | None, count("Maximum number of processes.", **RUNNING)]
+RunsOn = Annotated[Engine, running("Run tasks in local processes or on a Ray cluster.")]
+Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="HOST:PORT")]
+PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]
+Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
+
 _STORED = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "SECONDS:number")
 
 
@@ -42,19 +68,35 @@ def download(
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
+    workers: Workers = None,
+    engine: RunsOn = Engine.local,
+    address: Address = None,
+    plan_only: PlanOnly = False,
+    plan: Plan = None,
 ) -> Result:
     """Download and convert datasets. Datasets already on this disk are left alone."""
     from offline_data import ingest
 
     flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes, "strict": strict}
     options = _options(layout, episodes, audit, **flags)
+    executor = executor_of(engine, address, workers, plan)
+    check_plan(plan, {"--dry-run": dry_run, "--raw-only": raw_only}, plan_only=plan_only)
+    if plan is not None and len(datasets) > 1:
+        raise UsageError("A plan has one dataset", hint="write one plan for each")
 
     def handle(dataset: DatasetId) -> Result:
-        settings, progress = context.settings, context.progress
+        settings, progress = _with_workers(context, workers), context.progress
+        if plan is not None:
+            made = ingest.plan_for_workers(
+                dataset, user_path(plan, "--plan"), settings, options, progress
+            )
+            return shard_plan_result(made)
         if dry_run:
             return _plan_result(ingest.plan_download(dataset, settings, options))
         if not raw_only:
-            return stored_result(ingest.download(dataset, settings, options, progress))
+            return stored_result(
+                ingest.download(dataset, settings, options, progress, executor=executor)
+            )
         folder = ingest.fetch_raw(dataset, settings, options, progress)
         fields = Fields(Field("id", str(dataset)), Field("raw files", folder))
         return Result([{"id": str(dataset), "raw": folder}], (fields,), (str(dataset),))
@@ -86,6 +128,7 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         "files": files,
         "bytes": plan.fetch.wanted if plan.fetch else 0,
         "free_bytes": plan.free_bytes,
+        **({} if plan.shards is None else {"shards": plan.shards}),
         "dry_run": True,
     }
     fields = Fields(
@@ -93,6 +136,7 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
         Field("destination", plan.destination),
         Field("already exists", plan.existing),
         Field("to download", data["bytes"], "bytes"),
+        Field("shards", plan.shards, "count"),
         Field("free disk space", plan.free_bytes, "bytes"),
     )
     table = (Table(_FILES, [tuple(file.values()) for file in files]),) if files else ()
@@ -115,15 +159,91 @@ def convert(
     keep_episodes: KeepEpisodes = False,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
+    workers: Workers = None,
+    engine: RunsOn = Engine.local,
+    address: Address = None,
+    plan_only: PlanOnly = False,
+    plan: Plan = None,
 ) -> Result:
     """Convert a local file or folder to a dataset. The source is never changed."""
     from offline_data import ingest
 
     flags = {"force": force, "keep_episodes": keep_episodes, "strict": strict}
     options = _options(layout, episodes, audit, **flags)
-    place, settings = user_path(path, "PATH"), context.settings
-    stored = ingest.convert(place, name, settings, options, context.progress, source=source)
+    executor = executor_of(engine, address, workers, plan)
+    check_plan(plan, {}, plan_only=plan_only)
+    place, settings = user_path(path, "PATH"), _with_workers(context, workers)
+    if plan is not None:
+        file = user_path(plan, "--plan")
+        made = ingest.plan_conversion(
+            place, name, file, settings, options, context.progress, source=source
+        )
+        return shard_plan_result(made)
+    stored = ingest.convert(
+        place, name, settings, options, context.progress, source=source, executor=executor
+    )
     return stored_result(stored)
+
+
+def _with_workers(context: Context, workers: int | None) -> Settings:
+    return replace(context.settings, workers=workers or context.settings.workers)
+
+
+def check_plan(plan: Path | None, others: Mapping[str, bool], *, plan_only: bool) -> None:
+    """Raise `UsageError` unless `--plan` and `--plan-only` go together, and without others."""
+    if plan_only != (plan is not None):
+        raise UsageError(
+            "--plan-only and --plan FILE must be given together",
+            hint="leave both out to run the tasks now",
+        )
+    for name, is_given in others.items():
+        if plan_only and is_given:
+            raise UsageError(f"--plan-only and {name} cannot be used together")
+
+
+def executor_of(
+    engine: Engine, address: str | None, workers: int | None, plan: Path | None
+) -> "Executor | None":
+    """Return who runs the tasks; None: it is chosen by what pays.
+
+    Raises:
+        UsageError: Arguments that do not fit together.
+    """
+    if engine is Engine.local:
+        if address is not None:
+            raise UsageError("--address requires --engine ray", hint="add --engine ray")
+        return None
+    if plan is not None:
+        raise UsageError("--engine ray and --plan-only cannot be used together")
+    from offline_data.executors.ray import RayExecutor
+
+    return RayExecutor(address, workers=workers)
+
+
+def shard_plan_result(planned: "ShardPlan") -> Result:
+    """Lay out a plan for workers."""
+    data = {
+        "id": planned.id,
+        "plan": planned.file,
+        "destination": planned.destination,
+        "existed": planned.published,
+        "tasks": planned.tasks,
+    }
+    fields = Fields(
+        Field("id", planned.id),
+        Field("plan", planned.file),
+        Field("destination", planned.destination),
+        Field("already exists", EXISTS if planned.published else None),
+        Field("tasks", planned.tasks, "count"),
+    )
+    notes = () if planned.published else (worker_note(planned.file),)
+    return Result(data, (fields,), (planned.id,), notes)
+
+
+def worker_note(plan: Path) -> str:
+    """Say how the programs of a plan are started."""
+    run = f"offline-data worker --plan {shlex.quote(str(plan))} --rank I --world N"
+    return f"run this for every I from 0 to N - 1: {run}"
 
 
 def _options(layout: Layout, episodes: Episodes, audit: Audit, **flags: bool) -> "ingest.Options":

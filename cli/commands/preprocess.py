@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import OfflineDataError, UsageError
-from offline_data_cli.commands.download import stored_result
+from offline_data_cli.commands.download import (
+    EXISTS,
+    RUNNING,
+    Address,
+    Engine,
+    Plan,
+    PlanOnly,
+    RunsOn,
+    Workers,
+    check_plan,
+    executor_of,
+    stored_result,
+    worker_note,
+)
 from offline_data_cli.commands.inspection import how_run
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
@@ -24,14 +37,12 @@ from offline_data_cli.result import Field, Fields, Result
 
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
+    from offline_data.ingest.planned import Share
     from offline_data.preprocess.engine import DryRun as WouldMake
-    from offline_data.preprocess.executors.base import Executor
-    from offline_data.preprocess.worker import JobPlan, Share
+    from offline_data.preprocess.worker import JobPlan
 
 _MOST_NAMED = 20
 """Task numbers in a message; `--json` has them all."""
-
-_EXISTS = "yes; nothing to do"
 
 
 class By(str, Enum):
@@ -48,17 +59,8 @@ class On(str, Enum):
     observations = "observations"
 
 
-class Engine(str, Enum):
-    """Where tasks run."""
-
-    local = "local"
-    ray = "ray"
-
-
 _CALLING = {"rich_help_panel": "How functions are called"}
 _calling = partial(option, **_CALLING)
-_RUNNING = {"rich_help_panel": "Execution (does not change the result)"}
-_running = partial(option, **_RUNNING)
 
 
 def preprocess(
@@ -102,18 +104,14 @@ def preprocess(
     seed: Annotated[
         int | None, _calling("Seed of the function's random numbers. (default: 0)", metavar="N")
     ] = None,
-    workers: Annotated[int | None, count("Maximum number of processes.", **_RUNNING)] = None,
+    workers: Workers = None,
     chunk_rows: Annotated[
-        int | None, count("Approximate number of transitions per task.", **_RUNNING)
+        int | None, count("Approximate number of transitions per task.", **RUNNING)
     ] = None,
-    engine: Annotated[
-        Engine, _running("Run tasks in local processes or on a Ray cluster.")
-    ] = Engine.local,
-    address: Annotated[
-        str | None, _running("Address of the Ray cluster.", metavar="HOST:PORT")
-    ] = None,
-    plan_only: Annotated[bool, _running("Write a plan for `worker` and run nothing.")] = False,
-    plan: Annotated[Path | None, _running("File to write the plan to.", metavar="FILE")] = None,
+    engine: RunsOn = Engine.local,
+    address: Address = None,
+    plan_only: PlanOnly = False,
+    plan: Plan = None,
 ) -> Result:
     """Make a new dataset by applying functions and steps to an existing one.
 
@@ -136,13 +134,7 @@ def preprocess(
         "--seed": seed is not None,
     }
     _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
-    if plan_only != (plan is not None):
-        raise UsageError(
-            "--plan-only and --plan FILE must be given together",
-            hint="leave both out to run the tasks now",
-        )
-    if plan_only and dry_run:
-        raise UsageError("--plan-only and --dry-run cannot be used together")
+    check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
     from offline_data.preprocess.engine import dry_run as foresee
     from offline_data.preprocess.engine import preprocess as run
     from offline_data.preprocess.job import Job, RunOptions
@@ -155,7 +147,7 @@ def preprocess(
         layout=layout.value if layout else None,
         workers=workers,
         chunksize=chunk_rows,
-        executor=_executor(engine, address, workers, plan),
+        executor=executor_of(engine, address, workers, plan),
         audit=parse_audit(audit),
         resume=resume,
         force=force,
@@ -190,25 +182,9 @@ def _check(stages: tuple[str, ...], calls: list[str], out: str | None, dest: Pat
         )
 
 
-def _executor(
-    engine: Engine, address: str | None, workers: int | None, plan: Path | None
-) -> "Executor | None":
-    if engine is Engine.local:
-        if address is not None:
-            raise UsageError("--address requires --engine ray", hint="add --engine ray")
-        return None
-    if plan is not None:
-        raise UsageError("--engine ray and --plan-only cannot be used together")
-    from offline_data.preprocess.executors.ray import RayExecutor
-
-    return RayExecutor(address, workers=workers)
-
-
 def worker(
     context: Context,
-    plan: Annotated[
-        Path, option("Plan written by `preprocess --plan-only --plan FILE`.", metavar="FILE")
-    ],
+    plan: Annotated[Path, option("Plan written by `--plan-only --plan FILE`.", metavar="FILE")],
     rank: Annotated[int | None, option("Index of this worker, from 0.", metavar="I")] = None,
     world: Annotated[int | None, count("Total number of workers. (default: one per task)")] = None,
     finish: Annotated[
@@ -219,7 +195,7 @@ def worker(
 
     Finished tasks are skipped. The last worker to finish publishes the dataset.
 
-    As a Slurm array, after `preprocess … --plan-only --plan FILE`:
+    As a Slurm array, after `preprocess`, `download` or `convert` with --plan-only --plan FILE:
 
     sbatch --array=0-7 --wrap 'offline-data worker --plan FILE
     --rank $SLURM_ARRAY_TASK_ID --world $SLURM_ARRAY_TASK_COUNT'
@@ -245,8 +221,12 @@ def _share_result(share: "Share", rank: int | None) -> Result:
         "missing": share.missing,
     }
     if share.result is not None:
-        made = _made_result(share.result)
-        return Result({**made.data, **about}, made.blocks, made.ids, made.notes)
+        by_recipe = "recipe" in share.result.manifest.converter.get("options", {})
+        if by_recipe:
+            made = _made_result(share.result)
+            return Result({**made.data, **about}, made.blocks, made.ids, made.notes)
+        made = stored_result(share.result)
+        return Result({**made.data[0], **about}, made.blocks, made.ids, made.notes)
     data = {"id": share.plan.id, "path": None, "existed": False, **about}
     missing = len(share.missing)
     if rank is None:
@@ -314,7 +294,7 @@ def _dry_run_result(found: "WouldMake") -> Result:
         Field("id", data["id"]),
         Field("made from", data["parent"]),
         Field("destination", found.destination),
-        Field("already exists", _EXISTS if found.existed else None),
+        Field("already exists", EXISTS if found.existed else None),
         Field("replaces", data["replaces"]),
         _functions(data.get("recipe", ())),
         *counts,
@@ -353,12 +333,11 @@ def _plan_result(planned: "JobPlan") -> Result:
         Field("id", planned.id),
         Field("plan", planned.file),
         Field("destination", planned.destination),
-        Field("already exists", _EXISTS if planned.published else None),
+        Field("already exists", EXISTS if planned.published else None),
         _functions(planned.recipe),
         Field("tasks", planned.tasks, "count"),
     )
-    run = f"offline-data worker --plan {shlex.quote(str(planned.file))} --rank I --world N"
-    notes = () if planned.published else (f"run this for every I from 0 to N - 1: {run}",)
+    notes = () if planned.published else (worker_note(planned.file),)
     return Result(data, (fields,), (planned.id,), notes)
 
 

@@ -1,12 +1,13 @@
 """id → source → fetch → episodes → store: the implementation of `download` and `convert`."""
 
-from offline_data.ingest.convert import convert
+from offline_data.ingest.convert import convert, plan_conversion
 from offline_data.ingest.download import (
     download,
     ensure,
     fetch_raw,
     known_names,
     plan_download,
+    plan_for_workers,
 )
 from offline_data.ingest.options import DownloadPlan, Options, Stored
 
@@ -19,5 +20,7 @@ __all__ = [
     "ensure",
     "fetch_raw",
     "known_names",
+    "plan_conversion",
     "plan_download",
+    "plan_for_workers",
 ]

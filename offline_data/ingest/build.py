@@ -1,4 +1,4 @@
-"""Raw data into a published dataset directory: read part by part, in order, and written.
+"""Raw data into a dataset directory: read batch by batch, in order, and written.
 
 Raw files are converted in a child process (`conversion.py`), which starts others to read where
 that pays; what needs no parsing, a dataset directory of this package, in this process.
@@ -7,14 +7,13 @@ that pays; what needs no parsing, a dataset directory of this package, in this p
 from __future__ import annotations
 
 import time
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest.parsing import ParsedDataset
-from offline_data.sources.base import Part
+from offline_data.sources.base import PART_BYTES, Part, RandomAccess
 from offline_data.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from offline_data.episodes import Dropped, EpisodeBatch
     from offline_data.ids import DatasetId
     from offline_data.ingest.options import Options
-    from offline_data.sources.base import RawDataset
+    from offline_data.sources.base import RawDataset, Shard
     from offline_data.store.layout import LayoutName
 
-BUDGET = 32 << 20
-"""Bytes of one part; a conversion holds a few of them at a time."""
+T = TypeVar("T")
 
 _PARTS_PER_WORKER = 6
 """Parts a worker should get at least, so that none waits long for the last."""
@@ -46,6 +44,10 @@ _WORTH_WORKERS = 1.0
 
 class StrictError(FormatError):
     """A sound source with a leaf that cannot be kept, where `strict` allows none."""
+
+
+class NoEpisodesError(NotFoundError):
+    """A shard without episodes, or without any that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class BuildJob:
     parents: tuple[str, ...] = ()
     """Ids of datasets it is made from."""
     recorded_options: Mapping[str, Any] | None = None
-    """Options the manifest keeps, where they are not those of this run (a change of layout)."""
+    """Options the manifest keeps, where they are not those of this run (a change of layout, a shard
+    of a dataset)."""
 
 
 def destination_of(dataset: DatasetId, settings: Settings) -> Path:
@@ -74,14 +77,15 @@ def destination_of(dataset: DatasetId, settings: Settings) -> Path:
 
 
 class DatasetBuild:
-    """A dataset directory that is being written from raw data, part by part, in order.
+    """A dataset directory that is being written from raw data, batch by batch, in order.
 
     Args:
         raw: The raw data.
         job: What is built.
-        options: Episodes, strictness, audit.
+        options: Episodes (counted in the shard), strictness, audit.
         workers: Processes that may read, where `raw` can be read in several.
         folder: The new directory.
+        shard: The shard to write; None: `raw` has only one.
 
     Raises:
         FormatError: The raw data, or with `strict` a leaf that cannot be kept.
@@ -90,7 +94,13 @@ class DatasetBuild:
     """
 
     def __init__(
-        self, raw: RawDataset, job: BuildJob, options: Options, workers: int, folder: Path
+        self,
+        raw: RawDataset,
+        job: BuildJob,
+        options: Options,
+        workers: int,
+        folder: Path,
+        shard: Shard | None = None,
     ) -> None:
         from offline_data.store.writer import Announced, DatasetWriter
 
@@ -98,16 +108,22 @@ class DatasetBuild:
         if options.strict:
             _refuse_dropped(raw.info.dropped)
         self.warnings = raw.info.warnings
-        parts = chosen_parts(raw.parts(BUDGET), options.episodes)
-        self.episodes = parts[-1].stop - parts[0].first
-        if options.episodes is None:
-            announced = Announced(raw.info.transitions, raw.info.episodes)
+        self.episodes: int | None = None
+        shards, ranged = raw.shards(), as_random_access(raw)
+        if ranged is not None:
+            parts = chosen_parts(ranged.parts(PART_BYTES), options.episodes)
+            self.episodes = parts[-1].stop - parts[0].first
+            self._batches = read_parts(ranged, parts, workers)
         else:
-            announced = Announced(episodes=self.episodes)
+            one = shards[0] if shard is None else shard
+            self.episodes = one.episodes if options.episodes is None else None
+            self._batches = read_shard(raw, one, options.episodes)
+        announced = Announced(episodes=self.episodes)
+        if options.episodes is None and len(shards) == 1:
+            announced = Announced(raw.info.transitions, raw.info.episodes)
         self._writer = DatasetWriter(
             folder, _header(raw, job, options), audit=options.audit, announced=announced
         )
-        self._batches = read_parts(raw, parts, workers)
         self._finished = False
 
     def __enter__(self) -> Self:
@@ -133,6 +149,13 @@ class DatasetBuild:
             self._writer.finish()
             self._finished = True
         return 0
+
+
+def as_random_access(raw: RawDataset) -> RandomAccess | None:
+    """Return raw data as what has parts; None where they are read in order."""
+    if isinstance(raw, ParsedDataset) and not raw.ranged:
+        return None
+    return raw if isinstance(raw, RandomAccess) else None
 
 
 def chosen_parts(
@@ -207,22 +230,53 @@ def package_version() -> str:
         return "0"
 
 
-def local_files(path: Path) -> tuple[dict[str, Any], ...]:
-    """Describe raw files of the user's for the manifest: names and sizes, no digests."""
-    if path.is_file():
-        names = {path.name: path}
-    else:
-        found = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        names = {file.relative_to(path).as_posix(): file for file in found}
-    if not names:
-        raise NotFoundError(f"{path} holds no files")
-    return tuple(
-        {"path": name, "url": None, "size": file.stat().st_size, "sha256": None}
-        for name, file in names.items()
+def read_shard(
+    raw: RawDataset, shard: Shard, episodes: tuple[int | None, int | None] | None
+) -> Iterator[EpisodeBatch]:
+    """Yield the batches of a shard that is read in order, or of a range of its episodes.
+
+    Raises:
+        FormatError: What the adapter raised, or another number of episodes than it has stated.
+        NoEpisodesError: There is none, or none in the range.
+    """
+    first, stop = episodes or (None, None)
+    seen, chosen = 0, False
+    for batch in _ahead(raw.read(shard)):
+        begin, seen = seen, seen + len(batch.lengths)
+        wanted = episodes_between(
+            batch, (first or 0) - begin, len(batch.lengths) if stop is None else stop - begin
+        )
+        if len(wanted.lengths):
+            chosen = True
+            yield wanted
+        if stop is not None and seen >= stop:
+            return
+    if shard.episodes not in {None, seen}:
+        raise FormatError(f"it has {seen} episodes, and {shard.episodes} are stated")
+    if not chosen:
+        raise NoEpisodesError(f"The source has {seen} episodes; none is in the range asked for")
+
+
+def episodes_between(batch: EpisodeBatch, first: int, stop: int) -> EpisodeBatch:
+    """Return episodes `first` to before `stop` of a batch, both cut to what there is."""
+    count = len(batch.lengths)
+    first, stop = min(max(first, 0), count), min(max(stop, 0), count)
+    if (first, stop) == (0, count):
+        return batch
+    stop = max(first, stop)
+    rows = slice(int(batch.lengths[:first].sum()), int(batch.lengths[:stop].sum()))
+    part, seen = slice(first, stop), slice(rows.start + first, rows.stop + stop)
+    return replace(
+        batch,
+        lengths=batch.lengths[part],
+        steps={key: column[rows] for key, column in batch.steps.items()},
+        observations={key: column[seen] for key, column in batch.observations.items()},
+        final_observation=batch.final_observation[part],
+        episodes={key: column[part] for key, column in batch.episodes.items()},
     )
 
 
-def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
+def read_parts(raw: RandomAccess, parts: Sequence[Part], workers: int) -> Iterator[EpisodeBatch]:
     """Yield the batch of every part, in order.
 
     A little is read first; where its time says that it pays, several processes read the rest in
@@ -233,11 +287,11 @@ def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator
     """
     parts = _with_probes(parts)
     for part in parts[:1]:  # its time is that of opening and importing, too
-        yield raw.read(part)
+        yield raw.read_part(part)
     left = 0.0
     for part in parts[1:2]:
         begin = time.perf_counter()
-        batch = raw.read(part)
+        batch = raw.read_part(part)
         each = (time.perf_counter() - begin) / (part.stop - part.first)
         left = each * (parts[-1].stop - part.stop)
         yield batch
@@ -247,7 +301,7 @@ def read_parts(raw: RawDataset, parts: Sequence[Part], workers: int) -> Iterator
         smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
         yield from raw.read_in_processes(smaller, min(workers, len(smaller)))
     else:
-        yield from _read_ahead(raw, rest)
+        yield from _ahead(map(raw.read_part, rest))
 
 
 def _with_probes(parts: Sequence[Part]) -> list[Part]:
@@ -273,15 +327,12 @@ def _pieces(parts: Sequence[Part], count: int) -> list[Part]:
     ]
 
 
-def _read_ahead(raw: RawDataset, parts: Sequence[Part]) -> Iterator[EpisodeBatch]:
-    """Read each part while the one before it is being packed and written."""
+def _ahead(values: Iterator[T]) -> Iterator[T]:
+    """Make each value while the one before it is being packed and written."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1, thread_name_prefix="offline-data-read") as pool:
-        pending = deque(pool.submit(raw.read, part) for part in parts[:1])
-        for part in parts[1:]:
-            batch = pending.popleft().result()
-            pending.append(pool.submit(raw.read, part))
-            yield batch
-        for last in pending:
-            yield last.result()
+        pending = pool.submit(next, values, None)
+        while (value := pending.result()) is not None:
+            pending = pool.submit(next, values, None)
+            yield value

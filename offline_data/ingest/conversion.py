@@ -1,4 +1,4 @@
-"""Raw files are converted in a child process.
+"""Raw files, or one shard of them, are converted in a child process.
 
 A raw file may come from a stranger, and is parsed by libraries in C: a damaged or hostile one may
 end the process that parses it, or fill its memory. The child also writes the dataset, so that no
@@ -9,28 +9,42 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
-from offline_data.ingest.build import DatasetBuild
+from offline_data.ingest.build import DatasetBuild, as_random_access
 from offline_data.ingest.parsing import ParsedDataset, blaming, died
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.protocol import pack_importable
+from offline_data.sources.base import PART_BYTES
 from offline_data.sources.registry import get_source, source_accepting
 from offline_data.store.publish import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.ingest.build import BuildJob
     from offline_data.ingest.options import Options
     from offline_data.progress import Progress
-    from offline_data.sources.base import RawDataset, Release
+    from offline_data.sources.base import RawDataset, Release, Shard
 
 MEMORY_SHARE = 0.75
 """Part of this machine's memory that parsing may fill, where the platform allows to say so."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Raw data as they are when they have been opened."""
+
+    shards: Sequence[Shard]
+    transitions: int | None
+    """Transitions that they state to have."""
+    episodes: int | None
+    """Episodes that they state to have."""
+    warnings: tuple[str, ...]
 
 
 class Conversion:
@@ -38,6 +52,7 @@ class Conversion:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._raw: RawDataset | None = None
         self._build: DatasetBuild | None = None
 
     def __call__(self, request: tuple[Any, ...]) -> Any:
@@ -52,19 +67,28 @@ class Conversion:
             source = get_source(adapter) if adapter else source_accepting(self.path)
             return source.name, source.release_of(self.path, name)
 
-    def begin(
-        self,
-        opened: Callable[[Path], RawDataset],
-        job: BuildJob,
-        options: Options,
-        workers: int,
-        folder: Path,
-    ) -> tuple[int, tuple[str, ...]]:
-        """Open it; returns the number of episodes to come, and warnings."""
+    def open(self, opened: Callable[[Path], RawDataset]) -> Opened:
+        """Open it."""
         _limit_memory()
-        raw = ParsedDataset(self.path, opened)
-        self._build = DatasetBuild(raw, job, options, workers, folder)
-        return self._build.episodes, self._build.warnings
+        self._raw = ParsedDataset(self.path, opened)
+        info = self._raw.info
+        return Opened(self._raw.shards(), info.transitions, info.episodes, info.warnings)
+
+    def count(self, shard: Shard) -> int:
+        """Count the episodes of a shard; reads it where it is read in order."""
+        raw = cast("RawDataset", self._raw)
+        ranged = as_random_access(raw)
+        if ranged is not None:
+            return max((part.stop for part in ranged.parts(PART_BYTES)), default=0)
+        return sum(len(batch.lengths) for batch in raw.read(shard))
+
+    def begin(
+        self, job: BuildJob, options: Options, workers: int, folder: Path, shard: Shard | None
+    ) -> int | None:
+        """Get ready to write it; returns the number of episodes to come."""
+        raw = cast("RawDataset", self._raw)
+        self._build = DatasetBuild(raw, job, options, workers, folder, shard)
+        return self._build.episodes
 
     def step(self) -> int:
         """Convert the next part; returns its number of episodes, 0 when all is written."""
@@ -72,7 +96,7 @@ class Conversion:
 
 
 class ConversionProcess:
-    """A child process that converts one raw file or folder into a dataset directory.
+    """A child process that converts a raw file or folder, or a shard, into a dataset directory.
 
     Starts on entering a `with` block, and ends with it. Within `writing` it is used like the
     `DatasetBuild` that it is the process of.
@@ -81,7 +105,7 @@ class ConversionProcess:
         path: Raw file or folder.
     """
 
-    episodes = 0
+    episodes: int | None = None
     warnings: tuple[str, ...] = ()
 
     def __init__(self, path: Path) -> None:
@@ -110,30 +134,49 @@ class ConversionProcess:
         described: tuple[str, Release] = self._receive()
         return described
 
+    def open(self, opened: Callable[[Path], RawDataset]) -> Opened:
+        """Open it.
+
+        Args:
+            opened: Opens the path; importable, like `partial(open_release, adapter, release)`.
+
+        Raises:
+            FormatError: It is not of the source's format.
+        """
+        self._child.send(("open", opened))
+        found: Opened = self._receive()
+        self.warnings = found.warnings
+        return found
+
+    def count(self, shard: Shard) -> int:
+        """Read a shard to count its episodes."""
+        self._child.send(("count", shard))
+        return cast("int", self._receive())
+
     @contextmanager
     def writing(
         self,
-        opened: Callable[[Path], RawDataset],
         job: BuildJob,
         options: Options,
         workers: int,
         folder: Path,
+        shard: Shard | None = None,
     ) -> Iterator[Self]:
-        """Open it, to be written in the block; at its end the process has ended, too.
+        """Have what was opened written in the block; at its end the process has ended, too.
 
         Args:
-            opened: Opens the path; importable, like `partial(open_release, adapter, release)`.
             job: What is built.
             options: Episodes, strictness, audit.
             workers: Processes that may read.
             folder: The new dataset directory.
+            shard: The shard to write; None: there is only one.
 
         Raises:
-            FormatError: It is not of the source's format, or has no such episodes.
+            FormatError: It cannot be read, or has no such episodes.
         """
         try:
-            self._child.send(("begin", opened, job, options, workers, folder))
-            self.episodes, self.warnings = self._receive()
+            self._child.send(("begin", job, options, workers, folder, shard))
+            self.episodes = self._receive()
             self._child.send(("step",))
             yield self
         finally:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
-from offline_data.ingest.build import BuildJob, destination_of, local_files
-from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ingest.build import BuildJob, destination_of
+from offline_data.ingest.conversion import ConversionProcess
 from offline_data.ingest.options import Options, Stored
+from offline_data.ingest.raw import local_files
+from offline_data.ingest.shard_plan import ShardPlan, write_plan
+from offline_data.ingest.shards import convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.fingerprint import SAMPLED
 from offline_data.sources.registry import check_plain, get_source, source_names
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.executors.base import Executor
     from offline_data.ids import DatasetId
     from offline_data.progress import Progress
+    from offline_data.sources.base import Release
 
 
 def convert(
@@ -34,6 +38,7 @@ def convert(
     progress: Progress = SILENT,
     *,
     source: str | None = None,
+    executor: Executor | None = None,
 ) -> Stored:
     """Convert a file or folder of the user's; it is only read.
 
@@ -44,6 +49,7 @@ def convert(
         options: Layout, episodes, audit; `force` replaces a dataset of that name.
         progress: Where to tell of long work.
         source: Adapter that reads it; None: the only one whose format it looks like.
+        executor: Who converts shards; None: processes of this machine.
 
     Raises:
         NotFoundError: No such path.
@@ -52,22 +58,10 @@ def convert(
         FormatError, AuditError, NoSpaceError, AccessError: See `download`.
     """
     begin = time.perf_counter()
-    dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
-    if dataset.revision:
-        raise UsageError(
-            f"{name!r} cannot be the name of a new dataset: its revision is that of the files",
-            hint=f"choose a name without @, {dataset.name} for one",
-        )
-    check_plain(path)
-    if source is not None and source not in source_names():
-        get_source(source)  # raises
+    dataset = _id_of(name, path, source)
     with ConversionProcess(path) as process:
-        adapter, release = process.describe(source, dataset.name)
-        release = replace(release, keep_episodes=options.keep_episodes)
-        if path.resolve().parent == (settings.root / dataset.folder).resolve():
-            release = replace(release, revision=path.resolve().name)  # rewritten where it lies
-        target = dataset.at(options.revision_of(release.revision))
-        destination = destination_of(target, settings)
+        release, job = _described(process, source, dataset, settings, options)
+        target, destination = job.id, job.destination
         with dataset_lock(settings.staging, target.folder, progress):
             existed = False
             if not options.force and has_manifest(destination):
@@ -76,17 +70,19 @@ def convert(
                 existed = same_layout and options.accept_episodes_of(there)
             if not existed:
                 older = _replaced(dataset, destination, settings, options)
-                parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
-                layout, files = options.layout or "compact", local_files(path)
-                job = BuildJob(target, adapter, layout, destination, files, parents)
-                opened = partial(open_release, adapter, release)
-                with (
-                    staging_folder(settings.staging, target.folder, destination) as staging,
-                    process.writing(
-                        opened, job, options, settings.workers, staging / "dataset"
-                    ) as build,
-                ):
-                    finish_and_publish(build, job, progress, staging / "dataset")
+                with staging_folder(settings.staging, target.folder, destination) as staging:
+                    sharded = convert_whole(
+                        process,
+                        release,
+                        job,
+                        options,
+                        settings,
+                        progress,
+                        staging / "dataset",
+                        divide=executor is not None,
+                    )
+                if sharded is not None:
+                    convert_shards(sharded, settings, progress, executor)
                 if older is not None:
                     remove(older)
     if existed and release.revision.endswith(SAMPLED):
@@ -97,6 +93,89 @@ def convert(
     entry = entry_at(destination)
     seconds = time.perf_counter() - begin
     return Stored(entry.id, destination, entry.manifest, existed, seconds)
+
+
+def plan_conversion(
+    path: Path,
+    name: str,
+    file: Path,
+    settings: Settings,
+    options: Options,
+    progress: Progress = SILENT,
+    *,
+    source: str | None = None,
+) -> ShardPlan:
+    """Write a plan by which several programs convert a folder of the user's, shard by shard.
+
+    Args:
+        path: The folder, which all programs see under the same path.
+        name: Name of the new dataset.
+        file: The plan, on a filesystem that all programs see, as the root is.
+        settings: Root.
+        options: Layout, episodes, audit; `force` replaces a plan.
+        progress: Where to tell of it.
+        source: Adapter that reads it; None: the only one whose format it looks like.
+
+    Raises:
+        UsageError: There is another plan, or a dataset of that name, made from other files.
+        Others: See `convert`.
+    """
+    path, dataset = path.absolute(), _id_of(name, path, source)
+    with ConversionProcess(path) as process:
+        release, job = _described(process, source, dataset, settings, options)
+        if _replaced(dataset, job.destination, settings, options) is not None:
+            raise UsageError(
+                f"{dataset} is here already, made from other files",
+                hint=f"delete it first: offline-data rm {dataset}",
+            )
+        there = has_manifest(job.destination) and not options.force
+        sharded = convert_whole(
+            process, release, job, options, settings, progress, job.destination, divide=True
+        )
+    return write_plan(
+        None if there else sharded,
+        job.id,
+        job.destination,
+        file,
+        settings,
+        progress,
+        force=options.force,
+    )
+
+
+def _id_of(name: str, path: Path, source: str | None) -> DatasetId:
+    """Return the id of a new dataset; raises where the arguments of `convert` cannot be right."""
+    dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
+    if dataset.revision:
+        raise UsageError(
+            f"{name!r} cannot be the name of a new dataset: its revision is that of the files",
+            hint=f"choose a name without @, {dataset.name} for one",
+        )
+    check_plain(path)
+    if source is not None and source not in source_names():
+        get_source(source)  # raises
+    return dataset
+
+
+def _described(
+    process: ConversionProcess,
+    source: str | None,
+    dataset: DatasetId,
+    settings: Settings,
+    options: Options,
+) -> tuple[Release, BuildJob]:
+    """Find out what the path of a process is, and what is to be made of it."""
+    path = process.path
+    adapter, release = process.describe(source, dataset.name)
+    release = replace(release, keep_episodes=options.keep_episodes)
+    if path.resolve().parent == (settings.root / dataset.folder).resolve():
+        release = replace(release, revision=path.resolve().name)  # rewritten where it lies
+    target = dataset.at(options.revision_of(release.revision))
+    parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
+    layout, files = options.layout or "compact", local_files(path)
+    return release, BuildJob(
+        target, adapter, layout, destination_of(target, settings), files, parents
+    )
 
 
 def _replaced(

@@ -6,30 +6,33 @@ import shlex
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from offline_data.config import ARGUMENT, CONFIG_FILE, user_path
 from offline_data.errors import (
-    AuditError,
-    IntegrityError,
-    ManifestError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
 )
-from offline_data.files import disk_errors, free_bytes
+from offline_data.files import free_bytes
 from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
 from offline_data.ingest.build import (
     BuildJob,
     DatasetBuild,
-    StrictError,
     destination_of,
-    local_files,
 )
-from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ingest.conversion import ConversionProcess, finish_and_publish
 from offline_data.ingest.options import DownloadPlan, Options, Stored
+from offline_data.ingest.raw import (
+    described,
+    fetch_files,
+    forgetting_damaged,
+    local_files,
+    opening_files,
+)
+from offline_data.ingest.shard_plan import ShardPlan, write_plan
+from offline_data.ingest.shards import ShardedJob, convert_shards, convert_whole
 from offline_data.progress import SILENT
 from offline_data.sources.registry import get_source
 from offline_data.store.cache import asked_to_stay
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offline_data.config import Settings
+    from offline_data.executors.base import Executor
     from offline_data.fetch.files import FetchedFile
     from offline_data.progress import Progress
     from offline_data.sources.base import Release, Source
@@ -55,13 +59,26 @@ if TYPE_CHECKING:
 
 
 def download(
-    dataset: DatasetId, settings: Settings, options: Options, progress: Progress = SILENT
+    dataset: DatasetId,
+    settings: Settings,
+    options: Options,
+    progress: Progress = SILENT,
+    *,
+    executor: Executor | None = None,
 ) -> Stored:
     """Fetch and convert a dataset, unless it is here as asked for.
 
     What is here is used without a look at the network; a local dataset of the source's own
     (`MINARI_DATASETS_PATH`) that changed since is converted again. Two processes that ask for the
-    same dataset at once do the work once.
+    same dataset at once do the work once. Of a dataset of several shards, the finished ones are kept
+    where anything fails: the same call goes on with the others.
+
+    Args:
+        dataset: Its id.
+        settings: Root, workers, mirrors.
+        options: Layout, episodes, audit, what stays.
+        progress: Where to tell of long work.
+        executor: Who fetches and converts shards; None: processes of this machine.
 
     Raises:
         NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
@@ -78,7 +95,9 @@ def download(
     with naming_the_command(dataset, settings, options):
         release = source.resolve(dataset.name, dataset.revision, settings)
         release = replace(release, keep_episodes=options.keep_episodes)
-        entry, existed = _build_release(dataset, source, release, settings, options, progress)
+        entry, existed = _build_release(
+            dataset, source, release, settings, options, progress, executor
+        )
     if options.layout not in {None, entry.manifest.layout}:  # another process made it meanwhile
         return _result(_rewrite(entry, settings, options, progress), begin)
     return _result(entry, begin, existed=existed)
@@ -138,7 +157,8 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
         from offline_data.fetch.plan import plan_fetch
 
         fetch = plan_fetch(release.files, settings, force=options.force)
-    return DownloadPlan(target, destination_of(target, settings), None, fetch, free)
+    destination = destination_of(target, settings)
+    return DownloadPlan(target, destination, None, fetch, free, release.shards)
 
 
 def fetch_raw(
@@ -151,7 +171,7 @@ def fetch_raw(
         if release.local is not None:
             return release.local
         folder = settings.downloads / "raw" / dataset.at(release.revision).folder / release.revision
-        _fetch(release, settings, folder, progress, force=options.force)
+        fetch_files(release.files, settings, folder, progress, force=options.force)
     return folder
 
 
@@ -179,6 +199,47 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
     return entry if options.revision_of(release.revision) == entry.id.revision else None
 
 
+def plan_for_workers(
+    dataset: DatasetId,
+    file: Path,
+    settings: Settings,
+    options: Options,
+    progress: Progress = SILENT,
+) -> ShardPlan:
+    """Write a plan by which several programs download a dataset, and convert it shard by shard.
+
+    Only what opening the dataset needs is fetched here. The shards that an interrupted `download` has
+    finished are taken, and `download` takes those of the plan.
+
+    Args:
+        dataset: Its id.
+        file: The plan, on a filesystem that all programs see, as the root is.
+        settings: Root, mirrors.
+        options: Layout, episodes, audit, what stays; `force` replaces a plan, too.
+        progress: Where to tell of it.
+
+    Raises:
+        UsageError: There is another plan, or a range of episodes cannot be divided.
+        Others: See `download`.
+    """
+    existing = None if options.force else on_disk(dataset, settings, options)
+    if existing is not None:
+        return write_plan(None, existing.id, existing.path, file, settings, progress, force=False)
+    source = get_source(dataset.source)
+    with naming_the_command(dataset, settings, options):
+        release = source.resolve(dataset.name, dataset.revision, settings)
+        release = replace(release, keep_episodes=options.keep_episodes)
+        target = dataset.at(options.revision_of(release.revision))
+        job = BuildJob(
+            target, source.name, options.layout or "compact", destination_of(target, settings)
+        )
+        with dataset_lock(settings.staging, target.folder, progress):
+            sharded = convert_release(release, job, settings, options, progress, divide=True)
+    return write_plan(
+        sharded, target, job.destination, file, settings, progress, force=options.force
+    )
+
+
 def _build_release(
     dataset: DatasetId,
     source: Source,
@@ -186,6 +247,7 @@ def _build_release(
     settings: Settings,
     options: Options,
     progress: Progress,
+    executor: Executor | None,
 ) -> tuple[Entry, bool]:
     target = dataset.at(options.revision_of(release.revision))
     destination = destination_of(target, settings)
@@ -194,16 +256,53 @@ def _build_release(
             entry = entry_at(destination)
             if options.accept_episodes_of(entry.manifest):
                 return entry, True
-        with (
-            staging_folder(settings.staging, target.folder, destination) as staging,
-            _raw_files(release, settings, staging / "raw", progress, options) as (path, files),
-            ConversionProcess(path) as process,
-        ):
-            job = BuildJob(target, source.name, options.layout or "compact", destination, files)
-            opened, folder = partial(open_release, source.name, release), staging / "dataset"
-            with process.writing(opened, job, options, settings.workers, folder) as build:
-                finish_and_publish(build, job, progress, folder)
+        job = BuildJob(target, source.name, options.layout or "compact", destination)
+        sharded = convert_release(
+            release, job, settings, options, progress, divide=executor is not None
+        )
+        if sharded is not None:
+            convert_shards(sharded, settings, progress, executor)
         return entry_at(destination), False
+
+
+def convert_release(
+    release: Release,
+    job: BuildJob,
+    settings: Settings,
+    options: Options,
+    progress: Progress,
+    *,
+    divide: bool,
+) -> ShardedJob | None:
+    """Fetch what opening a release needs, open it, and convert it as `convert_whole` does.
+
+    Fetched files stay after a failure, so that the next try does not fetch them again; after success
+    they go unless `options.keep_raw`, or somebody asked for them to stay before. The caller holds the
+    lock.
+    """
+    from offline_data.fetch.cache import discard
+
+    stay, files = asked_to_stay(settings), opening_files(release)
+    with staging_folder(settings.staging, job.id.folder, job.destination) as staging:
+        path = release.local or staging / "raw"
+        fetched: tuple[FetchedFile, ...] = ()
+        if release.local is None:
+            fetched = fetch_files(files, settings, path, progress, force=options.force)
+        described_files = tuple(map(described, fetched)) if fetched else local_files(path)
+        with forgetting_damaged(fetched, files, settings, stay), ConversionProcess(path) as process:
+            sharded = convert_whole(
+                process,
+                release,
+                replace(job, files=described_files),
+                options,
+                settings,
+                progress,
+                staging / "dataset",
+                divide=divide,
+            )
+    if sharded is None and not options.keep_raw:
+        discard([file for file in fetched if file.sha256 not in stay], settings)
+    return sharded
 
 
 def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progress) -> Entry:
@@ -233,70 +332,6 @@ def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progr
 
 def _result(entry: Entry, begin: float, *, existed: bool = False) -> Stored:
     return Stored(entry.id, entry.path, entry.manifest, existed, time.perf_counter() - begin)
-
-
-@contextmanager
-def _raw_files(
-    release: Release, settings: Settings, folder: Path, progress: Progress, options: Options
-) -> Iterator[tuple[Path, tuple[dict[str, Any], ...]]]:
-    """Provide the raw files of a release for the time of a conversion.
-
-    Yields where they lie, and what the manifest says of them. Fetched files stay after a failure,
-    so that the next try does not fetch them again; after success they go unless
-    `options.keep_raw`, or somebody asked for them to stay before. Files that turn out to be
-    damaged, where their source publishes no digest that says they are not, are forgotten: the next
-    try fetches them again and takes what comes.
-    """
-    if release.local is not None:
-        yield release.local, local_files(release.local)
-        return
-    from offline_data.fetch.cache import discard, forget
-
-    stay = asked_to_stay(settings)
-    fetched = _fetch(release, settings, folder, progress, force=options.force)
-    try:
-        yield folder, tuple(map(_described, fetched))
-    except (AuditError, ManifestError, StrictError):
-        raise
-    except IntegrityError as error:
-        doubtful = [
-            (file, published.urls[0])
-            for file, published in zip(fetched, release.files, strict=True)
-            if published.digest is None
-        ]
-        if not doubtful:
-            raise
-        for file, url in doubtful:
-            with disk_errors(settings.downloads):
-                forget(settings, url)
-            if file.sha256 not in stay:
-                discard([file], settings)
-        hint = (
-            "what was downloaded is forgotten; fetch it again, with --force: maybe it was damaged"
-        )
-        raise type(error)(
-            error.message, hint="; ".join(filter(None, (error.hint, hint)))
-        ) from error
-    if not options.keep_raw:
-        discard([file for file in fetched if file.sha256 not in stay], settings)
-
-
-def _fetch(
-    release: Release, settings: Settings, folder: Path, progress: Progress, *, force: bool
-) -> tuple[FetchedFile, ...]:
-    """Fetch the files of a release and lay them out under `folder`."""
-    from offline_data.fetch.files import assemble
-    from offline_data.fetch.plan import plan_fetch
-    from offline_data.fetch.run import run_fetch
-
-    fetched = run_fetch(plan_fetch(release.files, settings, force=force), settings, progress)
-    assemble(fetched, folder)
-    return fetched
-
-
-def _described(file: FetchedFile) -> dict[str, Any]:
-    entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
-    return {**entry, "failed": list(file.failed)} if file.failed else entry
 
 
 @contextmanager

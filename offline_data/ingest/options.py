@@ -102,3 +102,5 @@ class DownloadPlan:
     """Files to fetch; None where they are on this machine already."""
     free_bytes: int
     """Free bytes on the disk of the root."""
+    shards: int | None = None
+    """Shards that are fetched, converted and freed one by one, where the source tells."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.processes import Child, ChildDiedError
+from offline_data.sources.base import RandomAccess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from offline_data.episodes import EpisodeBatch
-    from offline_data.sources.base import Part, RawDataset
+    from offline_data.sources.base import Part, RawDataset, Shard
 
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
 _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
@@ -64,8 +65,10 @@ def died(path: Path, ending: str) -> OfflineDataError:
     )
 
 
-class ParsedDataset:
-    """A raw dataset of which every failure names the file or folder; see `RawDataset`.
+class ParsedDataset(RandomAccess):
+    """A raw dataset of which every failure names the file or folder.
+
+    Only where `ranged` is it a `RandomAccess`; else it has `shards` and `read`.
 
     Args:
         path: Raw file or folder.
@@ -80,22 +83,33 @@ class ParsedDataset:
         with blaming(path):
             self._raw = opened(path)
             self.info = self._raw.info
-            self.threaded = self._raw.threaded
+            self.ranged = isinstance(self._raw, RandomAccess)
+            self.threaded = getattr(self._raw, "threaded", False)
+
+    def shards(self) -> Sequence[Shard]:
+        """List all shards."""
+        with blaming(self.path):
+            return tuple(self._raw.shards())
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
+        """Read a shard."""
+        with blaming(self.path):
+            yield from self._raw.read(shard)
 
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into parts."""
         with blaming(self.path):
-            return self._raw.parts(budget)
+            return cast("RandomAccess", self._raw).parts(budget)
 
-    def read(self, part: Part) -> EpisodeBatch:
+    def read_part(self, part: Part) -> EpisodeBatch:
         """Read one part."""
         with blaming(self.path):
-            return self._raw.read(part)
+            return cast("RandomAccess", self._raw).read_part(part)
 
     def read_in_processes(self, parts: Sequence[Part], count: int) -> Iterator[EpisodeBatch]:
         """Yield the batch of every part, in order; process `i` reads every `count`-th part."""
         with ExitStack() as stack:
-            readers = [stack.enter_context(Child(self.read, quiet=True)) for _ in range(count)]
+            readers = [stack.enter_context(Child(self.read_part, quiet=True)) for _ in range(count)]
             for number, part in enumerate(parts):
                 readers[number % count].send(part)
             for number in range(len(parts)):

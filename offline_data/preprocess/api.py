@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from offline_data.buffers.storage import DatasetStorage, Storage
-    from offline_data.preprocess.executors.base import Executor
+    from offline_data.executors.base import Executor
     from offline_data.preprocess.functions.ted import On
     from offline_data.preprocess.piece import EpisodeSelection
     from offline_data.preprocess.recipe import Stage
@@ -210,13 +210,13 @@ def _executor_named(
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")
-        from offline_data.preprocess.executors.pool import GivenPool
+        from offline_data.executors.pool import GivenPool
 
         return GivenPool(pool)
     if not isinstance(engine, str):
         return engine
     if engine == "ray":
-        from offline_data.preprocess.executors.ray import RayExecutor
+        from offline_data.executors.ray import RayExecutor
 
         return RayExecutor(workers=workers, worker_threads=worker_threads)
     if engine != "local":

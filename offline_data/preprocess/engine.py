@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from offline_data.errors import UsageError
+from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
-from offline_data.preprocess.executors.local import InProcess, LocalProcesses, choose_workers
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
 from offline_data.preprocess.job import check_same, is_there, older, refuse_itself, target_of
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.executors.base import Executor
     from offline_data.ids import DatasetId
-    from offline_data.preprocess.executors.base import Executor
     from offline_data.preprocess.job import Job, RunOptions, Target
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.steps.base import MeasuredStep, Selection

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offline_data.config import Settings
-    from offline_data.preprocess.executors.base import Executor
+    from offline_data.executors.base import Executor
     from offline_data.preprocess.piece import EpisodeSelection
     from offline_data.preprocess.recipe import Calling, Stage
     from offline_data.store.layout import LayoutName

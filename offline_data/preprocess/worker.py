@@ -1,7 +1,4 @@
-"""One plan, done by programs that batch queues start: each runs its tasks, the last one publishes.
-
-A `JobPlan` is one JSON file, changed under a lock, on a filesystem that all machines see.
-"""
+"""Plans of `preprocess` that programs of a batch queue work at; see `ingest.planned`."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ import json
 import re
 import secrets
 import shutil
-import time
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from offline_data.config import user_path
 from offline_data.errors import (
@@ -24,7 +19,16 @@ from offline_data.errors import (
     UsageError,
 )
 from offline_data.files import disk_errors, require_bytes, write_durably
-from offline_data.ingest.options import Stored
+from offline_data.ingest.planned import (
+    PlanFile,
+    PlannedWork,
+    Share,
+    check_shape,
+    finish_plan,
+    plan_lock,
+    run_plan,
+)
+from offline_data.ingest.shard_plan import MAX_BYTES, ShardPlan
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.job import Job, RunOptions, is_there, older, refuse_itself
@@ -40,7 +44,7 @@ from offline_data.store.writer import with_margin
 from offline_data.strict_json import read_json, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -50,13 +54,14 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class JobPlan:
+class JobPlan(PlanFile):
     """What is to be made, and how far it is, as the file has it.
 
     The folder beside the file, `FILE.work`, has a new folder for every plan that was made: what a
     task still writes of an older one counts for nothing, and is in nobody's way.
     """
 
+    command: ClassVar[str] = "preprocess"
     file: Path
     job: Job
     """What was asked for; it reads the same everywhere."""
@@ -108,14 +113,14 @@ class JobPlan:
     @classmethod
     def _of(cls, file: Path, value: Any) -> JobPlan:
         """Read what `write` wrote; raises what `read` takes for no plan."""
-        _check(value, {"format_version": (int,)}, "it")
+        check_shape(value, {"format_version": (int,)}, "it")
         if value["format_version"] > FORMAT_VERSION:
             raise NewerFormatError(
                 f"{file} has format {value['format_version']}; this version reads up to "
                 f"{FORMAT_VERSION}",
                 hint="use the offline-data that made it",
             )
-        _check(value, _SHAPE, "it")
+        check_shape(value, _SHAPE, "it")
         stages, states = value["stages"], value["states"]
         if not value["published"] or value["place"]:
             if not stages or len(states) != len(stages):
@@ -235,6 +240,23 @@ class JobPlan:
         made = has_manifest(self.destination) and entry_at(self.destination).manifest.converter
         return made.get("options", {}).get("recipe", []) if made else []
 
+    def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
+        """Get ready to work at it; None where its dataset has been made."""
+        job_plan = self
+        while not job_plan.published:
+            run = job_plan.run(settings, progress)
+            try:
+                return _OpenPlan(job_plan, run)
+            except ManifestError:
+                before, job_plan = job_plan, JobPlan.read(job_plan.file)
+                if before == job_plan:
+                    raise
+        return None
+
+    def clear(self) -> None:
+        """Delete what its tasks have made."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def newer(self) -> JobPlan | None:
         """Return the plan that the file has, if there is nothing more to do of this one."""
         found = JobPlan.read(self.file)
@@ -267,52 +289,6 @@ _SHAPE = {
     "recipe": [{}],
 }
 """What the fields of the file may be."""
-
-
-def _check(value: Any, shape: Any, name: str) -> None:
-    """Raise `ValueError` where a value of the file is of another type, `KeyError` where it is not."""
-    kinds = shape if isinstance(shape, tuple) else (type(shape),)
-    if type(value) not in {type(None) if kind is None else kind for kind in kinds}:
-        expected = " or ".join("null" if kind is None else kind.__name__ for kind in kinds)
-        raise ValueError(f"{name} is {shown(value)}, expected {expected}")
-    if isinstance(shape, dict):
-        for field, inner in shape.items():
-            _check(value[field], inner, field)
-    elif isinstance(shape, list):
-        for one in value:
-            _check(one, shape[0], f"one of {name}")
-
-
-@contextmanager
-def plan_lock(file: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a plan; waits while another process changes it, and says so."""
-    from filelock import FileLock, Timeout
-
-    with disk_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(file.with_name(f".{file.name}.lock"))
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            progress.note(f"another process is changing {file.name}; waiting for it")
-            lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@dataclass(frozen=True)
-class Share:
-    """How far a plan is after a program has done its share."""
-
-    plan: JobPlan
-    ran: int
-    """Tasks that this program has run."""
-    missing: tuple[int, ...]
-    """Tasks that nobody has finished yet."""
-    result: Stored | None
-    """The dataset, where it is there now; `existed` tells that another program has made it."""
 
 
 def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:
@@ -397,145 +373,93 @@ def run_share(
         NotFoundError, ManifestError: No plan, or one that cannot be read.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
-    begin = time.perf_counter()
-    job_plan = JobPlan.read(user_path(file, "the plan"))
-    if world is not None and not 0 <= rank < world:
-        raise UsageError(
-            f"rank is {rank}, and the ranks of {world} programs are 0 to {world - 1}",
-            hint=f"number the array from 0: --array=0-{max(world - 1, 0)}",
-        )
-    tasks = max(job_plan.tasks, 1)
-    if world is None and not 0 <= rank < tasks and not job_plan.generation:
-        raise UsageError(
-            f"rank is {rank}, and the tasks are 0 to {tasks - 1}",
-            hint="say how many programs there are: --world N",
-        )
-    while True:
-        opened = _opened(job_plan, settings, progress)
-        if opened is None:
-            return _made(job_plan, begin, existed=True)
-        mine = [t for t in opened.missing() if t % (world or opened.plan.count) == rank]
-        newer = _run_tasks(opened, mine)
-        if newer is None and not opened.missing():
-            mine += (again := opened.damaged())
-            newer = _run_tasks(opened, again)
-        if newer is None:
-            return _ended(opened, len(mine), begin)
-        job_plan = newer
+    return run_plan(read_plan(user_path(file, "the plan")), rank, world, settings, progress)
 
 
 def finish_job(file: Path, settings: Settings, progress: Progress = SILENT) -> Share:
     """Publish the dataset if every task is finished; runs none. Raises what `run_share` raises."""
-    begin = time.perf_counter()
-    job_plan = JobPlan.read(user_path(file, "the plan"))
-    opened = _opened(job_plan, settings, progress)
-    if opened is None:
-        return _made(job_plan, begin, existed=True)
-    if not opened.missing():
-        opened.damaged()
-    return _ended(opened, 0, begin)
+    return finish_plan(read_plan(user_path(file, "the plan")), settings, progress)
 
 
-class _OpenPlan:
+def read_plan(file: Path) -> PlanFile:
+    """Read a plan of either kind; raises what `JobPlan.read` raises."""
+    try:
+        is_sharded = read_json(file, max_bytes=MAX_BYTES).get("kind") == ShardPlan.kind
+    except (OfflineDataError, ValueError, AttributeError):
+        is_sharded = False  # says why below
+    return ShardPlan.read(file) if is_sharded else JobPlan.read(file)
+
+
+class _OpenPlan(PlannedWork):
     """A plan that a program works at."""
 
     def __init__(self, job_plan: JobPlan, run: Run) -> None:
-        self.job_plan, self.run, self.work = job_plan, run, job_plan.work(run)
-        self.plan = load_plan(self.work, run.recipe, run.reader)
+        self.plan: JobPlan = job_plan
+        self.run, self.work = run, job_plan.work(run)
+        self.recipe_plan = load_plan(self.work, run.recipe, run.reader)
 
     def missing(self) -> list[int]:
         """Return the tasks that nobody has finished."""
-        return sorted(set(range(self.plan.count)) - set(self.work.finished(self.plan.count)))
+        return sorted(
+            set(range(self.recipe_plan.count)) - set(self.work.finished(self.recipe_plan.count))
+        )
 
     def damaged(self) -> list[int]:
         """Return finished tasks whose rows are not what they wrote, and take them as not finished."""
-        sound = set(self.work.sound(self.plan.count, in_place=False))
-        damaged = [task for task in self.work.finished(self.plan.count) if task not in sound]
+        sound = set(self.work.sound(self.recipe_plan.count, in_place=False))
+        damaged = [task for task in self.work.finished(self.recipe_plan.count) if task not in sound]
         for task in damaged:
             self.work.record(task).unlink(missing_ok=True)
         return damaged
 
+    def newer(self) -> JobPlan | None:
+        """Return the plan that the file has, if there is nothing more to do of this one."""
+        return self.plan.newer()
 
-def _opened(job_plan: JobPlan, settings: Settings, progress: Progress) -> _OpenPlan | None:
-    """Get ready to work at a plan; None where its dataset has been made."""
-    while not job_plan.published:
-        run = job_plan.run(settings, progress)
+    def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
+        """Run tasks; returns what is to be done instead where the plan became another one."""
+        run, plan = self.run, self.recipe_plan
+        job = WriteJob(plan, self.work, run.header(plan), run.options.audit, durable=True)
+        label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
+        done = 0
         try:
-            return _OpenPlan(job_plan, run)
-        except ManifestError:
-            before, job_plan = job_plan, JobPlan.read(job_plan.file)
-            if before == job_plan:
+            with run.progress.task(label, total, "transitions") as bar:
+                for task in tasks:
+                    if (newer := self.newer()) is not None:
+                        return newer
+                    try:
+                        transitions = job(task)
+                    except Revised as found:
+                        return self.plan.revised(run, found)
+                    bar.advance(transitions)
+                    done += 1
+        except OfflineDataError:
+            if (newer := self.newer()) is None:
                 raise
-    return None
+            return newer  # its folder is gone, or was being deleted
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; {done} of {len(tasks)} tasks are finished and kept: "
+                "run the same command again to go on"
+            ) from None
+        return self.newer()
 
-
-def _run_tasks(opened: _OpenPlan, tasks: Sequence[int]) -> JobPlan | None:
-    """Run tasks; returns what is to be done instead where the plan became another one."""
-    job_plan, run, plan = opened.job_plan, opened.run, opened.plan
-    job = WriteJob(plan, opened.work, run.header(plan), run.options.audit, durable=True)
-    label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
-    done = 0
-    try:
-        with run.progress.task(label, total, "transitions") as bar:
-            for task in tasks:
-                if (newer := job_plan.newer()) is not None:
-                    return newer
-                try:
-                    transitions = job(task)
-                except Revised as found:
-                    return job_plan.revised(run, found)
-                bar.advance(transitions)
-                done += 1
-    except OfflineDataError:
-        if (newer := job_plan.newer()) is None:
-            raise
-        return newer  # its folder is gone, or was being deleted
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"interrupted; {done} of {len(tasks)} tasks are finished and kept: "
-            "run the same command again to go on"
-        ) from None
-    return job_plan.newer()
-
-
-def _ended(opened: _OpenPlan, ran: int, begin: float) -> Share:
-    """Publish where nothing is missing."""
-    missing = tuple(opened.missing())
-    if missing:
-        newer = opened.job_plan.newer()
-        if newer is None or not newer.published:
-            return Share(opened.job_plan, ran, missing, None)
-        return _made(newer, begin, existed=True, ran=ran)
-    return _made(opened.job_plan, begin, existed=_published(opened), ran=ran)
-
-
-def _published(opened: _OpenPlan) -> bool:
-    """Make the dataset, unless another program has; returns True if one has."""
-    run, job_plan, target = opened.run, opened.job_plan, opened.run.target
-    with dataset_lock(run.settings.staging, target.lock, run.progress):
-        if JobPlan.read(job_plan.file).published:
-            return True
-        existed = not run.options.force and is_there(target, run.fingerprint, run.options.layout)
-        if not existed:
-            replaced = older(target, run.settings.root, force=run.options.force)
-            grows = opened.work.dataset
-            recover(grows, target.destination)
-            shutil.rmtree(grows, ignore_errors=True)
-            require_bytes(grows, with_margin(opened.plan.bytes), job_plan.id)
-            put_together(run, opened.plan, opened.work, replaced=replaced)
-        with plan_lock(job_plan.file, run.progress):
-            replace(job_plan, published=True).write()
-    return existed
-
-
-def _made(job_plan: JobPlan, begin: float, *, existed: bool, ran: int = 0) -> Share:
-    """Return the share of a plan whose dataset is there; its folder goes."""
-    path = job_plan.destination
-    shutil.rmtree(job_plan.folder, ignore_errors=True)
-    if not has_manifest(path):
-        raise NotFoundError(
-            f"{job_plan.id} was made, and is not in {path} any more",
-            hint="plan again: offline-data preprocess … --plan-only --plan FILE --force",
-        )
-    entry, seconds = entry_at(path), time.perf_counter() - begin
-    return Share(job_plan, ran, (), Stored(entry.id, path, entry.manifest, existed, seconds))
+    def publish(self) -> bool:
+        """Make the dataset, unless another program has; returns True if one has."""
+        run, job_plan, target = self.run, self.plan, self.run.target
+        with dataset_lock(run.settings.staging, target.lock, run.progress):
+            if JobPlan.read(job_plan.file).published:
+                return True
+            existed = not run.options.force and is_there(
+                target, run.fingerprint, run.options.layout
+            )
+            if not existed:
+                replaced = older(target, run.settings.root, force=run.options.force)
+                grows = self.work.dataset
+                recover(grows, target.destination)
+                shutil.rmtree(grows, ignore_errors=True)
+                require_bytes(grows, with_margin(self.recipe_plan.bytes), job_plan.id)
+                put_together(run, self.recipe_plan, self.work, replaced=replaced)
+            with plan_lock(job_plan.file, run.progress):
+                replace(job_plan, published=True).write()
+        return existed

@@ -2,19 +2,43 @@
 
 An adapter knows its list, its files, its field names and its end-of-episode rule. Fetching,
 hashing, writing, auditing, progress and roots are somebody else's.
+
+A source whose files are read once, in order, and may be larger together than a disk, says in its release
+what opening needs, and has shards, which are fetched, read and freed one by one:
+
+```python
+class Lines(Source):
+    def resolve(self, name, revision, settings):
+        return Release(name, commit, files, opening=("features.json",))
+
+    def open(self, release, raw):
+        return LinesDataset(raw, json.loads((raw / "features.json").read_text()))
+
+
+class LinesDataset(RawDataset):
+    def shards(self):
+        return [Shard(one["file"], (one["file"],), episodes=one["count"]) for one in self._listed]
+
+    def read(self, shard):
+        with (self._raw / shard.files[0]).open() as lines:
+            for some in batched(lines, 100):
+                yield batch_of(map(json.loads, some))
+```
+
+`offline_data.testing.sources` has the tests that every adapter passes, `testing.sharded_toy` a whole one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import FormatError, OfflineError
 from offline_data.fetch.files import RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -23,12 +47,18 @@ if TYPE_CHECKING:
 __all__ = [
     "CatalogEntry",
     "Part",
+    "RandomAccess",
     "RawDataset",
     "Release",
     "RemoteFile",
+    "Shard",
     "Source",
     "SourceInfo",
 ]
+
+
+PART_BYTES = 32 << 20
+"""Bytes of one part; a conversion holds a few of them at a time."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +89,16 @@ class Release:
     """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` where the source has none."""
     files: tuple[RemoteFile, ...] = ()
     """Files to fetch; empty if `local` is set."""
+    opening: tuple[str, ...] | None = None
+    """Paths of those of `files` that `Source.open` reads, where the others are fetched shard by
+    shard; None: all of them."""
     local: Path | None = None
     """The raw folder (or file), where it is already on this machine. It is never written to."""
     keep_episodes: bool = False
     """Whether episodes are kept whole where the source's next observation is not that of the next
     row; only matters to sources that have both."""
+    shards: int | None = None
+    """Number of shards, where the source tells before it is opened."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +128,20 @@ class SourceInfo:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """A piece of a dataset that is fetched, read once in order, and then freed by itself."""
+
+    name: str
+    """What messages call it; unlike its number, it names no file of this package."""
+    files: tuple[str, ...] = ()
+    """`RemoteFile.path` of the files that `read` needs beside those of `Release.opening`."""
+    bytes: int | None = None
+    """Bytes of these files, where known."""
+    episodes: int | None = None
+    """Exact number of episodes, where known: another number is an error."""
+
+
+@dataclass(frozen=True)
 class Part:
     """A run of whole episodes that one call reads into memory at once."""
 
@@ -104,26 +153,50 @@ class Part:
     """Rows, where known (for progress)."""
 
 
-class RawDataset(Protocol):
-    """Raw files of one dataset, opened to be read in parts.
+class RawDataset(ABC):
+    """Raw files of one dataset, opened to be read shard by shard.
 
     An instance is cheap to build, picklable, and opens files only inside its methods: it is sent
-    to worker processes. Reading the same part twice gives the same batch, in any order of parts.
+    to other processes. All shards in order are the dataset; reading one twice gives the same
+    episodes, and does not depend on the others: their files may not be there.
     """
 
-    @property
-    def info(self) -> SourceInfo:
-        """Description of the dataset."""
+    info: SourceInfo
+    """Description of the dataset."""
 
-    @property
-    def threaded(self) -> bool:
-        """Whether `read` keeps several cores busy by itself; no worker processes are started then."""
+    @abstractmethod
+    def shards(self) -> Sequence[Shard]:
+        """List all shards, in the dataset's order; reads no file but those of `Release.opening`."""
 
+    @abstractmethod
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
+        """Read a shard in batches of some megabytes; raises `FormatError` naming the place."""
+
+
+class RandomAccess(RawDataset):
+    """A dataset of files that can be read from anywhere: one shard, of which ranges are read.
+
+    Reading the same part twice gives the same batch, in any order of parts.
+    """
+
+    threaded: bool = False
+    """Whether `read_part` keeps several cores busy by itself; no worker processes are started then."""
+
+    @abstractmethod
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into consecutive parts of about `budget` bytes (at least one each)."""
 
-    def read(self, part: Part) -> EpisodeBatch:
+    @abstractmethod
+    def read_part(self, part: Part) -> EpisodeBatch:
         """Read one part; raises `FormatError` naming the file and the place."""
+
+    def shards(self) -> Sequence[Shard]:
+        """Return the one shard there is."""
+        return (Shard("all files"),)
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
+        """Read all parts, in order."""
+        return map(self.read_part, self.parts(PART_BYTES))
 
 
 class Source(ABC):
@@ -183,4 +256,7 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open the raw folder (or file); raises `FormatError` where it is not this format."""
+        """Open the raw folder (or file); raises `FormatError` where it is not this format.
+
+        Of a release with `opening`, no other files may be there yet.
+        """

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from offline_data.episodes.cut import runs_within
 from offline_data.errors import NotFoundError
 from offline_data.ids import nearest
-from offline_data.sources.base import CatalogEntry, Part, Release, Source, SourceInfo
+from offline_data.sources.base import (
+    CatalogEntry,
+    Part,
+    RandomAccess,
+    Release,
+    Source,
+    SourceInfo,
+)
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import list_datasets
 from offline_data.store.manifest import read_manifest
@@ -64,7 +71,7 @@ class Local(Source):
         return StoredEpisodes(raw)
 
 
-class StoredEpisodes:
+class StoredEpisodes(RandomAccess):
     """The episodes of a dataset directory, read in parts to be written again.
 
     Args:
@@ -96,6 +103,6 @@ class StoredEpisodes:
         runs = runs_within(self.reader.lengths, rows)
         return [Part(first, stop) for first, stop in runs]
 
-    def read(self, part: Part) -> EpisodeBatch:
+    def read_part(self, part: Part) -> EpisodeBatch:
         """Read one part."""
         return self.reader.episode_batch(part.first, part.stop)

@@ -177,7 +177,7 @@ def _raw_folders(settings: Settings) -> list[Path]:
 
 def _staging(settings: Settings) -> Iterator[CacheItem]:
     for path in [path for path in sorted(settings.staging.glob("*")) if path.is_dir()]:
-        in_use = _held(_lock_of(path))
+        in_use = _held(_lock_of(path)) or any(map(_held, path.glob("*/*.lock")))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
         # datasets that were moved aside to be replaced, or not yet moved to their place

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _REPLACED = "-replaced"
 
+SHARDS = ".shards"
+"""Ending of a folder with the finished shards of a dataset."""
+
 
 def lock_name(folder: str) -> str:
     """Name the lock and the staging folders of a dataset's relative folder.
@@ -59,6 +62,8 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
     name = lock_name(folder)
     with disk_errors(staging):
         for left in [path for path in staging.glob(f"{name}.*") if path.is_dir()]:
+            if left.suffix == SHARDS:  # which the next run goes on with
+                continue
             for aside in (left, *left.glob("*")):
                 if aside.name.endswith(_REPLACED):
                     _put_back(aside, destination)

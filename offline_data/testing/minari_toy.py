@@ -279,7 +279,7 @@ def read_minari(path: Path, budget: int = 1 << 40) -> EpisodeBatch:
     """Read a whole dataset through the adapter, in parts of about `budget` bytes."""
     source = Minari()
     dataset = source.open(source.release_of(path, "toy/dataset-v0"), path)
-    return concatenate([dataset.read(part) for part in dataset.parts(budget)])
+    return concatenate([dataset.read_part(part) for part in dataset.parts(budget)])
 
 
 def write_minari_hdf5(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -27,13 +28,14 @@ import pytest
 from offline_data.config import Settings
 from offline_data.errors import NotFoundError, OfflineDataError, OfflineError
 from offline_data.ids import DatasetId, parse_id
-from offline_data.sources.base import RawDataset, Release, Source
+from offline_data.sources.base import RandomAccess, RawDataset, Release, Source
 from offline_data.testing.toy import TABLES, assert_same_batch, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from offline_data.sources.base import Part
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.sources.base import Part, Shard
 
 BUDGETS = (1, 700, 10_000, 1 << 50)
 """Bytes a part may take in the tests: one episode, a few, some more, all."""
@@ -126,7 +128,43 @@ class SourceContract:
         assert release.local is not None
         assert parse_id("local:mine").at(release.revision)
         opened = case.source.open(release, release.local)
-        _assert_consecutive(opened.parts(1 << 50), opened)
+        if isinstance(opened, RandomAccess):
+            _assert_consecutive(opened.parts(1 << 50), opened)
+        assert opened.shards()
+
+    def test_shards_in_order_are_the_whole(self, case: SourceCase, dataset: RawDataset) -> None:
+        """Every shard can be read again, in any order, by a pickled copy, from its files alone."""
+        shards, listed = dataset.shards(), {file.path for file in case.release.files}
+        assert shards
+        assert tuple(dataset.shards()) == tuple(shards)
+        assert all(set(shard.files) <= listed for shard in shards if listed)
+        first = [_read(dataset, shard) for shard in shards]
+        copy: RawDataset = pickle.loads(pickle.dumps(dataset))  # noqa: S301 -- our own bytes
+        for shard, batch in reversed(list(zip(shards, first, strict=True))):
+            assert_same_batch(_read(dataset, shard), batch)
+            assert_same_batch(_read(copy, shard), batch)
+            assert shard.episodes in {None, len(batch.lengths)}
+        whole = concatenate(first)
+        assert dataset.info.episodes in {None, len(whole.lengths)}
+        assert dataset.info.transitions in {None, whole.transitions}
+        if isinstance(dataset, RandomAccess):
+            (everything,) = dataset.parts(BUDGETS[-1])
+            assert_same_batch(whole, dataset.read_part(everything))
+
+    def test_a_shard_needs_its_own_files_only(self, case: SourceCase, tmp_path: Path) -> None:
+        """`open` reads what `Release.opening` names, and `read` that and the shard's own files."""
+        opening = case.release.opening
+        if opening is None:
+            pytest.skip("all files are fetched before it is opened")
+        _lay_out(opening, case.raw, tmp_path / "opening")
+        shards = case.source.open(case.release, tmp_path / "opening").shards()
+        everything = case.source.open(case.release, case.raw)
+        assert tuple(everything.shards()) == tuple(shards)
+        for number, shard in enumerate(shards):
+            folder = tmp_path / str(number)
+            _lay_out((*opening, *shard.files), case.raw, folder)
+            alone = _read(case.source.open(case.release, folder), shard)
+            assert_same_batch(alone, _read(everything, shard))
 
     def test_parts_end_to_end_are_the_whole(self, dataset: RawDataset) -> None:
         """Parts follow each other without gap or overlap, and values do not depend on them.
@@ -134,13 +172,15 @@ class SourceContract:
         Nor do they depend on the order of reading, or on what was read before; every part has
         the same keys, dtypes and row shapes.
         """
+        if not isinstance(dataset, RandomAccess):
+            pytest.skip("it is read in order")
         (everything,) = dataset.parts(BUDGETS[-1])
-        whole = dataset.read(everything)
+        whole = dataset.read_part(everything)
         assert {part.stop - part.first for part in dataset.parts(1)} == {1}
         for budget in BUDGETS:
             parts = dataset.parts(budget)
             _assert_consecutive(parts, dataset)
-            backwards = [dataset.read(part) for part in reversed(parts)]
+            backwards = [dataset.read_part(part) for part in reversed(parts)]
             assert_same_batch(concatenate(backwards[::-1]), whole)
             for table in TABLES:
                 schemas = {
@@ -152,20 +192,22 @@ class SourceContract:
     def test_pickles(self, dataset: RawDataset) -> None:
         """A dataset travels to other processes, before its first read and after it."""
         fresh: RawDataset = pickle.loads(pickle.dumps(dataset))  # noqa: S301 -- our own bytes
-        part = dataset.parts(700)[-1]
-        batch = dataset.read(part)
+        shard = dataset.shards()[-1]
+        batch = _read(dataset, shard)
         used: RawDataset = pickle.loads(pickle.dumps(dataset))  # noqa: S301 -- our own bytes
         assert fresh.info == used.info == dataset.info
-        assert_same_batch(fresh.read(part), batch)
-        assert_same_batch(used.read(part), batch)
+        assert_same_batch(_read(fresh, shard), batch)
+        assert_same_batch(_read(used, shard), batch)
 
     def test_what_it_says_is_right(self, dataset: RawDataset) -> None:
         """Counts said beforehand are those that come; `info` is JSON and whole sentences."""
-        parts = dataset.parts(700)
-        batches = [dataset.read(part) for part in parts]
-        for part, batch in zip(parts, batches, strict=True):
-            assert len(batch.lengths) == part.stop - part.first
-            assert part.transitions in {None, batch.transitions}
+        batches = [batch for shard in dataset.shards() for batch in dataset.read(shard)]
+        if isinstance(dataset, RandomAccess):
+            parts = dataset.parts(700)
+            batches = [dataset.read_part(part) for part in parts]
+            for part, batch in zip(parts, batches, strict=True):
+                assert len(batch.lengths) == part.stop - part.first
+                assert part.transitions in {None, batch.transitions}
         info, whole = dataset.info, concatenate(batches)
         assert info.episodes in {None, len(whole.lengths)}
         assert info.transitions in {None, whole.transitions}
@@ -194,7 +236,7 @@ class SourceContract:
             "case = pickle.load(sys.stdin.buffer)\n"
             "case.source.catalog()\n"
             "dataset = case.source.open(case.release, case.raw)\n"
-            "for part in dataset.parts(700): dataset.read(part)\n"
+            "for shard in dataset.shards(): list(dataset.read(shard))\n"
             "assert not {'torch', 'tensordict', 'torchrl'} & set(sys.modules)\n"
         )
         done = subprocess.run(  # noqa: S603 -- this interpreter, on the lines above
@@ -208,8 +250,19 @@ class SourceContract:
 
 def _read_all(case: SourceCase) -> None:
     dataset = case.source.open(case.release, case.raw)
-    for part in dataset.parts(700):
-        dataset.read(part)
+    for shard in dataset.shards():
+        _read(dataset, shard)
+
+
+def _read(dataset: RawDataset, shard: Shard) -> EpisodeBatch:
+    return concatenate(list(dataset.read(shard)))
+
+
+def _lay_out(paths: Sequence[str], raw: Path, folder: Path) -> None:
+    for path in paths:
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(raw / path, place)
 
 
 def _assert_consecutive(parts: Sequence[Part], dataset: RawDataset) -> None:

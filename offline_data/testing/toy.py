@@ -14,7 +14,7 @@ import numpy as np
 
 from offline_data.episodes import EpisodeBatch, join_key
 from offline_data.errors import FormatError
-from offline_data.sources.base import Part, SourceInfo
+from offline_data.sources.base import Part, RandomAccess, SourceInfo
 from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 
@@ -150,7 +150,7 @@ def _joined(
 
 
 @dataclass(frozen=True)
-class ToyRaw:
+class ToyRaw(RandomAccess):
     """Episodes of `toy_batch`, `per_part` in each part, that may fail to be read.
 
     Args:
@@ -174,7 +174,7 @@ class ToyRaw:
         ends = range(self.per_part, len(self.lengths) + self.per_part, self.per_part)
         return [Part(end - self.per_part, min(end, len(self.lengths))) for end in ends]
 
-    def read(self, part: Part) -> EpisodeBatch:
+    def read_part(self, part: Part) -> EpisodeBatch:
         """Make the part's episodes."""
         time.sleep(self.seconds)
         if self.fails_at is not None and part.first <= self.fails_at < part.stop:

@@ -46,8 +46,14 @@ class Library:
             raise NetworkError("No answer")
 
     def download(
-        self, dataset: DatasetId, settings: Settings, options: ingest.Options, progress: Progress
+        self,
+        dataset: DatasetId,
+        settings: Settings,
+        options: ingest.Options,
+        progress: Progress,
+        executor: object,
     ) -> ingest.Stored:
+        assert executor is None
         assert settings.root == self.toy.parents[2]
         progress.note("working")
         self._ask("download", dataset, options)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from offline_data.executors import ray as ray_executor
 from offline_data.preprocess import engine
 from offline_data.preprocess import plan as planning
-from offline_data.preprocess.executors import ray as ray_executor
 from offline_data.preprocess.steps.registry import parse_step, step_names
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify

@@ -45,7 +45,7 @@ def parse(request: tuple[str, Path]) -> tuple[int, float]:
     raw = ParsedDataset(path, partial(open_release, name, release))
     steps, largest = 0, 0.0
     for part in raw.parts(1000):
-        batch = raw.read(part)
+        batch = raw.read_part(part)
         steps += int(batch.lengths.sum())
         columns = [*batch.steps.values(), *batch.observations.values()]
         numbers = [column for column in columns if column.dtype.kind in "biuf" and column.size]

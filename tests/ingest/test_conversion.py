@@ -48,11 +48,10 @@ def failing(path: Path, *, error: Exception | None = None, kill: int | None = No
 
 def convert(opened: Any) -> None:
     job = BuildJob(parse_id("local:x@1"), "toy", "compact", Path("nowhere"))
-    with (
-        ConversionProcess(Path("some/raw.hdf5")) as process,
-        process.writing(opened, job, Options(), 1, Path("nowhere")),
-    ):
-        pytest.fail("it was opened")
+    with ConversionProcess(Path("some/raw.hdf5")) as process:
+        process.open(opened)
+        with process.writing(job, Options(), 1, Path("nowhere")):
+            pytest.fail("it was opened")
 
 
 @pytest.mark.parametrize("what", RAISED)
@@ -190,7 +189,7 @@ def test_work_that_workers_cannot_shorten_starts_none(
         pytest.fail("a process was started")
 
     monkeypatch.setattr(ParsedDataset, "read_in_processes", refuse)
-    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.1)
+    monkeypatch.setattr(build, "_WORTH_WORKERS", 0.3)
     dataset = parsed(raw)
     batches = list(read_parts(dataset, dataset.parts(1), 8))
     assert sum(len(batch.lengths) for batch in batches) == len(LENGTHS)

@@ -97,7 +97,7 @@ def test_a_sound_file_is_not_fetched_again(
 
     with monkeypatch.context() as patched:
         # the package has a function of the module's name
-        patched.setattr(sys.modules["offline_data.ingest.download"], "finish_and_publish", fail)
+        patched.setattr(sys.modules["offline_data.ingest.shards"], "finish_and_publish", fail)
         with pytest.raises(kind, match="not the file's fault"):
             download(NAME, settings, Options())
     assert len(raw(settings)) == 1

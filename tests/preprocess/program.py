@@ -14,9 +14,9 @@ from typing import Any
 
 from offline_data.config import Settings
 from offline_data.errors import OfflineDataError
+from offline_data.executors.base import Executor
+from offline_data.executors.local import InProcess, LocalProcesses
 from offline_data.preprocess import plan
-from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.local import InProcess, LocalProcesses
 from offline_data.progress import Progress
 from tests.preprocess.runs import make
 

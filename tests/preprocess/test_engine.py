@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offline_data.config import Settings
-from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.recipe import Calling, Stage, function_step
 from offline_data.store.layout import LayoutName
 from offline_data.store.verify import verify

@@ -19,9 +19,9 @@ import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageError
+from offline_data.executors.local import InProcess
 from offline_data.preprocess import engine
 from offline_data.preprocess import workdir as working
-from offline_data.preprocess.executors.local import InProcess
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Revised, Step
 from offline_data.preprocess.workdir import WorkDir

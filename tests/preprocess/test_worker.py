@@ -27,15 +27,16 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.preprocess import worker
+from offline_data.ingest import planned as generic
+from offline_data.ingest.planned import plan_lock
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.task import WriteJob
 from offline_data.preprocess.worker import (
     JobPlan,
+    _OpenPlan,
     finish_job,
     plan_job,
-    plan_lock,
     run_share,
 )
 from offline_data.progress import SILENT
@@ -268,7 +269,7 @@ def test_finish_names_what_is_missing_and_publishes_once(
     run_share(file, 1, 3, settings)
     missing = tuple(task for task in range(plan.tasks) if task % 3 != 1)
     assert finish_job(file, settings).missing == missing
-    monkeypatch.setattr(worker, "_ended", lambda *_: None)
+    monkeypatch.setattr(generic, "_ended", lambda *_: None)
     run_share(file, 0, 1, settings)
     monkeypatch.undo()
     assert not (tmp_path / "made").exists()
@@ -487,17 +488,17 @@ def test_a_rank_that_is_overtaken_after_its_last_look(
     error: NoSpaceError | None,
 ) -> None:
     planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    job, run_tasks = WriteJob.__call__, worker._run_tasks
+    job, run_tasks = WriteJob.__call__, _OpenPlan.run_tasks
 
     def overtaken(*_: Any) -> Any:
         monkeypatch.setattr(WriteJob, "__call__", job)
-        monkeypatch.setattr(worker, "_run_tasks", run_tasks)
+        monkeypatch.setattr(_OpenPlan, "run_tasks", run_tasks)
         run_share(file, 0, 1, settings)
         if error is not None:
             raise error
 
     if error is None:
-        monkeypatch.setattr(worker, "_run_tasks", overtaken)
+        monkeypatch.setattr(_OpenPlan, "run_tasks", overtaken)
     else:
         monkeypatch.setattr(WriteJob, "__call__", overtaken)
     share = run_share(file, 0, 2, settings)
@@ -522,7 +523,7 @@ def test_finish_does_not_publish_damaged_rows(
     parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    monkeypatch.setattr(worker, "_ended", lambda *_: None)
+    monkeypatch.setattr(generic, "_ended", lambda *_: None)
     run_share(file, 0, 1, settings)
     monkeypatch.undo()
     shard = next((plan.folder / plan.place / "shards" / "00001").rglob("*.memmap"))

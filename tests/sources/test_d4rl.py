@@ -210,7 +210,7 @@ def assert_explained(path: Path, published: Listed, folder: Path) -> dict[str, i
     folder.mkdir(parents=True)
     (folder / published.file).symlink_to(path)
     dataset = D4RL().open(D4RL().resolve(published.name, None, Settings(folder)), folder)
-    batch = dataset.read(dataset.parts(1 << 50)[0])
+    batch = dataset.read_part(dataset.parts(1 << 50)[0])
     valid = np.ones(batch.transitions, dtype=bool)
     valid[batch.last_rows] = batch.final_observation
     ours = set(np.flatnonzero(valid | batch.steps[TERMINATED][:, 0]).tolist())

@@ -37,7 +37,7 @@ def opened(path: Path) -> D4RLEpisodes:
 
 def read(path: Path) -> EpisodeBatch:
     dataset = opened(path)
-    return dataset.read(dataset.parts(1 << 50)[0])
+    return dataset.read_part(dataset.parts(1 << 50)[0])
 
 
 def write(folder: Path, *edits: Edit) -> Path:

@@ -126,7 +126,7 @@ def rows_of(result: Stored) -> Any:
 
 def whole(path: Path) -> EpisodeBatch:
     dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
-    return dataset.read(dataset.parts(1 << 50)[0])
+    return dataset.read_part(dataset.parts(1 << 50)[0])
 
 
 def same(found: Any, expected: list[Any]) -> None:
@@ -334,8 +334,8 @@ def test_many_final_observations_are_read_again(
     dataset = D4RL().open(D4RL().release_of(path, "mine"), path)
     assert dataset.after is not None
     assert dataset.after.final is None
-    assert_same_batch(dataset.read(dataset.parts(1 << 50)[0]), kept)
-    alone = dataset.read(dataset.parts(1)[1]).observations["observation",]
+    assert_same_batch(dataset.read_part(dataset.parts(1 << 50)[0]), kept)
+    alone = dataset.read_part(dataset.parts(1)[1]).observations["observation",]
     np.testing.assert_array_equal(alone, kept.observations["observation",][11:22])
 
 

@@ -95,9 +95,9 @@ def test_other_layout_and_back_loses_nothing(
 ) -> None:
     other: LayoutName = "ted" if layout == "compact" else "compact"
     once = StoredEpisodes(folder)
-    write_toy(tmp_path / "b", [once.read(p) for p in once.parts(1)], layout=other)
+    write_toy(tmp_path / "b", [once.read_part(p) for p in once.parts(1)], layout=other)
     twice = StoredEpisodes(tmp_path / "b")
-    write_toy(tmp_path / "c", [twice.read(p) for p in twice.parts(10**9)], layout=layout)
+    write_toy(tmp_path / "c", [twice.read_part(p) for p in twice.parts(10**9)], layout=layout)
     digests = [open_reader(path).manifest.digests for path in (folder, tmp_path / "c")]
     assert digests[0] == digests[1]
 

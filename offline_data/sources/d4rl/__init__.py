@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,15 @@ from offline_data.readers.flat_hdf5 import (
     inspect,
 )
 from offline_data.readers.hdf5 import MAGIC, open_hdf5
-from offline_data.sources.base import CatalogEntry, Part, Release, RemoteFile, Source, SourceInfo
+from offline_data.sources.base import (
+    CatalogEntry,
+    Part,
+    RandomAccess,
+    Release,
+    RemoteFile,
+    Source,
+    SourceInfo,
+)
 from offline_data.sources.d4rl.catalog import listed
 from offline_data.sources.d4rl.episode_ends import EndRule, end_notes, episode_ends
 from offline_data.sources.fingerprint import fingerprint
@@ -173,19 +181,18 @@ class D4RL(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class D4RLEpisodes(FlatEpisodes):
+class D4RLEpisodes(FlatEpisodes, RandomAccess):
     """The episodes of a D4RL file; see `FlatEpisodes` for its leaves."""
 
     info: SourceInfo
     """Description for the manifest."""
-    threaded: ClassVar[bool] = True
-    """Chunks are inflated in threads."""
+    threaded = True  # chunks are inflated in threads
 
     def parts(self, budget: int) -> Sequence[Part]:
         """Cut all episodes into consecutive parts of about `budget` bytes."""
         return [Part(*run) for run in self.runs(budget)]
 
-    def read(self, part: Part) -> EpisodeBatch:
+    def read_part(self, part: Part) -> EpisodeBatch:
         """Read one part; raises `FormatError` naming the file and the place."""
         return self.read_run(part.first, part.stop)
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.sources.base import RawDataset
     from offline_data.sources.minari.leaves import EpisodeStorage
 
 METADATA = "metadata.json"
@@ -108,7 +107,7 @@ class Minari(Source):
         files = (p for p in path.rglob("*") if is_file(p)) if is_folder(path) else (path,)
         return Release(name, fingerprint(path, files), local=path)
 
-    def open(self, release: Release, raw: Path) -> RawDataset:
+    def open(self, release: Release, raw: Path) -> MinariDataset:
         """Open it; the metadata are read, the data not yet."""
         main_file = _need_main_file(raw)
         metadata = read_metadata(main_file.with_name(METADATA), main_file)

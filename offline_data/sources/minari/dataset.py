@@ -11,7 +11,7 @@ import numpy as np
 from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.errors import FormatError
-from offline_data.sources.base import Part
+from offline_data.sources.base import Part, RandomAccess
 from offline_data.sources.minari.leaves import DescribedEpisode, LeafPlan, make_plan, nothing
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ _LOOKED_AT = 16  # episodes, spread evenly, that the leaves of the infos are col
 _SPARE = 1.25  # room in a part for episodes longer than the average, before it has to grow
 
 
-class MinariDataset:
+class MinariDataset(RandomAccess):
     """A dataset in any storage, of which spaces declare leaves; opens files only in its methods."""
-
-    threaded = False
 
     def __init__(self, info: SourceInfo, storage: EpisodeStorage, declared: Declared) -> None:
         self.info = info
@@ -74,7 +72,7 @@ class MinariDataset:
         run = max(1, int(budget / max(1.0, episode_bytes)))
         return [Part(first, min(first + run, count)) for first in range(0, count, run)]
 
-    def read(self, part: Part) -> EpisodeBatch:
+    def read_part(self, part: Part) -> EpisodeBatch:
         """Read the episodes of one part.
 
         Episode columns are `id` (int64), `seed` (int64, -1: the source gives none), `options`

@@ -13,7 +13,7 @@ import torch
 
 import offline_data
 from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.piece import read_transitions
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.layout import OBSERVATIONS, STEPS

@@ -11,7 +11,7 @@ import pytest
 
 import offline_data
 from offline_data.episodes import EpisodeBatch
-from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.piece import Piece, read_piece, select_episodes
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.parse import usage_error

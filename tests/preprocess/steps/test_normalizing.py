@@ -19,9 +19,9 @@ import offline_data
 from offline_data.buffers.derived import normalize
 from offline_data.episodes import EpisodeBatch
 from offline_data.errors import StepError
+from offline_data.executors.base import Executor
+from offline_data.executors.local import InProcess, LocalProcesses
 from offline_data.preprocess import plan as planning
-from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.local import InProcess, LocalProcesses
 from offline_data.preprocess.steps.normalize import Normalize
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader

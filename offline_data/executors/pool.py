@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.process import BaseProcess
 
-    from offline_data.preprocess.executors.base import R, T
+    from offline_data.executors.base import R, T
     from offline_data.progress import Progress
 
 _CHECK_SECONDS = 0.05
 """Between two checks of a pool's processes: one that starts and dies in between is not noticed."""
 
 _POOL_HINT = (
-    "if memory was short, make a smaller pool; --resume goes on with what is finished, and "
+    "if memory was short, make a smaller pool; finished tasks are kept, and "
     "workers of this package's own are replaced when they die"
 )
 

@@ -22,12 +22,12 @@ import pytest
 import torch
 
 from offline_data.errors import FormatError, UsageError, WorkerDiedError
-from offline_data.preprocess.executors.base import Executor
-from offline_data.preprocess.executors.local import InProcess, LocalProcesses, choose_workers
-from offline_data.preprocess.executors.pool import GivenPool
+from offline_data.executors.base import Executor
+from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
+from offline_data.executors.pool import GivenPool
 from offline_data.processes.protocol import RemoteError
 from offline_data.progress import SILENT
-from tests.preprocess.executors.jobs import (
+from tests.executors.jobs import (
     EXPECTED,
     TASKS,
     Notes,
@@ -150,7 +150,7 @@ def test_a_task_that_kills_twice_is_an_error_with_a_next_step(tmp_path: Path) ->
         answers.extend(running)
     assert set(answers) <= set(enumerate(TASKS)) - {(8, 35)}
     assert "fewer workers" in str(caught.value.hint)
-    assert "--resume" in str(caught.value.hint)
+    assert "are kept" in str(caught.value.hint)
     assert len(progress.notes) == 1
 
 
@@ -212,7 +212,7 @@ def test_an_interrupt_of_who_takes_answers_ends_it(tmp_path: Path) -> None:
 
 SCRIPT = """
 import os, pathlib, sys, time
-from offline_data.preprocess.executors.local import LocalProcesses
+from offline_data.executors.local import LocalProcesses
 from offline_data.progress import SILENT
 folder = pathlib.Path(sys.argv[1])
 def sleep(task):
@@ -356,7 +356,7 @@ def test_a_death_in_an_executor_is_an_error(tmp_path: Path) -> None:
         executor = GivenPool(pool)
         with pytest.raises(WorkerDiedError, match="The pool is broken") as caught:
             list(executor.run(deaths(tmp_path, 1, task=35), TASKS, SILENT))
-        assert "--resume" in str(caught.value.hint)
+        assert "are kept" in str(caught.value.hint)
         with pytest.raises(WorkerDiedError, match="The pool is broken"):
             list(executor.run(quadrupled(), TASKS, SILENT))
 
@@ -370,7 +370,7 @@ def test_a_death_in_a_multiprocessing_pool_is_an_error(
         executor = GivenPool(pool)
         with pytest.raises(WorkerDiedError, match="of the pool was ended by SIGKILL") as caught:
             list(executor.run(deaths(tmp_path, 1, task=4, after=0.3), [5, 6, 4, 7], SILENT))
-        assert "--resume" in str(caught.value.hint)
+        assert "are kept" in str(caught.value.hint)
         answers = list(executor.run(lambda x: 2 * x, [8, 9], SILENT))  # the pool has a new one
         assert sorted(answers) == [(0, 16), (1, 18)]
 

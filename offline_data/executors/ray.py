@@ -22,7 +22,7 @@ from offline_data.errors import (
     UsageError,
     WorkerDiedError,
 )
-from offline_data.preprocess.executors.base import at_least
+from offline_data.executors.base import at_least
 from offline_data.processes.protocol import (
     answer_in_pool,
     dumps,
@@ -34,7 +34,7 @@ from offline_data.processes.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from offline_data.preprocess.executors.base import R, T
+    from offline_data.executors.base import R, T
     from offline_data.progress import Progress
 
 _LOCAL = "local"
@@ -205,8 +205,7 @@ class _RayRun:
         if self._deaths[number] > self._retries:
             raise WorkerDiedError(
                 f"{what}, in attempt {self._deaths[number]} of {self._retries + 1}",
-                hint="if memory was short, try again with fewer workers; "
-                "--resume goes on with what is finished",
+                hint="if memory was short, try again with fewer workers; finished tasks are kept",
             ) from error
         progress.note(f"{what[:1].lower()}{what[1:]}; running it again")
         self._waiting.appendleft(number)

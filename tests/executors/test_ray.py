@@ -26,15 +26,15 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.preprocess.executors import ray as ray_executor
-from offline_data.preprocess.executors.ray import RayExecutor
-from offline_data.preprocess.executors.ray import connected as connected_to
+from offline_data.executors import ray as ray_executor
+from offline_data.executors.ray import RayExecutor
+from offline_data.executors.ray import connected as connected_to
 from offline_data.processes.protocol import dumps
 from offline_data.progress import SILENT, SilentProgress
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.preprocess.executors.ray_cluster import RayCluster, two_nodes
+from tests.executors.ray_cluster import RayCluster, two_nodes
 
 
 def on_ray(test: Callable[..., None]) -> Callable[..., None]:

@@ -9,14 +9,14 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import WorkerDiedError
-from offline_data.preprocess.executors.base import at_least
+from offline_data.executors.base import at_least
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.protocol import pack_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from offline_data.preprocess.executors.base import R, T
+    from offline_data.executors.base import R, T
     from offline_data.progress import Progress
 
 
@@ -166,7 +166,7 @@ class _ChildRun:
                             raise WorkerDiedError(
                                 f"{death} {what}, as the one before it",
                                 hint="if memory was short, try again with fewer workers; "
-                                "--resume goes on with what is finished",
+                                "finished tasks are kept",
                             ) from None
                         died = f"{death.message[:1].lower()}{death.message[1:]}"
                         self._news.put(f"{died} {what}; running it again")

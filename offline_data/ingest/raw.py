@@ -1,0 +1,137 @@
+"""The raw files of a release on this disk: fetched, laid out, forgotten if damaged, freed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from offline_data.errors import (
+    AuditError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+)
+from offline_data.files import disk_errors, is_file
+from offline_data.ingest.build import StrictError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.fetch.files import FetchedFile, RemoteFile
+    from offline_data.progress import Progress
+    from offline_data.sources.base import Release, Shard
+
+_TRIES = 3
+"""Shards of the same content share a file: another one may free it before it is laid out here."""
+
+
+def fetch_files(
+    files: Sequence[RemoteFile],
+    settings: Settings,
+    folder: Path,
+    progress: Progress,
+    *,
+    force: bool = False,
+) -> tuple[FetchedFile, ...]:
+    """Fetch files and lay them out under `folder`; raises what `run_fetch` raises."""
+    from offline_data.fetch.files import assemble
+    from offline_data.fetch.plan import plan_fetch
+    from offline_data.fetch.run import run_fetch
+
+    fetched: tuple[FetchedFile, ...] = ()
+    for _ in range(_TRIES):
+        fetched = run_fetch(plan_fetch(files, settings, force=force), settings, progress)
+        assemble(fetched, folder)
+        if all(is_file(folder / file.name) for file in fetched):
+            break
+    return fetched
+
+
+def opening_files(release: Release) -> tuple[RemoteFile, ...]:
+    """Return the files of a release that are fetched before it is opened."""
+    if release.opening is None:
+        return release.files
+    return tuple(file for file in release.files if file.path in release.opening)
+
+
+def files_of(release: Release, shard: Shard) -> tuple[RemoteFile, ...]:
+    """Return the files that a shard needs beside those; each is one of the release."""
+    needed = set(shard.files).difference(file.path for file in opening_files(release))
+    return tuple(file for file in release.files if file.path in needed)
+
+
+def described(file: FetchedFile) -> dict[str, Any]:
+    """Return what a manifest says of a raw file."""
+    entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
+    return {**entry, "failed": list(file.failed)} if file.failed else entry
+
+
+def local_files(path: Path) -> tuple[dict[str, Any], ...]:
+    """Describe raw files of the user's for the manifest: names and sizes, no digests."""
+    if path.is_file():
+        names = {path.name: path}
+    else:
+        found = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        names = {file.relative_to(path).as_posix(): file for file in found}
+    if not names:
+        raise NotFoundError(f"{path} holds no files")
+    return tuple(
+        {"path": name, "url": None, "size": file.stat().st_size, "sha256": None}
+        for name, file in names.items()
+    )
+
+
+@contextmanager
+def forgetting_damaged(
+    fetched: Sequence[FetchedFile],
+    published: Sequence[RemoteFile],
+    settings: Settings,
+    stay: Collection[str],
+) -> Iterator[None]:
+    """Forget files that the block finds damaged, where no published digest says that they are not.
+
+    The next try fetches them again and takes what comes. Other errors leave them where they are.
+
+    Args:
+        fetched: The files.
+        published: The same as they are published.
+        settings: The root.
+        stay: Digests of files that were asked to stay: they are only forgotten, not deleted.
+    """
+    from offline_data.fetch.cache import discard, forget
+
+    try:
+        yield
+    except (AuditError, ManifestError, StrictError):
+        raise
+    except IntegrityError as error:
+        doubtful = [
+            (file, remote.urls[0])
+            for file, remote in zip(fetched, published, strict=True)
+            if remote.digest is None
+        ]
+        if not doubtful:
+            raise
+        for file, url in doubtful:
+            with disk_errors(settings.downloads):
+                forget(settings, url)
+            if file.sha256 not in stay:
+                discard([file], settings)
+        hint = (
+            "what was downloaded is forgotten; fetch it again, with --force: maybe it was damaged"
+        )
+        raise type(error)(
+            error.message, hint="; ".join(filter(None, (error.hint, hint)))
+        ) from error
+
+
+def free(files: Iterable[Mapping[str, Any]], settings: Settings) -> None:
+    """Delete raw files of the downloads folder, as manifests describe them; raises `AccessError`."""
+    from offline_data.fetch.cache import whole_path
+
+    with disk_errors(settings.downloads):
+        for file in files:
+            if file["sha256"]:
+                whole_path(settings, file["sha256"]).unlink(missing_ok=True)

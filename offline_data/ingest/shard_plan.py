@@ -1,0 +1,319 @@
+"""Plans of `download` and `convert` that programs of a batch queue work at; see `planned`.
+
+The file says what there is to do; what has been done lies in the work folder of the shards, below the
+root, where `download` of the same dataset finds it, too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from offline_data.config import user_path
+from offline_data.errors import (
+    FormatError,
+    ManifestError,
+    NewerFormatError,
+    UsageError,
+)
+from offline_data.fetch.files import RemoteFile
+from offline_data.files import disk_errors, write_durably
+from offline_data.ids import parse_id
+from offline_data.ingest.build import BuildJob
+from offline_data.ingest.options import Options
+from offline_data.ingest.planned import PlanFile, PlannedWork, check_shape, plan_lock
+from offline_data.ingest.shards import ShardedJob, ShardedRun, convert_shards
+from offline_data.sources.base import Release, Shard
+from offline_data.store.library import has_manifest
+from offline_data.store.publish import dataset_lock
+from offline_data.strict_json import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.ids import DatasetId
+    from offline_data.progress import Progress
+    from offline_data.store.layout import LayoutName
+
+FORMAT_VERSION = 1
+
+MAX_BYTES = 256 << 20
+"""Bytes of the largest plan that is read: it has about 500 for each raw file."""
+
+
+@dataclass(frozen=True)
+class ShardPlan(PlanFile):
+    """The conversion of a dataset shard by shard, as the file has it."""
+
+    command: ClassVar[str] = "download"
+    kind: ClassVar[str] = "shards"
+    file: Path
+    root: Path
+    """Where datasets live by their ids, their raw files, and what has been done."""
+    job: ShardedJob | None
+    """What is to be done; None where the dataset was there before."""
+    id: str
+    destination: Path
+    tasks: int = 0
+    published: bool = False
+
+    @classmethod
+    def read(cls, file: Path) -> ShardPlan:
+        """Read the file of a plan.
+
+        Raises:
+            NotFoundError: There is none.
+            NewerFormatError, ManifestError: It cannot be read.
+            AccessError: It may not be read.
+        """
+        try:
+            value = read_json(file, max_bytes=MAX_BYTES)
+            check_shape(value, {"format_version": (int,)}, "it")
+            if value["format_version"] > FORMAT_VERSION:
+                raise NewerFormatError(
+                    f"{file} has format {value['format_version']}; this version reads up to "
+                    f"{FORMAT_VERSION}",
+                    hint="use the offline-data that made it",
+                )
+            check_shape(value, _SHAPE, "it")
+            root, destination = (user_path(value[name], name) for name in ("root", "destination"))
+            job = None if value["job"] is None else _job(value["job"], value["id"], destination)
+            return cls(
+                file, root, job, value["id"], destination, value["tasks"], value["published"]
+            )
+        except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
+            raise ManifestError(
+                f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
+                hint="it is what `offline-data download … --plan-only --plan FILE` writes",
+            ) from error
+
+    def write(self) -> None:
+        """Write the file, whole or not at all; the caller holds its lock."""
+        value = {
+            "format_version": FORMAT_VERSION,
+            "kind": self.kind,
+            "id": self.id,
+            "destination": str(self.destination),
+            "root": str(self.root),
+            "tasks": self.tasks,
+            "published": self.published,
+            "job": None if self.job is None else _json_of(self.job),
+        }
+        with disk_errors(self.file):
+            write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
+
+    def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
+        """Get ready to work at it; None where its dataset has been made."""
+        if self.job is None or self.is_there():
+            return None
+        return _ShardWork(self, self.job, replace(settings, root=self.root), progress)
+
+    def is_there(self) -> bool:
+        """Return True if the dataset has been made, by whatever program."""
+        replaces = self.job is not None and self.job.options.force
+        return self.published or (not replaces and has_manifest(self.destination))
+
+    def clear(self) -> None:
+        """Do nothing: who publishes the dataset has deleted what was made."""
+
+
+class _ShardWork(PlannedWork):
+    """A plan that a program works at."""
+
+    def __init__(
+        self, plan: ShardPlan, job: ShardedJob, settings: Settings, progress: Progress
+    ) -> None:
+        self.plan: ShardPlan = plan
+        self._job, self._settings, self._progress = job, settings, progress
+        self._run = ShardedRun(job, replace(settings, workers=1), progress)
+        self._tasks = self._run.needed()
+
+    def missing(self) -> list[int]:
+        """Return the tasks that nobody has finished."""
+        left = self._run.missing()
+        return [number for number, task in enumerate(self._tasks) if task in left]
+
+    def damaged(self) -> list[int]:
+        """Return nothing: `publish` makes such shards again by itself."""
+        return []
+
+    def newer(self) -> ShardPlan | None:
+        """Return the plan once its dataset has been made."""
+        found = ShardPlan.read(self.plan.file)
+        return replace(found, published=True) if found.is_there() else None
+
+    def run_tasks(self, tasks: Sequence[int]) -> ShardPlan | None:
+        """Run tasks; returns the plan where its dataset has been made meanwhile."""
+        if (newer := self.newer()) is None and tasks:
+            with self._run.says_what_is_kept():
+                self._run.run([self._tasks[task] for task in tasks])
+        return newer
+
+    def publish(self) -> bool:
+        """Join the shards, unless another program has; returns True if one has."""
+        plan, job = self.plan, self._job
+
+        def told() -> None:
+            with plan_lock(plan.file, self._progress):
+                replace(plan, published=True).write()
+
+        with dataset_lock(self._settings.staging, job.build.id.folder, self._progress):
+            if self.newer() is not None:
+                return True
+            convert_shards(job, self._settings, self._progress, published=told)
+        return False
+
+
+def write_plan(
+    job: ShardedJob | None,
+    target: DatasetId,
+    destination: Path,
+    file: Path,
+    settings: Settings,
+    progress: Progress,
+    *,
+    force: bool,
+) -> ShardPlan:
+    """Write the plan of a job to a file; takes the same plan that is there already.
+
+    Args:
+        job: What is to be done; None where the dataset is there already.
+        target: Its id.
+        destination: Its directory.
+        file: On a filesystem that all machines see under the same path, as the root is.
+        settings: The root.
+        progress: Where to tell of waiting.
+        force: Whether to replace another plan.
+
+    Raises:
+        UsageError: There is another plan, or tasks that cannot be told before others are done.
+    """
+    tasks = 0
+    if job is not None:
+        uncounted = len(job.shards) > 1 and any(one.episodes is None for one in job.shards)
+        if job.options.episodes and uncounted:
+            raise UsageError(
+                "This source does not tell how many episodes a shard has, and a range of them "
+                "cannot be planned",
+                hint="plan without --episodes, or download the range here",
+            )
+        tasks = len(ShardedRun(job, settings, progress).needed())
+    root = settings.root.absolute()
+    plan = ShardPlan(file, root, job, str(target), destination.absolute(), tasks, job is None)
+    with plan_lock(file, progress):
+        if file.exists() and not force:
+            before = ShardPlan.read(file)
+            if job and before.job and before.job.fingerprint == job.fingerprint:
+                if not before.published:
+                    return before
+            elif before.id != plan.id or not before.published:
+                raise UsageError(
+                    f"There is another plan in {file}", hint="--force replaces it, or name another"
+                )
+        plan.write()
+    return plan
+
+
+_NUMBER, _TEXT = (int, None), (str, None)
+_SHAPE = {
+    "kind": (str,),
+    "id": (str,),
+    "destination": (str,),
+    "root": (str,),
+    "tasks": (int,),
+    "published": (bool,),
+    "job": (dict, None),
+}
+_FILE = {"path": (str,), "urls": [(str,)], "size": _NUMBER, "digest": _TEXT, "magic": (str,)}
+_SHARD = {"name": (str,), "files": [(str,)], "bytes": _NUMBER, "episodes": _NUMBER}
+_OPTIONS: dict[str, Any] = {
+    "layout": _TEXT,
+    "strict": (bool,),
+    "audit": (float, int, str),
+    "keep_raw": (bool,),
+    "force": (bool,),
+    "keep_episodes": (bool,),
+}
+_JOB = {
+    "adapter": (str,),
+    "layout": (str,),
+    "parents": [(str,)],
+    "files": [{}],
+    "release": {
+        "name": (str,),
+        "revision": (str,),
+        "keep_episodes": (bool,),
+        "local": _TEXT,
+        "opening": (list, None),
+        "files": [_FILE],
+    },
+    "shards": [_SHARD],
+    "options": _OPTIONS,
+    "episodes": (list, None),
+    "stated": [_NUMBER],
+}
+"""What the fields of the file may be."""
+
+
+def _json_of(job: ShardedJob) -> dict[str, Any]:
+    build, release = job.build, job.release
+    return {
+        "adapter": build.adapter,
+        "layout": build.layout,
+        "parents": build.parents,
+        "files": build.files,
+        "release": {
+            "name": release.name,
+            "revision": release.revision,
+            "keep_episodes": release.keep_episodes,
+            "local": None if release.local is None else str(release.local.absolute()),
+            "opening": release.opening,
+            "files": [{**asdict(file), "magic": file.magic.hex()} for file in release.files],
+        },
+        "shards": [asdict(shard) for shard in job.shards],
+        "options": {name: getattr(job.options, name) for name in _OPTIONS},
+        "episodes": job.options.episodes,
+        "stated": [job.transitions, job.episodes],
+    }
+
+
+def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
+    """Read what `_json_of` gave; raises what `read` takes for no plan."""
+    check_shape(value, _JOB, "job")
+    told, first = value["release"], value["episodes"]
+    release = Release(
+        told["name"],
+        told["revision"],
+        tuple(
+            RemoteFile(
+                one["path"],
+                tuple(one["urls"]),
+                one["size"],
+                one["digest"],
+                bytes.fromhex(one["magic"]),
+            )
+            for one in told["files"]
+        ),
+        None if told["opening"] is None else tuple(map(str, told["opening"])),
+        None if told["local"] is None else user_path(told["local"], "local"),
+        told["keep_episodes"],
+    )
+    options = Options(
+        **{name: value["options"][name] for name in _OPTIONS},
+        episodes=None if first is None else (first[0], first[1]),
+    )
+    shards = tuple(Shard(**{**one, "files": tuple(one["files"])}) for one in value["shards"])
+    build = BuildJob(
+        parse_id(name),
+        value["adapter"],
+        cast("LayoutName", value["layout"]),
+        destination,
+        tuple(value["files"]),
+        tuple(value["parents"]),
+        options.to_json(),
+    )
+    transitions, episodes = value["stated"]
+    return ShardedJob(build, release, shards, options, transitions, episodes)

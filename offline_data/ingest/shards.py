@@ -1,0 +1,511 @@
+"""A dataset of several shards: each is fetched, converted and freed by itself, then they are joined.
+
+A shard becomes a small dataset directory, by the same steps as a whole dataset: read in a child process,
+written, read back, digested. Neither order nor bytes of the whole depend on who converts a shard, or when.
+
+    .staging/<key>.shards/<fingerprint>/
+        00017/             the rows of a finished shard, a dataset directory
+        00017.json         written after it: the shard is finished
+        00017.3f2a9c01/    an attempt: its raw files, and what has been written of it
+        00017.lock         held by the process that converts it
+        dataset/           what has been joined; dataset.joined: of how many shards
+
+The fingerprint is of the release, the options and the version of this package: a shard that was made of
+anything else is not found. At most as many shards as there are workers have raw files at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+from collections import Counter
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.executors.local import LocalProcesses
+from offline_data.files import check_relative, disk_errors, file_lock, free_bytes, write_durably
+from offline_data.ingest.build import NoEpisodesError, package_version
+from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
+from offline_data.ingest.raw import (
+    described,
+    fetch_files,
+    files_of,
+    forgetting_damaged,
+    free,
+    opening_files,
+)
+from offline_data.progress import SilentProgress
+from offline_data.store.cache import asked_to_stay
+from offline_data.store.manifest import read_manifest
+from offline_data.store.publish import SHARDS, lock_name, publish, recover
+from offline_data.strict_json import read_json, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.executors.base import Executor
+    from offline_data.ingest.build import BuildJob
+    from offline_data.ingest.conversion import Opened
+    from offline_data.ingest.options import Options
+    from offline_data.progress import Progress
+    from offline_data.sources.base import Release, Shard
+    from offline_data.store.manifest import Manifest
+
+Range: TypeAlias = "tuple[int, int | None] | None"
+"""Half-open range of the episodes of a shard; None: all of them."""
+
+Task: TypeAlias = "tuple[int, Range]"
+"""Number of a shard, and which of its episodes."""
+
+_PREFETCHED = 1
+"""Shards that are fetched while the workers convert others."""
+
+
+@dataclass(frozen=True)
+class ShardedJob:
+    """The conversion of a dataset, shard by shard; the same in every process."""
+
+    build: BuildJob
+    """What is made; its `files` are those of the user's own raw data."""
+    release: Release
+    shards: tuple[Shard, ...]
+    options: Options
+    transitions: int | None = None
+    """Transitions that the source states for the whole dataset."""
+    episodes: int | None = None
+    """Episodes that the source states for the whole dataset."""
+
+    @classmethod
+    def of(cls, build: BuildJob, release: Release, opened: Opened, options: Options) -> ShardedJob:
+        """Describe the conversion of what was opened; raises `IntegrityError` for files that are not its own."""
+        shards = tuple(opened.shards)
+        job = cls(
+            replace(build, recorded_options=options.to_json()),
+            replace(release, shards=None),  # which are known now
+            shards,
+            options,
+            opened.transitions,
+            opened.episodes,
+        )
+        listed = {file.path for file in release.files}
+        for shard in shards:
+            with naming(shard):
+                for path in shard.files:
+                    check_relative(path)
+                    if release.local is None and path not in listed:
+                        raise FormatError(
+                            f"it needs {shown(path)}, which is none of the files of the release"
+                        )
+        return job
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digits that tell what is made of what, and how."""
+        keep_raw = {"keep_raw": False}  # which changes nothing of the rows
+        files = [(file.path, file.size, file.digest) for file in self.release.files]
+        told = {
+            "version": package_version(),
+            "id": str(self.build.id),
+            "adapter": self.build.adapter,
+            "layout": self.build.layout,
+            "options": {**self.options.to_json(), **keep_raw, "force": self.options.force},
+            "files": files,
+            "shards": [asdict(shard) for shard in self.shards],
+            "local": str(self.release.local and self.release.local.absolute()),
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Paths of raw files that stay until all shards are finished."""
+        uses = Counter(path for shard in self.shards for path in set(shard.files))
+        several = {path for path, count in uses.items() if count > 1}
+        return frozenset(several | {file.path for file in opening_files(self.release)})
+
+    def work(self, settings: Settings) -> Path:
+        """Return the work folder."""
+        key = lock_name(self.build.id.folder)
+        return settings.staging / f"{key}{SHARDS}" / self.fingerprint[:12]
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """What a finished shard left to say."""
+
+    seen: int
+    """Episodes of the shard up to the last one that was asked for."""
+    episodes: int
+    """Episodes that were written."""
+    files: tuple[dict[str, Any], ...] = ()
+    """Its raw files, for the manifest."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What was said while it was fetched and converted."""
+
+
+class _Notes(SilentProgress):
+    """Keeps what is told in another process."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, message: str) -> None:
+        """Keep it."""
+        self.told.append(message)
+
+
+@dataclass(frozen=True)
+class ConvertShard:
+    """Does one task: fetches the files of a shard, converts it, and frees them; see `Executor`.
+
+    It may run anywhere, and again: a finished shard is left as it is.
+    """
+
+    job: ShardedJob
+    settings: Settings
+    stay: frozenset[str]
+    """Digests of raw files that were asked to stay."""
+
+    def __call__(self, task: Task) -> ShardRecord:
+        """Do it; raises what `download` raises, naming the shard."""
+        (number, episodes), notes = task, _Notes()
+        shard, work = self.job.shards[number], self.job.work(self.settings)
+        attempt = work / f"{number:05d}.{secrets.token_hex(4)}"
+        with ExitStack() as stack, naming(shard, attempt / "raw"):
+            with disk_errors(work):
+                work.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(
+                    file_lock(
+                        work / f"{number:05d}.lock",
+                        partial(notes.note, f"another process converts shard {shown(shard.name)}"),
+                    )
+                )
+            record = read_record(work, number)
+            if record is None:
+                for left in work.glob(f"{number:05d}.*/"):
+                    shutil.rmtree(left, ignore_errors=True)
+                stack.callback(shutil.rmtree, attempt, ignore_errors=True)
+                record = self._convert(shard, episodes, attempt, notes)
+                with disk_errors(work):
+                    self._keep(work, number, attempt / "dataset", record)
+            self.free(record)
+        return replace(record, notes=tuple(notes.told))
+
+    def free(self, record: ShardRecord) -> None:
+        """Delete the raw files of a finished shard, but those that others need or somebody keeps."""
+        job = self.job
+        if job.release.local is not None or job.options.keep_raw:
+            return
+        own = [f for f in record.files if f["path"] not in job.shared]
+        free([f for f in own if f["sha256"] not in self.stay], self.settings)
+
+    def _convert(
+        self, shard: Shard, episodes: Range, attempt: Path, notes: Progress
+    ) -> ShardRecord:
+        job, settings, path = self.job, self.settings, self.job.release.local
+        files: tuple[dict[str, Any], ...] = ()
+        with ExitStack() as stack:
+            if path is None:
+                path = attempt / "raw"
+                own, opening = files_of(job.release, shard), opening_files(job.release)
+                fetched = fetch_files(opening, settings, path, notes)
+                new = fetch_files(own, settings, path, notes, force=job.options.force)
+                stack.enter_context(
+                    forgetting_damaged((*fetched, *new), (*opening, *own), settings, self.stay)
+                )
+                files = tuple(map(described, (*fetched, *new)))
+            process = stack.enter_context(ConversionProcess(path))
+            process.open(partial(open_release, job.build.adapter, job.release))
+            first = episodes[0] if episodes else 0
+            if first and shard.episodes is None and (seen := process.count(shard)) <= first:
+                return ShardRecord(seen, 0, files)
+            options = replace(job.options, episodes=episodes)
+            written, build_job = 0, replace(job.build, files=files)
+            with process.writing(build_job, options, 1, attempt / "dataset", shard) as build:
+                try:
+                    while done := build.step():
+                        written += done
+                except NoEpisodesError:
+                    return ShardRecord(first, 0, files)
+            return ShardRecord(first + written, written, files)
+
+    def _keep(self, work: Path, number: int, dataset: Path, record: ShardRecord) -> None:
+        """Move what was written to its place, and say that the shard is finished."""
+        if record.episodes:
+            shutil.rmtree(work / f"{number:05d}", ignore_errors=True)
+            publish(dataset, work / f"{number:05d}")
+        told = {"seen": record.seen, "episodes": record.episodes, "files": record.files}
+        write_durably(work / f"{number:05d}.json", json.dumps(told).encode())
+
+
+class ShardedRun:
+    """All shards of a job in one program: which are finished, and what is left to be done.
+
+    Args:
+        job: What is made.
+        settings: Root and workers.
+        progress: Where to tell of the work.
+    """
+
+    def __init__(self, job: ShardedJob, settings: Settings, progress: Progress) -> None:
+        self.job, self.settings, self.progress = job, settings, progress
+        self.work = job.work(settings)
+        self._stay = frozenset(asked_to_stay(settings))
+
+    def needed(self) -> list[Task]:
+        """List the tasks, in order; only up to the first whose place among all is not yet known."""
+        if self.job.options.episodes is None:
+            return [(number, None) for number in range(len(self.job.shards))]
+        first, stop = self.job.options.episodes
+        tasks: list[Task] = []
+        before = 0
+        for number, shard in enumerate(self.job.shards):
+            if stop is not None and before >= stop:
+                break
+            count = shard.episodes
+            if count is None and (record := read_record(self.work, number)) is not None:
+                count = record.seen
+            end = None if stop is None or (count and before + count <= stop) else stop - before
+            begin = max(0, (first or 0) - before)
+            if count is None or begin < count:
+                tasks.append((number, (begin, end) if begin or end is not None else None))
+            if count is None:
+                break
+            before += count
+        return tasks
+
+    def missing(self) -> list[Task]:
+        """List the tasks that are not finished."""
+        return [task for task in self.needed() if read_record(self.work, task[0]) is None]
+
+    def recover(self) -> None:
+        """Free what a kill has left, and take shards as not finished whose rows are not there."""
+        from offline_data.store.join import joined_parts
+        from offline_data.store.reader import DatasetReader
+
+        free_raw = ConvertShard(self.job, self.settings, self._stay).free
+        for number, _ in self.needed():
+            if (record := read_record(self.work, number)) is not None:
+                free_raw(record)
+        parts = self.parts()
+        done = joined_parts([self._folder(number) for number in parts], self.work / "dataset")
+        for number in parts[done:]:
+            try:
+                DatasetReader(self._folder(number)).check_files()
+            except OfflineDataError:
+                self.forget(number)
+
+    def forget(self, number: int) -> None:
+        """Take a shard as not finished."""
+        with disk_errors(self.work):
+            (self.work / f"{number:05d}.json").unlink(missing_ok=True)
+
+    def run(self, tasks: Sequence[Task], executor: Executor | None = None) -> None:
+        """Run tasks; raises what `download` raises."""
+        job = ConvertShard(self.job, self.settings, self._stay)
+        who = executor or self._local(len(tasks))
+        answers = cast("Generator[Any, None, None]", who.run(job, tasks, self.progress))
+        label = f"convert {self.job.build.id.name}"
+        with self.progress.task(label, len(tasks), "shards") as bar, closing(answers):
+            for _, record in answers:
+                for note in record.notes:
+                    self.progress.note(note)
+                bar.advance()
+
+    def publish(self) -> None:
+        """Join what the tasks have made and move it to its place; the caller holds the lock.
+
+        Raises:
+            NotFoundError: No shard has an episode that was asked for.
+            DamagedPartError: Rows of a shard are not what was written.
+            FormatError: Shards have different leaves.
+        """
+        from offline_data.store.join import join
+
+        job, dataset, parts = self.job, self.work / "dataset", self.parts()
+        if not parts:
+            records = [read_record(self.work, number) for number in range(len(job.shards))]
+            seen = sum(shard.episodes or 0 for shard in job.shards)
+            seen = seen or sum(record.seen for record in records if record)
+            raise NotFoundError(f"The source has {seen} episodes; none is in the range asked for")
+        folders = [self._folder(number) for number in parts]
+        names = [f"shard {shown(job.shards[number].name)}" for number in parts]
+        recover(dataset, job.build.destination)
+        join(folders, dataset, self._header(folders), self.progress, names=names, consume=True)
+        for kept in publish(dataset, job.build.destination):
+            self.progress.note(f"{kept} is not the dataset's, and was kept")
+
+    def clear(self) -> None:
+        """Delete what is left of the work, and the raw files of all shards."""
+        if not self.job.options.keep_raw:
+            files = [f for record in self._records() for f in record.files]
+            free([f for f in files if f["sha256"] not in self._stay], self.settings)
+        shutil.rmtree(self.work, ignore_errors=True)
+        with suppress(OSError):  # others of the same dataset are there
+            self.work.parent.rmdir()
+
+    @contextmanager
+    def says_what_is_kept(self) -> Iterator[None]:
+        """Say after a failure how many shards need not be converted again."""
+        try:
+            yield
+        except BaseException as error:
+            done = len(list(self.work.glob("[0-9]*.json")))
+            kept = f"{done} of {len(self.job.shards)} shards are finished and kept"
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(
+                    f"interrupted; {kept}: run the same command again to continue"
+                ) from None
+            if done:
+                self.progress.note(f"{kept}: the same command goes on from there")
+            raise
+
+    def _local(self, tasks: int) -> Executor:
+        """Return workers of this machine: as many as there is room for their raw files."""
+        if self.job.release.local is not None:
+            return LocalProcesses(max(1, min(self.settings.workers, tasks)))
+        sizes = {file.path: file.size or 0 for file in self.job.release.files}
+        largest = max(
+            shard.bytes or sum(sizes[path] for path in shard.files) for shard in self.job.shards
+        )
+        room = free_bytes(self.settings.downloads) // 2 // max(1, largest)
+        return LocalProcesses(max(1, min(self.settings.workers + _PREFETCHED, tasks, room)))
+
+    def _folder(self, number: int) -> Path:
+        return self.work / f"{number:05d}"
+
+    def parts(self) -> list[int]:
+        """Return the finished shards that have rows."""
+        found = {number: read_record(self.work, number) for number, _ in self.needed()}
+        return [number for number, record in found.items() if record and record.episodes]
+
+    def _header(self, folders: Sequence[Path]) -> Manifest:
+        """Return what the manifest says of the whole."""
+        manifests = [read_manifest(folder) for folder in folders]
+        job, notes = self.job, dict.fromkeys(note for one in manifests for note in one.notes)
+        if job.options.episodes is None:
+            for what in ("transitions", "episodes"):
+                stated, found = getattr(job, what), sum(one.counts[what] for one in manifests)
+                if stated not in {None, found}:
+                    notes[f"The source states {stated:,} {what}; it has {found:,}."] = None
+        order = {file.path: place for place, file in enumerate(job.release.files)}
+        files = {f["path"]: f for record in self._records() for f in record.files}
+        return replace(
+            manifests[0],
+            tables={},
+            counts={},
+            digests={},
+            non_finite={},
+            audit={},
+            notes=tuple(notes),
+            files=tuple(files[path] for path in sorted(files, key=order.__getitem__))
+            or job.build.files,
+        )
+
+    def _records(self) -> list[ShardRecord]:
+        found = (read_record(self.work, number) for number in range(len(self.job.shards)))
+        return [record for record in found if record]
+
+
+def convert_whole(
+    process: ConversionProcess,
+    release: Release,
+    job: BuildJob,
+    options: Options,
+    settings: Settings,
+    progress: Progress,
+    folder: Path,
+    *,
+    divide: bool,
+) -> ShardedJob | None:
+    """Convert and publish what is one shard; return what is to be done of any other.
+
+    Args:
+        process: Has the raw data, or what opening them needs.
+        release: What they are.
+        job: What is made of them.
+        options: Episodes, strictness, audit.
+        settings: Workers.
+        progress: Where to tell of it.
+        folder: Where the dataset is written.
+        divide: Whether one shard, too, is left to an executor.
+    """
+    opened = process.open(partial(open_release, job.adapter, release))
+    if divide or release.opening is not None or len(opened.shards) > 1:
+        for warning in opened.warnings:
+            progress.note(warning)
+        return ShardedJob.of(job, release, opened, options)
+    with process.writing(job, options, settings.workers, folder) as build:
+        finish_and_publish(build, job, progress, folder)
+    return None
+
+
+def convert_shards(
+    job: ShardedJob,
+    settings: Settings,
+    progress: Progress,
+    executor: Executor | None = None,
+    published: Callable[[], None] | None = None,
+) -> None:
+    """Convert all shards that are not finished, join them, and publish; the caller holds the lock.
+
+    `published` is called when the dataset is in its place, and before the shards' folder is deleted.
+
+    Raises:
+        FormatError: A shard cannot be read, or does not fit the others; names it.
+        WorkerDiedError: A process died twice with the same shard.
+        Others: See `download`.
+    """
+    from offline_data.store.join import DamagedPartError
+
+    run = ShardedRun(job, settings, progress)
+    again: set[int] = set()
+    with run.says_what_is_kept():
+        run.recover()
+        while True:
+            while tasks := run.missing():
+                done = len(run.needed()) - len(tasks)
+                if done and not again:
+                    progress.note(f"{done} of {len(job.shards)} shards are finished; going on")
+                run.run(tasks, executor)
+            try:
+                run.publish()
+            except DamagedPartError as error:
+                number = run.parts()[error.part]
+                if number in again:
+                    raise
+                again.add(number)
+                progress.note(f"{error.message}; converting it again")
+                run.forget(number)
+            else:
+                break
+        if published is not None:
+            published()
+        run.clear()
+
+
+def read_record(work: Path, number: int) -> ShardRecord | None:
+    """Read the record of a shard; None where it is not finished."""
+    try:
+        value = read_json(work / f"{number:05d}.json")
+        return ShardRecord(int(value["seen"]), int(value["episodes"]), tuple(value["files"]))
+    except (OfflineDataError, LookupError, TypeError, ValueError):
+        return None
+
+
+@contextmanager
+def naming(shard: Shard, raw: Path | None = None) -> Iterator[None]:
+    """Make errors of the block name a shard, and not the folder of its raw files."""
+    try:
+        yield
+    except OfflineDataError as error:
+        said = error.message
+        if raw is not None:
+            said = said.replace(f"{raw}/", "").replace(str(raw), "it")
+        raise type(error)(f"Shard {shown(shard.name)}: {said}", hint=error.hint) from error

@@ -1,0 +1,218 @@
+"""Plans of downloads and conversions: programs that share a file, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offline_data.config import Settings
+from offline_data.errors import ManifestError, NewerFormatError, NotFoundError, UsageError
+from offline_data.executors.local import InProcess
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, download, plan_conversion, plan_for_workers
+from offline_data.ingest.shards import ShardedRun
+from offline_data.preprocess.worker import finish_job, run_share
+from offline_data.progress import SILENT
+from offline_data.testing.servers import FileServer
+from offline_data.testing.sharded_toy import PUBLISHED, install, served, write_toy_shards
+from offline_data.testing.toy import toy_batch, write_toy
+from tests.ingest.here import convert_here
+from tests.ingest.test_shards import check, left, plain, raw_files
+
+NAME = "sharded-5x2"
+ID = parse_id(f"shardtoy:{NAME}")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything in this process, tasks of a worker too."""
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
+    monkeypatch.setattr(ShardedRun, "_local", lambda *_: InProcess())
+    convert_here(monkeypatch)
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer({**served(NAME), **served("sharded-3x2-unknown")}) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(tmp_path: Path, server: FileServer) -> Settings:
+    return Settings(tmp_path / "root", mirrors=((PUBLISHED, server.url),), minari_path=tmp_path)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    return tmp_path / "plan.json"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_ranks_make_what_a_download_makes(settings: Settings, plan: Path, at_once: bool) -> None:
+    expected = download(ID, settings, Options(), executor=InProcess()).manifest
+    made = plan_for_workers(ID, plan, settings, Options(force=True))
+    assert (made.tasks, made.published) == (5, False)
+    assert raw_files(settings) != []  # what opening it needs
+
+    def run(rank: int) -> Any:
+        return run_share(plan, rank, 3, Settings(Path("elsewhere"), mirrors=settings.mirrors))
+
+    with ThreadPoolExecutor(3 if at_once else 1) as pool:
+        shares = list(pool.map(run, range(3)))
+    assert sum(share.ran for share in shares) == 5
+    (stored,) = [share.result for share in shares if share.result and not share.result.existed]
+    check(stored, range(10))
+    assert plain(stored.manifest) == plain(expected)
+    late = run_share(plan, 0, 1, settings)
+    assert late.result is not None
+    assert late.result.existed
+    assert (left(settings), raw_files(settings)) == ([], [])
+
+
+def test_a_rank_that_is_started_twice_does_nothing_twice(
+    settings: Settings, server: FileServer, plan: Path
+) -> None:
+    plan_for_workers(ID, plan, settings, Options())
+    with ThreadPoolExecutor(2) as pool:
+        shares = list(pool.map(lambda _: run_share(plan, 0, 1, settings), range(2)))
+    assert sorted(share.result.existed for share in shares if share.result) == [False, True]
+    asked = [request.path for request in server.requests]
+    assert len(asked) == len(set(asked)) == 6
+
+
+def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: Path) -> None:
+    plan_for_workers(ID, plan, settings, Options())
+    share = run_share(plan, 1, 2, settings)
+    assert (share.ran, share.missing, share.result) == (2, (0, 2, 4), None)
+    assert finish_job(plan, settings).missing == (0, 2, 4)
+    notes = list[str]()
+
+    class Told(type(SILENT)):  # type: ignore[misc]
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    check(download(ID, settings, Options(), Told(), executor=InProcess()), range(10))
+    assert "2 of 5 shards are finished; going on" in notes
+    for share in (finish_job(plan, settings), run_share(plan, 0, 1, settings)):
+        assert share.result is not None
+        assert (share.ran, share.result.existed) == (0, True)
+
+
+def test_a_plan_of_a_folder(settings: Settings, plan: Path, tmp_path: Path) -> None:
+    folder = write_toy_shards(tmp_path / "raw", NAME)
+    plan_conversion(folder, "mine", plan, settings, Options())
+    share = run_share(plan, 0, 1, settings)
+    assert share.result is not None
+    check(share.result, range(10))
+    assert str(share.result.id).startswith("local:mine@local-")
+    again = plan_conversion(folder, "mine", tmp_path / "b.json", settings, Options())
+    assert again.published
+    (folder / "extra").write_text("changed")
+    with pytest.raises(UsageError, match="made from other files"):
+        plan_conversion(folder, "mine", tmp_path / "c.json", settings, Options(force=True))
+
+
+def test_a_range_of_episodes(settings: Settings, plan: Path, tmp_path: Path) -> None:
+    made = plan_for_workers(ID, plan, settings, Options(episodes=(3, 8)))
+    assert made.tasks == 3
+    share = run_share(plan, 0, 1, settings)
+    assert share.result is not None
+    check(share.result, range(3, 8))
+    with pytest.raises(UsageError, match="how many episodes a shard has"):
+        plan_for_workers(
+            parse_id("shardtoy:sharded-3x2-unknown"),
+            tmp_path / "b.json",
+            settings,
+            Options(episodes=(1, 2)),
+        )
+
+
+def test_a_plan_of_one_file(settings: Settings, plan: Path, tmp_path: Path) -> None:
+    """What can be read from anywhere is one task; it is converted as it would be here."""
+    toy = write_toy(tmp_path / "toy", [toy_batch([3, 1, 2, 4])])
+    for episodes, count in ((None, 4), ((1, 3), 2)):
+        options = Options(episodes=episodes, layout="ted")
+        made = plan_conversion(tmp_path / "toy", f"of{count}", plan, settings, options)
+        assert made.tasks == 1
+        share = run_share(plan, 0, 1, settings)
+        assert share.result is not None
+        assert share.result.manifest.counts["episodes"] == count
+        assert share.result.manifest.parents == (toy.id,)
+        plan.unlink()
+    plan_conversion(tmp_path / "toy", "none", plan, settings, Options(episodes=(4, 9)))
+    with pytest.raises(NotFoundError, match="4 episodes"):
+        run_share(plan, 0, 1, settings)
+
+
+def test_another_plan_is_not_replaced(settings: Settings, plan: Path) -> None:
+    first = plan_for_workers(ID, plan, settings, Options())
+    assert plan_for_workers(ID, plan, settings, Options()) == first
+    with pytest.raises(UsageError, match="another plan"):
+        plan_for_workers(ID, plan, settings, Options(layout="ted"))
+    plan_for_workers(ID, plan, settings, Options(layout="ted", force=True))
+    assert json.loads(plan.read_text())["job"]["layout"] == "ted"
+
+
+def test_a_rank_that_is_none(settings: Settings, plan: Path) -> None:
+    plan_for_workers(ID, plan, settings, Options())
+    for rank, world in ((3, 3), (-1, 3), (5, None)):
+        with pytest.raises(UsageError, match="rank is"):
+            run_share(plan, rank, world, settings)
+
+
+def test_a_dataset_that_was_deleted_since(settings: Settings, plan: Path) -> None:
+    import shutil
+
+    plan_for_workers(ID, plan, settings, Options())
+    share = run_share(plan, 0, 1, settings)
+    assert share.result is not None
+    shutil.rmtree(share.result.path)
+    with pytest.raises(NotFoundError, match="is not in") as caught:
+        run_share(plan, 0, 1, settings)
+    assert "download … --plan-only" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"job": {}},
+        {"job": 3},
+        {"tasks": "5"},
+        {"destination": None},
+        {"id": "../../x"},
+        {"job.shards": [{"name": "x"}]},
+        {"job.release": {"name": "x"}},
+        {"job.release.files": [{"path": "x", "urls": "y"}]},
+        {"job.options": {}},
+    ],
+)
+def test_a_damaged_plan(settings: Settings, plan: Path, change: dict[str, Any]) -> None:
+    plan_for_workers(ID, plan, settings, Options())
+    value = json.loads(plan.read_text())
+    for path, new in change.items():
+        *above, last = path.split(".")
+        inner = value
+        for name in above:
+            inner = inner[name]
+        inner[last] = new
+    plan.write_text(json.dumps(value))
+    with pytest.raises(ManifestError, match="is no plan"):
+        run_share(plan, 0, 1, settings)
+    value["format_version"] = 2
+    plan.write_text(json.dumps(value))
+    with pytest.raises(NewerFormatError):
+        run_share(plan, 0, 1, settings)
+
+
+def test_a_plan_whose_files_would_lead_out(settings: Settings, plan: Path) -> None:
+    from offline_data.errors import IntegrityError
+
+    plan_for_workers(ID, plan, settings, Options())
+    plan.write_text(plan.read_text().replace("data-00002", "../../data-00002"))
+    with pytest.raises(IntegrityError, match=r"\.\./\.\./data"):
+        run_share(plan, 0, 1, settings)

@@ -1,0 +1,76 @@
+"""Raw files of shards: never more at a time than there are tasks under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offline_data.config import Settings
+from offline_data.executors.local import InProcess
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, download
+from offline_data.progress import SILENT
+from offline_data.testing.servers import FileServer
+from offline_data.testing.sharded_toy import PUBLISHED, install, served
+from tests.ingest.here import convert_here
+from tests.ingest.test_shards import check, raw_files
+
+NAME = "sharded-4x2"
+
+
+class Looking(InProcess):
+    """Counts the raw files after each task."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings, self.counts = settings, list[int]()
+
+    def run(self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Any) -> Iterator[Any]:
+        for number, answer in super().run(job, tasks, progress):
+            self.counts.append(len(raw_files(self.settings)))
+            yield number, answer
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
+    convert_here(monkeypatch)
+    with FileServer(served(NAME)) as server:
+        mirrors = ((PUBLISHED, server.url),)
+        yield Settings(tmp_path / "root", mirrors=mirrors, minari_path=tmp_path)
+
+
+def test_a_shards_files_go_with_it(settings: Settings) -> None:
+    looking = Looking(settings)
+    check(download(parse_id(f"shardtoy:{NAME}"), settings, Options(), executor=looking), range(8))
+    assert looking.counts == [1, 1, 1, 1]  # what opening needs
+
+
+def test_what_a_kill_left_of_a_finished_shard_goes_first(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from offline_data.ingest.shards import ConvertShard
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConvertShard, "free", die)
+        with pytest.raises(KeyboardInterrupt):
+            download(
+                parse_id(f"shardtoy:{NAME}"), settings, Options(), SILENT, executor=InProcess()
+            )
+    assert len(raw_files(settings)) == 2
+    looking = Looking(settings)
+    download(parse_id(f"shardtoy:{NAME}"), settings, Options(), executor=looking)
+    assert looking.counts == [1, 1, 1]
+
+
+def test_nothing_goes_with_keep_raw(settings: Settings) -> None:
+    looking = Looking(settings)
+    options = Options(keep_raw=True)
+    download(parse_id(f"shardtoy:{NAME}"), settings, options, executor=looking)
+    assert looking.counts == [2, 3, 4, 5]

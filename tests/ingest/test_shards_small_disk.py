@@ -1,0 +1,92 @@
+"""A download whose raw files are larger together than the disk, killed and resumed, on a disk of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.ingest import Stored
+from offline_data.store.library import entry_at, list_datasets
+from offline_data.testing.servers import Fault, FileServer
+from offline_data.testing.sharded_toy import PUBLISHED, install, served, shard_file
+from tests.ingest.test_shards import check
+
+RUN = "from offline_data_cli.main import run; run()"
+NAME = "sharded-40x3-pad120000"
+DISK = 6 << 20
+"""Bytes of the disk: the raw files have twice as many, the dataset some hundred thousand."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small disk needs root"
+    ),
+]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this system mounts nothing for tests")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def raw_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in (root / ".downloads" / "sha256").rglob("?" * 64))
+
+
+def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
+    files, random = served(NAME), np.random.default_rng()
+    assert sum(map(len, files.values())) > 2 * DISK
+    root = disk / "root"
+    with FileServer(files) as server:
+        for path in files:
+            server.always(path, Fault(pause=0.03))
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(install(tmp_path / "plugin")), *sys.path]),
+            "OFFLINE_DATA_HOME": str(root),
+            "OFFLINE_DATA_MIRRORS": f"{PUBLISHED}={server.url}",
+        }
+        command = [sys.executable, "-c", RUN, "download", f"shardtoy:{NAME}", "--workers", "2"]
+        largest, finished = 0, 0
+        for kill in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None):
+            started = time.monotonic()
+            program = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE)
+            stop = finished + int(random.integers(3, 10)) if kill else None
+            while program.poll() is None:
+                finished = len(list(root.glob(".staging/*.shards/*/[0-9]*.json")))
+                largest = max(largest, raw_bytes(root))
+                if kill and stop is not None and finished >= stop:
+                    time.sleep(float(random.uniform(0, 0.3)))
+                    os.kill(program.pid, kill)
+                    stop = None
+                assert time.monotonic() - started < 500
+                time.sleep(0.01)
+            said = program.communicate()[1].decode()
+            expected = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 130, None: 0}
+            assert program.returncode == expected[kill], said
+            assert (kill == signal.SIGTERM) == (
+                "shards are finished and kept: run the same" in said
+            )
+        one = len(files[f"/{NAME}/{shard_file(1, 40)}"])
+        assert largest <= 6 * one  # three at a time, and as many of those that a kill left
+        asked = [request.path for request in server.requests if request.method == "GET"]
+    (entry,) = list_datasets(root)
+    check(Stored(entry.id, entry.path, entry.manifest, False, 0.0), range(120))
+    assert [path for path in (root / ".staging").iterdir() if path.is_dir()] == []
+    assert raw_bytes(root) == 0
+    assert len(entry_at(entry.path).manifest.files) == 41
+    assert len(asked) < 41 + 3 * 6  # a kill costs no more than what was under way

@@ -1,0 +1,167 @@
+"""Dataset directories joined into one: the bytes are those of one writer that got all batches."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.errors import FormatError
+from offline_data.files import write_durably
+from offline_data.store import join as joining
+from offline_data.store.join import DamagedPartError, join, joined_parts
+from offline_data.store.layout import LayoutName
+from offline_data.store.manifest import Manifest, read_manifest
+from offline_data.store.reader import open_reader
+from offline_data.store.verify import verify
+from offline_data.testing.toy import assert_same_batch, concatenate, toy_batch, write_toy
+from tests.pictures import encoded_batch
+
+LENGTHS = ([3, 1], [2], [4, 1, 5], [1])
+
+
+def batches(*, images: bool = False) -> list[EpisodeBatch]:
+    made: list[EpisodeBatch] = []
+    first = 0
+    for lengths in LENGTHS:
+        batch = toy_batch(lengths, first_episode=first, text=True, images=images, unknown_final=[3])
+        tasks = np.array([f"task {(first + n) % 3}" for n in range(len(lengths))], object)
+        steps = {
+            **batch.steps,
+            ("extra", "word"): np.array(
+                [f"w{-a % 5}" for a in batch.steps["action",][:, 0]], object
+            ),
+        }
+        episodes = {**batch.episodes, ("task",): tasks}
+        made.append(
+            replace(batch, steps=steps, episodes=episodes, notes=(f"Note {len(made) % 2}.",))
+        )
+        first += len(lengths)
+    return made
+
+
+def write_parts(folder: Path, made: list[EpisodeBatch], layout: LayoutName) -> list[Path]:
+    parts = [folder / f"{number:05d}" for number in range(len(made))]
+    for part, batch in zip(parts, made, strict=True):
+        write_toy(part, [batch], layout=layout)
+    return parts
+
+
+def header(part: Path) -> Manifest:
+    return replace(read_manifest(part), tables={}, counts={}, digests={}, notes=(), audit={})
+
+
+@pytest.mark.parametrize("consume", [False, True])
+@pytest.mark.parametrize("kind", ["compact", "ted", "images", "encoded"])
+def test_the_bytes_are_those_of_one_writer(tmp_path: Path, kind: str, consume: bool) -> None:
+    made = batches(images=kind == "images")
+    if kind == "encoded":
+        made = [encoded_batch([2, 3], first_episode=2 * n, first=9 * n) for n in range(3)]
+    layout: LayoutName = "ted" if kind == "ted" else "compact"
+    parts = write_parts(tmp_path / "parts", made, layout)
+    expected = write_toy(tmp_path / "whole", made, layout=layout)
+    found = join(parts, tmp_path / "joined", header(parts[0]), consume=consume)
+    assert found.digests == expected.digests
+    plain = replace(found, created=expected.created, sha256=expected.sha256)
+    assert plain.to_json() == expected.to_json()
+    assert verify(tmp_path / "joined") == ()
+    assert list(tmp_path.glob("joined.*")) == []
+    left = {path.parent.name for part in parts for path in part.rglob("*.memmap")}
+    assert (left == {"episodes"}) == consume
+
+
+@pytest.mark.parametrize("killed", range(1, 9))
+def test_it_goes_on_after_a_kill(
+    tmp_path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = batches()
+    parts = write_parts(tmp_path / "parts", made, "compact")
+    place, first = tmp_path / "joined", header(parts[0])
+    count = 0
+
+    def dying(path: Path, content: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count == (killed + 1) // 2 and killed % 2:
+            raise KeyboardInterrupt  # before it is known that the rows are durable
+        write_durably(path, content)
+        if count == killed // 2:
+            raise KeyboardInterrupt  # before the part is deleted
+
+    monkeypatch.setattr(joining, "_DURABLE", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(joining, "write_durably", dying)
+        with pytest.raises(KeyboardInterrupt):
+            join(parts, place, first, consume=True)
+    assert joined_parts(parts, place) == killed // 2
+    found = join(parts, place, first, consume=True)
+    expected = write_toy(tmp_path / "whole", made)
+    assert found.digests == expected.digests
+    assert_same_batch(open_reader(place).episode_batch(0, 7), concatenate(made))
+
+
+def test_a_kill_in_the_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = write_parts(tmp_path / "parts", batches(), "compact")
+    place, first = tmp_path / "joined", header(parts[0])
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joining, "finalize", die)
+        with pytest.raises(KeyboardInterrupt):
+            join(parts, place, first, consume=True)
+    (place / "left").write_text("of something")
+    assert join(parts, place, first, consume=True).counts["episodes"] == 7
+    open_reader(place).check_files()
+    assert not (place / "left").exists()
+
+
+def test_a_join_that_was_lost_counts_for_nothing(tmp_path: Path) -> None:
+    parts = write_parts(tmp_path / "parts", batches(), "compact")
+    write_durably(tmp_path / "joined.joined", b'{"parts": 2, "of": "0"}')
+    assert joined_parts(parts, tmp_path / "joined") == 0
+    write_durably(tmp_path / "joined.joined", b'{"parts": "2"}')
+    assert joined_parts(parts, tmp_path / "joined") == 0
+
+
+def test_another_schema_is_named(tmp_path: Path) -> None:
+    made = [toy_batch([2]), toy_batch([2], first_episode=1, width=4)]
+    parts = write_parts(tmp_path, made, "compact")
+    with pytest.raises(FormatError, match=r"two does not .* 'observation/state' .*\[4\].*\[3\]"):
+        join(parts, tmp_path / "joined", header(parts[0]), names=["one", "two"])
+    shutil.rmtree(parts[1])
+    write_toy(parts[1], [toy_batch([2], first_episode=1, text=True)])
+    with pytest.raises(
+        FormatError, match=r"'observation/mission' of observations is text .* absent"
+    ):
+        join(parts, tmp_path / "joined", header(parts[0]))
+
+
+def test_another_layout_is_named(tmp_path: Path) -> None:
+    parts = [tmp_path / "one", tmp_path / "two"]
+    write_toy(parts[0], [toy_batch([2])])
+    write_toy(parts[1], [toy_batch([2])], layout="ted")
+    with pytest.raises(FormatError, match="two has another layout than one"):
+        join(parts, tmp_path / "joined", header(parts[0]))
+
+
+@pytest.mark.parametrize("how", ["changed", "cut", "missing"])
+def test_a_damaged_part_is_named(tmp_path: Path, how: str) -> None:
+    parts = write_parts(tmp_path, batches(), "compact")
+    victim = parts[2] / "steps" / "rows.memmap"
+    content = victim.read_bytes()
+    if how == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(content[:-1] + (b"" if how == "cut" else b"\x01"))
+    with pytest.raises(DamagedPartError) as caught:
+        join(parts, tmp_path / "joined", header(parts[0]), consume=True)
+    assert caught.value.part == 2
+    assert "00002" in caught.value.message
+    victim.write_bytes(content)
+    assert join(parts, tmp_path / "joined", header(parts[0]), consume=True).counts["episodes"] == 7
