@@ -6,7 +6,6 @@ time it takes to read short episodes.
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from offline_data.readers.hdf5_headers import KnownHeaders
 
 
 MOST_NODES = 10_000
@@ -297,28 +298,38 @@ def read_numbers(dataset: Any) -> NDArray[Any]:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def read_if_fits(group: Any, name: str, out: NDArray[Any]) -> bool:
+def read_if_fits(
+    group: Any, name: str, out: NDArray[Any], headers: KnownHeaders | None = None
+) -> bool:
     """Read the dataset `name` of a low-level group into `out`, C-contiguous, if it is just like that.
 
-    For leaves of short episodes, where every question to HDF5 takes as long as reading.
+    For leaves of short episodes, where every question to HDF5 takes as long as reading; `headers` of
+    the file of the group spares most of them.
 
     Returns:
         Whether it was read: False also where it is absent, stored in another way than plainly in this
         file, or damaged; `out` then may hold anything, and opening the dataset tells why.
     """
+    low, encoded = h5(), name.encode()
     memory = _memory_type(out.dtype)
+    key = name, out.dtype, out.ndim
     try:
-        dataset = _open_plain(group, name.encode(), memory)
-        # A virtual dataset has no storage of its own.
-        if (
-            dataset is None
-            or dataset.get_storage_size() < max(out.nbytes, 1)
-            or dataset.shape != out.shape
-        ):
+        link = group.links.get_info(encoded)
+        # What a hard link leads to is in this file.
+        if link.type != low.h5l.TYPE_HARD:
             return False
-        dataset.read(_memory_space(out.shape), h5().h5s.ALL, out, mtype=memory)
+        known = headers is not None and headers.is_like(key, link.u, out.shape)
+        dataset = low.h5d.open(group, encoded) if known else _open_plain(group, encoded, memory)
+        # A virtual dataset has no storage of its own, a damaged list of chunks less than it should.
+        if dataset is None or dataset.get_storage_size() < max(out.nbytes, 1):
+            return False
+        if not known and dataset.shape != out.shape:
+            return False
+        dataset.read(_memory_space(out.shape), low.h5s.ALL, out, mtype=memory)
     except _FAILURES:
         return False
+    if headers is not None and not known:
+        headers.add(key, link.u)
     return True
 
 
@@ -327,17 +338,18 @@ def read_few(group: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any] | None
 
     None for all else, as `read_if_fits` returns False.
     """
-    memory = _memory_type(dtype)
     try:
-        dataset = _open_plain(group, name.encode(), memory)
-        if dataset is None:
+        link = group.links.get_info(name.encode())
+        if link.type != h5().h5l.TYPE_HARD:
             return None
-        shape = dataset.shape
-        nbytes = math.prod(shape) * dtype.itemsize
-        if len(shape) != 1 or shape[0] > FEW or dataset.get_storage_size() < max(nbytes, 1):
+        dataset = _open_plain(group, name.encode(), _memory_type(dtype))
+        shape = () if dataset is None else dataset.shape
+        if len(shape) != 1 or shape[0] > FEW:
             return None
-        values = np.empty(shape, dtype)
-        dataset.read(_memory_space(shape), h5().h5s.ALL, values, mtype=memory)
+        values = np.zeros(shape, dtype)
+        if dataset.get_storage_size() < max(values.nbytes, 1):
+            return None
+        dataset.read(_memory_space(shape), h5().h5s.ALL, values, mtype=_memory_type(dtype))
     except _FAILURES:
         return None
     return values
@@ -350,9 +362,6 @@ _FAILURES = (KeyError, ValueError, TypeError, OSError, RuntimeError)
 def _open_plain(group: Any, name: bytes, memory: Any) -> Any:
     """Open a dataset that is of this type, and has neither filters nor external files; else None."""
     low = h5()
-    # Only what a hard link leads to is looked at: it is in this file.
-    if group.links.get_info(name).type != low.h5l.TYPE_HARD:
-        return None
     info = low.h5o.get_info(group, name)
     if info.type != low.h5o.TYPE_DATASET or info.hdr.mesg.present & ELSEWHERE:
         return None

@@ -15,6 +15,7 @@ import numpy as np
 from offline_data.errors import FormatError
 from offline_data.readers import hdf5_tree
 from offline_data.readers.hdf5 import FEW, check_size, h5, open_hdf5
+from offline_data.readers.hdf5_headers import KnownHeaders
 from offline_data.readers.images import decode_jpeg, decode_jpegs
 from offline_data.sources.minari.leaves import (
     EpisodeFacts,
@@ -68,19 +69,21 @@ class Hdf5Storage:
     @contextmanager
     def episodes(self, numbers: Sequence[int]) -> Iterator[Iterator[_Hdf5Episode]]:
         """Open the file and, one after the other, the groups of episodes."""
-        with open_hdf5(self.path) as file:
-            yield (_Hdf5Episode(file.id, number, self.where) for number in numbers)
+        with open_hdf5(self.path) as file, KnownHeaders(self.path, file.id) as headers:
+            yield (_Hdf5Episode(file.id, number, self.where, headers) for number in numbers)
 
 
 class _Hdf5Episode:
     """The group of one episode, an `EpisodeReader`."""
 
-    def __init__(self, file: Any, number: int, path: str) -> None:
+    def __init__(self, file: Any, number: int, path: str, headers: KnownHeaders) -> None:
         self.where = f"{path} episode_{number}"
         self._number = number
         self._group = hdf5_tree.open_group(file, (f"episode_{number}",), beside=True)
         if self._group is None:
             raise FormatError(f"{self.where} cannot be opened: it is missing, or no group")
+        inside = file.links.get_info(f"episode_{number}".encode()).type == h5().h5l.TYPE_HARD
+        self._headers = headers if inside else None
         self._opened: dict[Place, Any] = {(): self._group}
 
     def _below(self, path: Place) -> Any:
@@ -149,7 +152,9 @@ class _Hdf5Episode:
         if leaf.form != "array":
             return False
         group = self._below(leaf.place[:-1])
-        return group is not None and hdf5_tree.read_if_fits(group, leaf.place[-1], out)
+        if group is None:
+            return False
+        return hdf5_tree.read_if_fits(group, leaf.place[-1], out, self._headers)
 
     def read_few(self, leaf: PlannedLeaf) -> NDArray[Any] | None:
         if leaf.shape or len(leaf.place) > 1:

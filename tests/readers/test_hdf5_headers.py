@@ -1,0 +1,142 @@
+"""Datasets that are known by their object headers are of the same kind, and no others are."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pytest
+
+from offline_data.readers import hdf5_tree
+from offline_data.readers.hdf5_headers import KnownHeaders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+VALUES = np.arange(1.0, 13).reshape(4, 3)
+
+
+def growing(group: Any, name: str, values: Any = VALUES, **how: Any) -> Any:
+    """Write as Minari does."""
+    return group.create_dataset(name, data=values, **{"chunks": True, **how})
+
+
+def external(group: Any, name: str) -> None:
+    raw = group.file.filename + ".raw"
+    VALUES.tofile(raw)
+    group.create_dataset(name, (4, 3), "f8", external=[(raw, 0, VALUES.nbytes)])
+
+
+def virtual(group: Any, name: str) -> None:
+    layout = h5py.VirtualLayout((4, 3), "f8")
+    layout[:] = h5py.VirtualSource(".", "plain", (4, 3))
+    group.create_virtual_dataset(name, layout)
+
+
+OTHERS: dict[str, Callable[[Any, str], Any]] = {
+    "gzip": lambda group, name: growing(group, name, compression="gzip"),
+    "shuffle": lambda group, name: growing(group, name, shuffle=True),
+    "fletcher32": lambda group, name: growing(group, name, fletcher32=True),
+    "other type": lambda group, name: growing(group, name, VALUES.astype("i8")),
+    "other width": lambda group, name: growing(group, name, VALUES.astype("f4")),
+    "other order": lambda group, name: growing(group, name, VALUES.astype(">f8")),
+    "transposed": lambda group, name: growing(group, name, VALUES.T),
+    "flat": lambda group, name: growing(group, name, VALUES.ravel()),
+    "deeper": lambda group, name: growing(group, name, VALUES[None]),
+    "external": external,
+    "virtual": virtual,
+    "no chunks": lambda group, name: growing(group, name, chunks=None),
+    "compact": lambda group, name: h5py.h5d.create(
+        group.id,
+        name.encode(),
+        h5py.h5t.NATIVE_DOUBLE,
+        h5py.h5s.create_simple((4, 3)),
+        dcpl=_compact(),
+    ),
+}
+
+
+def _compact() -> Any:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_layout(h5py.h5d.COMPACT)
+    return plan
+
+
+@contextmanager
+def known(path: Path) -> Iterator[tuple[Any, KnownHeaders]]:
+    with h5py.File(path) as file, KnownHeaders(path, file.id) as headers:
+        assert hdf5_tree.read_if_fits(file.id, "plain", np.zeros((4, 3)), headers)
+        yield file, headers
+
+
+def is_like(file: Any, headers: KnownHeaders, name: str, shape: tuple[int, ...]) -> bool:
+    address = file.id.links.get_info(name.encode()).u
+    return headers.is_like(("plain", np.dtype("f8"), len(shape)), address, shape)
+
+
+@pytest.mark.parametrize("chunks", [True, None])
+@pytest.mark.parametrize("rows", [1, 4, 1000])
+def test_a_dataset_of_the_same_kind_is_known_and_read(
+    tmp_path: Path, rows: int, chunks: bool | None
+) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        growing(file, "plain", chunks=chunks)
+        values = np.random.default_rng(0).normal(size=(rows, 3))
+        growing(file.create_group("next"), "plain", values, chunks=chunks)
+    with known(tmp_path / "x.hdf5") as (file, headers):
+        assert is_like(file, headers, "next/plain", (rows, 3))
+        assert not is_like(file, headers, "next/plain", (rows + 1, 3))
+        out = np.zeros((rows, 3))
+        assert hdf5_tree.read_if_fits(file["next"].id, "plain", out, headers)
+    np.testing.assert_array_equal(out, values)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_nothing_else_is_taken_for_it(tmp_path: Path, other: str) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        growing(file, "plain")
+        OTHERS[other](file.create_group("next"), "plain")
+    with known(tmp_path / "x.hdf5") as (file, headers):
+        shape = file["next/plain"].shape
+        assert not is_like(file, headers, "next/plain", shape if len(shape) == 2 else (4, 3)) or (
+            other == "transposed"
+        )
+        assert not is_like(file, headers, "next/plain", (4, 3))
+        out = np.zeros((4, 3))
+        read = hdf5_tree.read_if_fits(file["next"].id, "plain", out, headers)
+        assert not read or other in {"no chunks", "compact"}
+        np.testing.assert_array_equal(out, file["next/plain"] if read else 0 * out)
+
+
+def test_no_single_byte_of_a_header_makes_another_dataset_of_it(tmp_path: Path) -> None:
+    """A header with one byte changed is read like HDF5 reads it, or left to the general way."""
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        growing(file, "plain")
+        growing(file.create_group("next"), "plain", VALUES + 100)
+        address = file.id.links.get_info(b"next/plain").u
+    sound = (tmp_path / "x.hdf5").read_bytes()
+    seen = set()
+    for place in range(address, address + 16 + 256):
+        damaged = bytearray(sound)
+        damaged[place] ^= 0x01
+        path = tmp_path / "damaged.hdf5"
+        path.write_bytes(damaged)
+        with known(path) as (file, headers):
+            out = np.zeros((4, 3))
+            with_headers = hdf5_tree.read_if_fits(file["next"].id, "plain", out, headers)
+            expected = np.zeros((4, 3))
+            if with_headers:
+                assert hdf5_tree.read_if_fits(file["next"].id, "plain", expected), place - address
+                np.testing.assert_array_equal(out, expected)
+            seen.add(with_headers)
+    assert seen == {True, False}
+
+
+def test_files_with_numbers_of_other_widths_or_a_user_block(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w", userblock_size=512) as file:
+        growing(file, "plain")
+    with known(tmp_path / "x.hdf5") as (file, headers):
+        assert not is_like(file, headers, "plain", (4, 3))
