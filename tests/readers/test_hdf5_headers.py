@@ -135,6 +135,16 @@ def test_no_single_byte_of_a_header_makes_another_dataset_of_it(tmp_path: Path) 
     assert seen == {True, False}
 
 
+def test_a_header_in_several_places_is_not_known_again(tmp_path: Path) -> None:
+    """What is elsewhere could be filters."""
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        plain = growing(file, "plain")
+        for number in range(20):
+            plain.attrs[f"note {number}"] = number
+    with known(tmp_path / "x.hdf5") as (file, headers):
+        assert not is_like(file, headers, "plain", (4, 3))
+
+
 def test_files_with_numbers_of_other_widths_or_a_user_block(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.hdf5", "w", userblock_size=512) as file:
         growing(file, "plain")
