@@ -98,16 +98,20 @@ class Memory:
         return Memory, ()
 
     def recall(
-        self, storage: Storage, name: Hashable, make: Callable[[], T], *, stamp: object = None
+        self,
+        storage: Storage,
+        name: Hashable,
+        make: Callable[[], T],
+        stamp: Callable[[], object] | None = None,
     ) -> T:
-        """Return the result of `make`, called by one thread, and again for another `stamp` object."""
+        """Return the result of `make`, called by one thread, and again if `stamp()` is another object."""
         known = self._known.setdefault(storage, {})
         found = known.get(name)
-        if found is None or found[0] is not stamp:
+        if found is None or (stamp and found[0] is not stamp()):
             with process_lock():
-                found = known.get(name)
-                if found is None or found[0] is not stamp:
-                    found = known[name] = (stamp, make())
+                found, now = known.get(name), stamp and stamp()
+                if found is None or found[0] is not now:
+                    found = known[name] = (now, make())
         made: T = found[1]
         return made
 

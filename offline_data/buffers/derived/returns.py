@@ -58,8 +58,8 @@ class ReturnsToGo(Cached):
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
         """Add the leaf to the batch; see `Derived`."""
         check_rows("return_to_go", batch)
-        runs = storage.runs()
-        returns = self._memory.recall(storage, "returns", lambda: self._all(storage), stamp=runs)
+        memory = self._memory
+        returns = memory.recall(storage, "returns", lambda: self._all(storage), storage.runs)
         batch.set(self.key, returns[rows].float().to(batch.device))
         return batch
 
