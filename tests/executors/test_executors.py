@@ -93,6 +93,10 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     processes, threads = _alive(), set(threading.enumerate())
     yield
     assert _alive() <= processes
+    for thread in (
+        set(threading.enumerate()) - threads
+    ):  # a `ThreadPool` does not wait for all of its own
+        thread.join(5)
     assert set(threading.enumerate()) <= threads
 
 
