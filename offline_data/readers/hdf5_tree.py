@@ -343,7 +343,7 @@ def read_few(group: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any] | None
         if link.type != h5().h5l.TYPE_HARD:
             return None
         dataset = _open_plain(group, name.encode(), _memory_type(dtype))
-        shape = () if dataset is None else dataset.shape
+        shape: tuple[int, ...] = () if dataset is None else dataset.shape
         if len(shape) != 1 or shape[0] > FEW:
             return None
         values = np.zeros(shape, dtype)
