@@ -355,8 +355,8 @@ def read_few(group: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any] | None
     return values
 
 
-_FAILURES = (KeyError, ValueError, TypeError, OSError, RuntimeError)
-"""How h5py reports what is absent, damaged or of another kind."""
+_FAILURES = (KeyError, ValueError, TypeError, OSError, RuntimeError, OverflowError)
+"""How h5py reports what is absent, damaged or of another kind; addresses beyond any file overflow."""
 
 
 def _open_plain(group: Any, name: bytes, memory: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,21 @@ def test_no_single_byte_of_a_header_makes_another_dataset_of_it(tmp_path: Path) 
                 np.testing.assert_array_equal(out, expected)
             seen.add(with_headers)
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize("place", [2**64 - 1, 2**63, 2**40, 7])
+def test_an_address_that_leads_nowhere(tmp_path: Path, place: int) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        growing(file, "plain")
+        growing(file.create_group("next"), "plain")
+        address = file.id.links.get_info(b"next/plain").u
+    damaged = (tmp_path / "x.hdf5").read_bytes()
+    assert damaged.count(struct.pack("<Q", address)) == 1
+    damaged = damaged.replace(struct.pack("<Q", address), struct.pack("<Q", place))
+    (tmp_path / "x.hdf5").write_bytes(damaged)
+    with known(tmp_path / "x.hdf5") as (file, headers):
+        out = np.zeros((4, 3))
+        assert not hdf5_tree.read_if_fits(file["next"].id, "plain", out, headers)
 
 
 def test_a_header_in_several_places_is_not_known_again(tmp_path: Path) -> None:
