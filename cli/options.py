@@ -123,6 +123,23 @@ Audit = Annotated[
         metavar="all|FRACTION|none",
     ),
 ]
+
+
+class Engine(str, Enum):
+    """Where tasks run."""
+
+    local = "local"
+    ray = "ray"
+
+
+RUNNING = {"rich_help_panel": "Execution (does not change the result)"}
+running = partial(option, **RUNNING)
+Workers = Annotated[int | None, count("Maximum number of processes.", **RUNNING)]
+RunsOn = Annotated[Engine, running("Run tasks in local processes or on a Ray cluster.")]
+Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="HOST:PORT")]
+PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]
+Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
+
 DEFAULT_AUDIT = "0.01"
 """The default of `offline_data.store.audit`; importing it here would bring numpy into `--help`."""
 _MOST_DIGITS = 18

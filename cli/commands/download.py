@@ -3,8 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,15 +11,20 @@ from offline_data.errors import OfflineDataError, UsageError
 from offline_data.ids import DatasetId, parse_id
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
+    Address,
     Audit,
     Context,
     DryRun,
+    Engine,
     Episodes,
     KeepEpisodes,
     Layout,
+    Plan,
+    PlanOnly,
+    RunsOn,
     Strict,
+    Workers,
     argument,
-    count,
     option,
     parse_episodes,
 )
@@ -34,23 +37,6 @@ if TYPE_CHECKING:
 
 _FILES = columns("FILE", "ACTION", "BYTES:bytes", "REASON")
 EXISTS = "yes; nothing to do"
-
-
-class Engine(str, Enum):
-    """Where tasks run."""
-
-    local = "local"
-    ray = "ray"
-
-
-RUNNING = {"rich_help_panel": "Execution (does not change the result)"}
-running = partial(option, **RUNNING)
-Workers = Annotated[int | None, count("Maximum number of processes.", **RUNNING)]
-RunsOn = Annotated[Engine, running("Run tasks in local processes or on a Ray cluster.")]
-Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="HOST:PORT")]
-PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]
-Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
-
 _STORED = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "SECONDS:number")
 
 

@@ -10,13 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from offline_data.errors import OfflineDataError, UsageError
 from offline_data_cli.commands.download import (
     EXISTS,
-    RUNNING,
-    Address,
-    Engine,
-    Plan,
-    PlanOnly,
-    RunsOn,
-    Workers,
     check_plan,
     executor_of,
     stored_result,
@@ -25,10 +18,17 @@ from offline_data_cli.commands.download import (
 from offline_data_cli.commands.inspection import how_run
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
+    RUNNING,
+    Address,
     Audit,
     Context,
     DryRun,
+    Engine,
     Layout,
+    Plan,
+    PlanOnly,
+    RunsOn,
+    Workers,
     argument,
     count,
     option,

@@ -5,24 +5,38 @@ A plan is one JSON file, changed under a lock, on a filesystem that all machines
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from offline_data.errors import NotFoundError, UsageError
-from offline_data.files import disk_errors
+from offline_data.errors import (
+    FormatError,
+    ManifestError,
+    NewerFormatError,
+    NotFoundError,
+    UsageError,
+)
+from offline_data.files import disk_errors, write_durably
 from offline_data.ingest.options import Stored
 from offline_data.store.library import entry_at, has_manifest
-from offline_data.strict_json import shown
+from offline_data.strict_json import read_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from typing_extensions import Self
+
     from offline_data.config import Settings
     from offline_data.progress import Progress
+
+FORMAT_VERSION = 1
+
+MAX_BYTES = 256 << 20
+"""Bytes of the largest plan that is read: one of shards has about 500 for each raw file."""
 
 
 class PlanFile(ABC):
@@ -30,6 +44,8 @@ class PlanFile(ABC):
 
     command: ClassVar[str]
     """The command that writes such plans."""
+    shape: ClassVar[dict[str, Any]]
+    """What the fields of the file may be; see `check_shape`."""
     file: Path
     id: str
     """Of the new dataset."""
@@ -41,6 +57,50 @@ class PlanFile(ABC):
     """How often the data asked for another plan."""
     published: bool
     """Whether the dataset has been made."""
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read the file of a plan.
+
+        Raises:
+            NotFoundError: There is none.
+            NewerFormatError, ManifestError: It cannot be read.
+            AccessError: It may not be read.
+        """
+        makes = f"`offline-data {cls.command} … --plan-only --plan FILE`"
+        try:
+            value = read_json(file, max_bytes=MAX_BYTES)
+            check_shape(value, {"format_version": (int,)}, "it")
+            if value["format_version"] > FORMAT_VERSION:
+                raise NewerFormatError(
+                    f"{file} has format {value['format_version']}; this version reads up to "
+                    f"{FORMAT_VERSION}",
+                    hint="use the offline-data that made it",
+                )
+            check_shape(value, cls.shape, "it")
+            return cls.from_json(file, value)
+        except NotFoundError as error:
+            raise NotFoundError(f"There is no plan {file}", hint=f"{makes} makes one") from error
+        except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
+            raise ManifestError(
+                f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
+                hint=f"it is what {makes} writes",
+            ) from error
+
+    def write(self) -> None:
+        """Write the file, whole or not at all; the caller holds its lock."""
+        value = {"format_version": FORMAT_VERSION, **self.to_json()}
+        with disk_errors(self.file):
+            write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, file: Path, value: dict[str, Any]) -> Self:
+        """Make the plan of what `to_json` gave; an error of `read` where that is not sound."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the file."""
 
     @abstractmethod
     def open(self, settings: Settings, progress: Progress) -> PlannedWork | None:

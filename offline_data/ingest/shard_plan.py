@@ -6,19 +6,12 @@ root, where `download` of the same dataset finds it, too.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from offline_data.config import user_path
-from offline_data.errors import (
-    FormatError,
-    ManifestError,
-    NewerFormatError,
-    UsageError,
-)
+from offline_data.errors import UsageError
 from offline_data.fetch.files import RemoteFile
-from offline_data.files import disk_errors, write_durably
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob
 from offline_data.ingest.options import Options
@@ -27,7 +20,6 @@ from offline_data.ingest.shards import ShardedJob, ShardedRun, convert_shards
 from offline_data.sources.base import Release, Shard
 from offline_data.store.library import has_manifest
 from offline_data.store.publish import dataset_lock
-from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,11 +30,6 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
     from offline_data.store.layout import LayoutName
 
-FORMAT_VERSION = 1
-
-MAX_BYTES = 256 << 20
-"""Bytes of the largest plan that is read: it has about 500 for each raw file."""
-
 
 @dataclass(frozen=True)
 class ShardPlan(PlanFile):
@@ -50,6 +37,15 @@ class ShardPlan(PlanFile):
 
     command: ClassVar[str] = "download"
     kind: ClassVar[str] = "shards"
+    shape: ClassVar[dict[str, Any]] = {
+        "kind": (str,),
+        "id": (str,),
+        "destination": (str,),
+        "root": (str,),
+        "tasks": (int,),
+        "published": (bool,),
+        "job": (dict, None),
+    }
     file: Path
     root: Path
     """Where datasets live by their ids, their raw files, and what has been done."""
@@ -61,39 +57,15 @@ class ShardPlan(PlanFile):
     published: bool = False
 
     @classmethod
-    def read(cls, file: Path) -> ShardPlan:
-        """Read the file of a plan.
+    def from_json(cls, file: Path, value: dict[str, Any]) -> ShardPlan:
+        """See `PlanFile`."""
+        root, destination = (user_path(value[name], name) for name in ("root", "destination"))
+        job = None if value["job"] is None else _job(value["job"], value["id"], destination)
+        return cls(file, root, job, value["id"], destination, value["tasks"], value["published"])
 
-        Raises:
-            NotFoundError: There is none.
-            NewerFormatError, ManifestError: It cannot be read.
-            AccessError: It may not be read.
-        """
-        try:
-            value = read_json(file, max_bytes=MAX_BYTES)
-            check_shape(value, {"format_version": (int,)}, "it")
-            if value["format_version"] > FORMAT_VERSION:
-                raise NewerFormatError(
-                    f"{file} has format {value['format_version']}; this version reads up to "
-                    f"{FORMAT_VERSION}",
-                    hint="use the offline-data that made it",
-                )
-            check_shape(value, _SHAPE, "it")
-            root, destination = (user_path(value[name], name) for name in ("root", "destination"))
-            job = None if value["job"] is None else _job(value["job"], value["id"], destination)
-            return cls(
-                file, root, job, value["id"], destination, value["tasks"], value["published"]
-            )
-        except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
-            raise ManifestError(
-                f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
-                hint="it is what `offline-data download … --plan-only --plan FILE` writes",
-            ) from error
-
-    def write(self) -> None:
-        """Write the file, whole or not at all; the caller holds its lock."""
-        value = {
-            "format_version": FORMAT_VERSION,
+    def to_json(self) -> dict[str, Any]:
+        """See `PlanFile`."""
+        return {
             "kind": self.kind,
             "id": self.id,
             "destination": str(self.destination),
@@ -102,8 +74,6 @@ class ShardPlan(PlanFile):
             "published": self.published,
             "job": None if self.job is None else _json_of(self.job),
         }
-        with disk_errors(self.file):
-            write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
 
     def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
         """Get ready to work at it; None where its dataset has been made."""
@@ -218,15 +188,6 @@ def write_plan(
 
 
 _NUMBER, _TEXT = (int, None), (str, None)
-_SHAPE = {
-    "kind": (str,),
-    "id": (str,),
-    "destination": (str,),
-    "root": (str,),
-    "tasks": (int,),
-    "published": (bool,),
-    "job": (dict, None),
-}
 _FILE = {"path": (str,), "urls": [(str,)], "size": _NUMBER, "digest": _TEXT, "magic": (str,)}
 _SHARD = {"name": (str,), "files": [(str,)], "bytes": _NUMBER, "episodes": _NUMBER}
 _OPTIONS: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shutil
@@ -11,24 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from offline_data.config import user_path
 from offline_data.errors import (
-    FormatError,
     ManifestError,
-    NewerFormatError,
-    NotFoundError,
     OfflineDataError,
     UsageError,
 )
-from offline_data.files import disk_errors, require_bytes, write_durably
+from offline_data.files import disk_errors, require_bytes
 from offline_data.ingest.planned import (
+    MAX_BYTES,
     PlanFile,
     PlannedWork,
     Share,
-    check_shape,
     finish_plan,
     plan_lock,
     run_plan,
 )
-from offline_data.ingest.shard_plan import MAX_BYTES, ShardPlan
+from offline_data.ingest.shard_plan import ShardPlan
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
 from offline_data.preprocess.job import Job, RunOptions, is_there, older, refuse_itself
@@ -50,7 +46,32 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.progress import Progress
 
-FORMAT_VERSION = 1
+_CALLING = {
+    "batched": (int, None),
+    "by": (str,),
+    "on": (str,),
+    "vectorize": (str, bool),
+    "seed": (int,),
+}
+_OPTIONS = {
+    "num_frames": (int, None),
+    "layout": (str, None),
+    "audit": (float, int, str),
+    "chunksize": (int, None),
+    "force": (bool,),
+}
+_SHAPE = {
+    **dict.fromkeys(("id", "destination", "parent", "fingerprint", "root", "place"), (str,)),
+    **dict.fromkeys(("name", "dest"), (str, None)),
+    **dict.fromkeys(("generation", "tasks"), (int,)),
+    "published": (bool,),
+    "stages": [{"text": (str,), "sha256": (str, None)}],
+    "calling": _CALLING,
+    "options": _OPTIONS,
+    "states": [{}],
+    "recipe": [{}],
+}
+"""What the fields of the file may be."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,7 @@ class JobPlan(PlanFile):
     """
 
     command: ClassVar[str] = "preprocess"
+    shape: ClassVar[dict[str, Any]] = _SHAPE
     file: Path
     job: Job
     """What was asked for; it reads the same everywhere."""
@@ -89,38 +111,8 @@ class JobPlan(PlanFile):
     """Whether the dataset has been made."""
 
     @classmethod
-    def read(cls, file: Path) -> JobPlan:
-        """Read the file of a plan.
-
-        Raises:
-            NotFoundError: There is none.
-            NewerFormatError, ManifestError: It cannot be read.
-            AccessError: It may not be read.
-        """
-        try:
-            return cls._of(file, read_json(file))
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"There is no plan {file}",
-                hint=f"offline-data preprocess … --plan-only --plan {file} makes one",
-            ) from error
-        except (ValueError, KeyError, TypeError, FormatError, UsageError) as error:
-            raise ManifestError(
-                f"{file} is no plan of offline-data: {type(error).__name__}: {error}",
-                hint="it is what `offline-data preprocess … --plan-only --plan FILE` writes",
-            ) from error
-
-    @classmethod
-    def _of(cls, file: Path, value: Any) -> JobPlan:
-        """Read what `write` wrote; raises what `read` takes for no plan."""
-        check_shape(value, {"format_version": (int,)}, "it")
-        if value["format_version"] > FORMAT_VERSION:
-            raise NewerFormatError(
-                f"{file} has format {value['format_version']}; this version reads up to "
-                f"{FORMAT_VERSION}",
-                hint="use the offline-data that made it",
-            )
-        check_shape(value, _SHAPE, "it")
+    def from_json(cls, file: Path, value: dict[str, Any]) -> JobPlan:
+        """See `PlanFile`."""
         stages, states = value["stages"], value["states"]
         if not value["published"] or value["place"]:
             if not stages or len(states) != len(stages):
@@ -151,12 +143,11 @@ class JobPlan(PlanFile):
             value["published"],
         )
 
-    def write(self) -> None:
-        """Write the file, whole or not at all; the caller holds its lock."""
+    def to_json(self) -> dict[str, Any]:
+        """See `PlanFile`."""
         job, options = self.job, self.job.options
         stages = zip(job.stages, self.digests, strict=True)
-        value = {
-            "format_version": FORMAT_VERSION,
+        return {
             "id": self.id,
             "destination": str(self.destination),
             "parent": str(job.parent),
@@ -174,8 +165,6 @@ class JobPlan(PlanFile):
             "tasks": self.tasks,
             "published": self.published,
         }
-        with disk_errors(self.file):
-            write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
 
     @property
     def folder(self) -> Path:
@@ -261,34 +250,6 @@ class JobPlan(PlanFile):
         """Return the plan that the file has, if there is nothing more to do of this one."""
         found = JobPlan.read(self.file)
         return found if found.published or found.place != self.place else None
-
-
-_CALLING = {
-    "batched": (int, None),
-    "by": (str,),
-    "on": (str,),
-    "vectorize": (str, bool),
-    "seed": (int,),
-}
-_OPTIONS = {
-    "num_frames": (int, None),
-    "layout": (str, None),
-    "audit": (float, int, str),
-    "chunksize": (int, None),
-    "force": (bool,),
-}
-_SHAPE = {
-    **dict.fromkeys(("id", "destination", "parent", "fingerprint", "root", "place"), (str,)),
-    **dict.fromkeys(("name", "dest"), (str, None)),
-    **dict.fromkeys(("generation", "tasks"), (int,)),
-    "published": (bool,),
-    "stages": [{"text": (str,), "sha256": (str, None)}],
-    "calling": _CALLING,
-    "options": _OPTIONS,
-    "states": [{}],
-    "recipe": [{}],
-}
-"""What the fields of the file may be."""
 
 
 def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:

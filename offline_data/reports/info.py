@@ -19,20 +19,25 @@ if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.library import Entry
 
-_OF_MANIFEST = (
-    *("source", "name", "revision", "created", "counts", "converter", "spaces", "environment"),
-    *(
-        "about",
-        "licence",
-        "citation",
-        "notes",
-        "dropped",
-        "non_finite",
-        "audit",
-        "files",
-        "parents",
-    ),
-)
+_OF_MANIFEST = [
+    "source",
+    "name",
+    "revision",
+    "created",
+    "counts",
+    "converter",
+    "spaces",
+    "environment",
+    "about",
+    "licence",
+    "citation",
+    "notes",
+    "dropped",
+    "non_finite",
+    "audit",
+    "files",
+    "parents",
+]
 """Fields of a manifest that are shown as they are, but for passwords in `files`."""
 
 
