@@ -117,6 +117,8 @@ class _ShardWork(PlannedWork):
 
     def run_tasks(self, tasks: Sequence[int]) -> ShardPlan | None:
         """Run tasks; returns the plan where its dataset has been made meanwhile."""
+        if tasks:
+            self._run.prepare()  # before the look at the plan: who publishes deletes it after the plan
         if (newer := self.newer()) is None and tasks:
             with self._run.says_what_is_kept():
                 self._run.run([self._tasks[task] for task in tasks])

@@ -8,6 +8,7 @@ written, read back, digested. Neither order nor bytes of the whole depend on who
         00017.json         written after it: the shard is finished
         00017.3f2a9c01/    an attempt: its raw files, and what has been written of it
         00017.lock         held by the process that converts it
+        begun              until the dataset is published
         dataset/           what has been joined; dataset.joined: of how many shards
 
 The fingerprint is of the release, the options and the version of this package: a shard that was made of
@@ -63,6 +64,9 @@ Range: TypeAlias = "tuple[int, int | None] | None"
 
 Task: TypeAlias = "tuple[int, Range]"
 """Number of a shard, and which of its episodes."""
+
+BEGUN = "begun"
+"""File in the work folder until the dataset is published."""
 
 _PREFETCHED = 1
 """Shards that are fetched while the workers convert others."""
@@ -179,7 +183,6 @@ class ConvertShard:
         attempt = work / f"{number:05d}.{secrets.token_hex(4)}"
         with ExitStack() as stack, naming(shard, attempt / "raw"):
             with disk_errors(work):
-                work.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(
                     file_lock(
                         work / f"{number:05d}.lock",
@@ -187,6 +190,8 @@ class ConvertShard:
                     )
                 )
             record = read_record(work, number)
+            if record is None and not (work / BEGUN).exists():  # published by another program
+                return ShardRecord(0, 0)
             if record is None:
                 for left in work.glob(f"{number:05d}.*/"):
                     shutil.rmtree(left, ignore_errors=True)
@@ -306,6 +311,12 @@ class ShardedRun:
         with disk_errors(self.work):
             (self.work / f"{number:05d}.json").unlink(missing_ok=True)
 
+    def prepare(self) -> None:
+        """Make the work folder, of which other programs can tell when it is deleted."""
+        with disk_errors(self.work):
+            self.work.mkdir(parents=True, exist_ok=True)
+            (self.work / BEGUN).touch()
+
     def run(self, tasks: Sequence[Task], executor: Executor | None = None) -> None:
         """Run tasks; raises what `download` raises."""
         job = ConvertShard(self.job, self.settings, self._stay)
@@ -346,6 +357,7 @@ class ShardedRun:
         if not self.job.options.keep_raw:
             files = [f for record in self._records() for f in record.files]
             free([f for f in files if f["sha256"] not in self._stay], self.settings)
+        (self.work / BEGUN).unlink(missing_ok=True)  # before any record
         shutil.rmtree(self.work, ignore_errors=True)
         with suppress(OSError):  # others of the same dataset are there
             self.work.parent.rmdir()
@@ -467,6 +479,7 @@ def convert_shards(
     run = ShardedRun(job, settings, progress)
     again: set[int] = set()
     with run.says_what_is_kept():
+        run.prepare()
         run.recover()
         while True:
             while tasks := run.missing():
