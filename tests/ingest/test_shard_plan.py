@@ -85,6 +85,26 @@ def test_a_rank_that_is_started_twice_does_nothing_twice(
     assert len(asked) == len(set(asked)) == 6
 
 
+def test_a_rank_that_comes_after_the_dataset_was_published_fetches_nothing(
+    settings: Settings, server: FileServer, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_for_workers(ID, plan, settings, Options())
+    run, published = ShardedRun.run, []
+
+    def late(self: ShardedRun, *tasks: Any) -> None:
+        if not published:
+            published.append(True)
+            run_share(plan, 0, 1, settings)  # another program does it all meanwhile
+            published.append(len(server.requests))
+        run(self, *tasks)
+
+    monkeypatch.setattr(ShardedRun, "run", late)
+    share = run_share(plan, 0, 1, settings)
+    assert share.result is not None
+    assert share.result.existed
+    assert published == [True, len(server.requests)]
+
+
 def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: Path) -> None:
     plan_for_workers(ID, plan, settings, Options())
     share = run_share(plan, 1, 2, settings)
