@@ -89,7 +89,8 @@ def test_a_rank_that_comes_after_the_dataset_was_published_fetches_nothing(
     settings: Settings, server: FileServer, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_for_workers(ID, plan, settings, Options())
-    run, published = ShardedRun.run, []
+    run = ShardedRun.run
+    published: list[int] = []
 
     def late(self: ShardedRun, *tasks: Any) -> None:
         if not published:
