@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor as FuturesExecutor
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.pool import Pool, ThreadPool
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if {"pool", "futures", "processes"} & set(request.fixturenames):
         yield
         return
+    ensure_running()  # of the pools' resource tracker, which lives as long as this process
     processes, threads = _alive(), set(threading.enumerate())
     yield
     assert _alive() <= processes
@@ -405,7 +407,7 @@ def test_a_closed_pool_is_said(make: Callable[[int], Any]) -> None:
 
 def test_a_pool_that_is_terminated_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
     def sleep(task: int) -> int:
-        (tmp_path / f"{task}.pid").write_text(str(os.getpid()))
+        (tmp_path / str(task)).touch()
         if task:
             time.sleep(600)
         return task
@@ -413,8 +415,7 @@ def test_a_pool_that_is_terminated_meanwhile_is_not_waited_for(tmp_path: Path) -
     with SPAWN.Pool(1) as pool:
         answers = GivenPool(pool).run(sleep, [0, 1], SILENT)
         assert next(answers) == (0, 0)
-        while len(pids(tmp_path)) < 2:
-            time.sleep(0.01)
+        wait_until((tmp_path / "1").exists)
     with pytest.raises(WorkerDiedError, match="terminated"):
         next(answers)
 
