@@ -116,6 +116,35 @@ KeepEpisodes = Annotated[
         "from the next row, and store both (default: end the episode there as truncated)."
     ),
 ]
+SkipBadEpisodes = Annotated[
+    bool,
+    option(
+        "Leave out episodes that cannot be read, and list them in the manifest (default: fail)."
+    ),
+]
+Checkpoints = Annotated[
+    str | None,
+    option(
+        "For Atari DQN logs: only checkpoints A up to but excluding B, counted from 0.",
+        metavar="A:B",
+    ),
+]
+
+
+class Images(str, Enum):
+    """How images of a dataset directory are stored."""
+
+    encoded = "encoded"
+    raw = "raw"
+
+
+ImageStorage = Annotated[
+    Images | None,
+    option(
+        "raw: decode JPEG and PNG images and store pixels. encoded: keep the source's files and "
+        "decode them when sampled. (default: as the source has them)"
+    ),
+]
 Audit = Annotated[
     str,
     option(
@@ -146,20 +175,20 @@ _MOST_DIGITS = 18
 """Digits of a number of an episode: more do not fit into int64."""
 
 
-def parse_episodes(text: str | None) -> tuple[int | None, int | None] | None:
-    """Read `A:B`, of which either side may be left out; raises `UsageError`."""
+def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:
+    """Read `A:B`, of which either side may be left out; raises `UsageError` naming the option."""
     if text is None:
         return None
     first, colon, stop = text.partition(":")
     sides = [side.strip() for side in (first, stop)]
-    said = f"--episodes is {text[:40]!r}"
+    said = f"{name} is {text[:40]!r}"
     if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
-        raise UsageError(f"{said}; expected A:B", hint="--episodes 0:10 takes the first ten")
+        raise UsageError(f"{said}; expected A:B", hint=f"{name} 0:10 takes the first ten")
     digits = max(map(len, sides))
     if digits > _MOST_DIGITS:
         raise UsageError(
             f"{said}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
-            hint="leave B out to take all episodes from A on",
+            hint="leave B out to take all from A on",
         )
     begin, end = (int(side) if side else None for side in sides)
     return begin, end

@@ -13,20 +13,23 @@ from offline_data_cli.options import (
     DEFAULT_AUDIT,
     Address,
     Audit,
+    Checkpoints,
     Context,
     DryRun,
     Engine,
     Episodes,
+    ImageStorage,
     KeepEpisodes,
     Layout,
     Plan,
     PlanOnly,
     RunsOn,
+    SkipBadEpisodes,
     Strict,
     Workers,
     argument,
     option,
-    parse_episodes,
+    parse_range,
 )
 from offline_data_cli.result import Field, Fields, Result, Table, columns, combine
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from offline_data.executors.base import Executor
     from offline_data.ingest.shard_plan import ShardPlan
 
+_MOST_NAMED = 20
 _FILES = columns("FILE", "ACTION", "BYTES:bytes", "REASON")
 EXISTS = "yes; nothing to do"
 _STORED = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "SECONDS:number")
@@ -51,6 +55,9 @@ def download(
     raw_only: Annotated[bool, option("Download the raw files without converting them.")] = False,
     keep_raw: Annotated[bool, option("Keep the raw files after conversion.")] = False,
     keep_episodes: KeepEpisodes = False,
+    skip_bad_episodes: SkipBadEpisodes = False,
+    checkpoints: Checkpoints = None,
+    images: ImageStorage = None,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
@@ -64,7 +71,8 @@ def download(
     from offline_data import ingest
 
     flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes, "strict": strict}
-    options = _options(layout, episodes, audit, **flags)
+    flags["skip_bad_episodes"] = skip_bad_episodes
+    options = _options(layout, episodes, checkpoints, images, audit, **flags)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {"--dry-run": dry_run, "--raw-only": raw_only}, plan_only=plan_only)
     if plan is not None and len(datasets) > 1:
@@ -143,6 +151,9 @@ def convert(
     episodes: Episodes = None,
     force: Annotated[bool, option("Replace local:NAME if it exists.")] = False,
     keep_episodes: KeepEpisodes = False,
+    skip_bad_episodes: SkipBadEpisodes = False,
+    checkpoints: Checkpoints = None,
+    images: ImageStorage = None,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     workers: Workers = None,
@@ -155,7 +166,8 @@ def convert(
     from offline_data import ingest
 
     flags = {"force": force, "keep_episodes": keep_episodes, "strict": strict}
-    options = _options(layout, episodes, audit, **flags)
+    flags["skip_bad_episodes"] = skip_bad_episodes
+    options = _options(layout, episodes, checkpoints, images, audit, **flags)
     executor = executor_of(engine, address, workers, plan)
     check_plan(plan, {}, plan_only=plan_only)
     place, settings = user_path(path, "PATH"), _with_workers(context, workers)
@@ -232,14 +244,23 @@ def worker_note(plan: Path) -> str:
     return f"run this for every I from 0 to N - 1: {run}"
 
 
-def _options(layout: Layout, episodes: Episodes, audit: Audit, **flags: bool) -> "ingest.Options":
+def _options(
+    layout: Layout,
+    episodes: Episodes,
+    checkpoints: Checkpoints,
+    images: ImageStorage,
+    audit: Audit,
+    **flags: bool,
+) -> "ingest.Options":
     """Read the options that both commands take; `flags` are those of `ingest.Options`."""
     from offline_data import ingest
     from offline_data.store.layout import parse_audit
 
     return ingest.Options(
         layout=layout.value if layout else None,
-        episodes=parse_episodes(episodes),
+        episodes=parse_range(episodes),
+        checkpoints=parse_range(checkpoints, "--checkpoints"),
+        images=images.value if images else None,
         audit=parse_audit(audit),
         **flags,
     )
@@ -261,4 +282,9 @@ def stored_result(stored: "ingest.Stored") -> Result:
     row = [data[name] for name in ("id", "transitions", "episodes", "bytes", "seconds")]
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
     notes += [f"dropped {leaf['key']}: {leaf['reason']}" for leaf in manifest.dropped]
+    left_out = manifest.skipped[:_MOST_NAMED]
+    notes += [f"skipped {entry['where']}: {entry['reason']}" for entry in left_out]
+    if len(left_out) < len(manifest.skipped):
+        more = len(manifest.skipped) - len(left_out)
+        notes.append(f"skipped {more} more; `offline-data info` lists all")
     return Result([data], (Table(_STORED, [row]),), (str(stored.id),), notes)

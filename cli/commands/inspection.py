@@ -85,6 +85,7 @@ def _provenance(found: dict[str, Any]) -> Fields:
         Field("audit", _compact(found["audit"])),
         Field("not finite", [f"{key}: {_compact(n)}" for key, n in found["non_finite"].items()]),
         Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found["dropped"]]),
+        Field("skipped", [f"{one['where']}: {one['reason']}" for one in found["skipped"]]),
         Field("notes", found["notes"]),
     )
 

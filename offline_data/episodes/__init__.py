@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offline_data.episodes.fields import Dropped, Key, join_key, split_key
+from offline_data.episodes.fields import Dropped, Key, Skipped, join_key, split_key
 
 if TYPE_CHECKING:
     from offline_data.episodes.batch import EpisodeBatch
 
-__all__ = ["Dropped", "EpisodeBatch", "Key", "join_key", "split_key"]
+__all__ = ["Dropped", "EpisodeBatch", "Key", "Skipped", "join_key", "split_key"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,7 @@ from offline_data.episodes.fields import (
     TRUNCATED,
     Dropped,
     Key,
+    Skipped,
     check_key,
     join_key,
 )
@@ -79,8 +80,14 @@ class EpisodeBatch:
     notes: tuple[str, ...] = ()
     """Rules that had to be applied to these episodes, as sentences for the manifest."""
 
+    skipped: tuple[Skipped, ...] = ()
+    """What was left out before or after these episodes; a batch that has nothing else has no
+    columns."""
+
     def __post_init__(self) -> None:
         _check_lengths(self)
+        if not len(self.lengths):
+            return
         for what, columns, rows in (
             ("step", self.steps, self.transitions),
             ("observation", self.observations, self.transitions + len(self.lengths)),
@@ -98,6 +105,11 @@ class EpisodeBatch:
                 raise FormatError(f"{join_key(key)!r} must be bool, not {column.dtype}")
         if not any(key[0] == "action" for key in self.steps):
             raise FormatError("No step leaf 'action'")
+
+    @classmethod
+    def without_episodes(cls, *skipped: Skipped) -> EpisodeBatch:
+        """Return a batch that says what was left out, and has no episode."""
+        return cls(np.zeros(0, np.int64), {}, {}, np.zeros(0, bool), skipped=skipped)
 
     @cached_property
     def transitions(self) -> int:

@@ -30,6 +30,16 @@ class Dropped:
     """Why, in a sentence for the user."""
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """An episode, or a piece of a file, that could not be read and was left out."""
+
+    where: str
+    """The file and the place in it."""
+    reason: str
+    """What is wrong with it, as the error without `--skip-bad-episodes` says it."""
+
+
 def next_of(key: Key) -> Key:
     """Return where the value after the action of a root leaf stands in TED: `("next", *key)`."""
     return ("next", *key)

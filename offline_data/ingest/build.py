@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data.errors import FormatError, NotFoundError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.config import Settings
-    from offline_data.episodes import Dropped, EpisodeBatch
+    from offline_data.episodes import Dropped, EpisodeBatch, Skipped
     from offline_data.ids import DatasetId
     from offline_data.ingest.options import Options
     from offline_data.sources.base import RawDataset, Shard
@@ -47,7 +48,14 @@ class StrictError(FormatError):
 
 
 class NoEpisodesError(NotFoundError):
-    """A shard without episodes, or without any that were asked for."""
+    """A shard without episodes, or without any that were asked for or could be read."""
+
+    skipped: tuple[Skipped, ...] = ()
+    """What was left out."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep what was left out when it crosses a process boundary."""
+        return (*super().__reduce__(), {"skipped": self.skipped})
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,8 @@ class DatasetBuild:
             one = shards[0] if shard is None else shard
             self.episodes = one.episodes if options.episodes is None else None
             self._batches = read_shard(raw, one, options.episodes)
+        if options.images == "raw":
+            self._batches = decoded(self._batches)
         announced = Announced(episodes=self.episodes)
         if options.episodes is None and len(shards) == 1:
             announced = Announced(raw.info.transitions, raw.info.episodes)
@@ -139,12 +149,12 @@ class DatasetBuild:
 
     def step(self) -> int:
         """Write the next part; returns its number of episodes, 0 when the directory is whole."""
-        batch = next(self._batches, None)
-        if batch is not None:
+        for batch in self._batches:
             if self._strict:
                 _refuse_dropped(batch.dropped)
             self._writer.append(batch)
-            return len(batch.lengths)
+            if len(batch.lengths):
+                return len(batch.lengths)
         if not self._finished:
             self._writer.finish()
             self._finished = True
@@ -217,7 +227,8 @@ def _header(raw: RawDataset, job: BuildJob, options: Options) -> Manifest:
         licence=info.licence,
         citation=info.citation,
         notes=(*info.notes, *info.warnings),
-        dropped=tuple(vars(leaf) for leaf in info.dropped),
+        dropped=tuple(map(vars, info.dropped)),
+        skipped=tuple(map(vars, info.skipped)),
         parents=job.parents,
     )
 
@@ -241,20 +252,52 @@ def read_shard(
     """
     first, stop = episodes or (None, None)
     seen, chosen = 0, False
+    skipped: list[Skipped] = []
     for batch in _ahead(raw.read(shard)):
         begin, seen = seen, seen + len(batch.lengths)
+        skipped += batch.skipped
         wanted = episodes_between(
             batch, (first or 0) - begin, len(batch.lengths) if stop is None else stop - begin
         )
-        if len(wanted.lengths):
-            chosen = True
+        if len(wanted.lengths) or wanted.skipped:
+            chosen = chosen or len(wanted.lengths) > 0
             yield wanted
         if stop is not None and seen >= stop:
             return
-    if shard.episodes not in {None, seen}:
+    if shard.episodes not in {None, seen} and not skipped:
         raise FormatError(f"it has {seen} episodes, and {shard.episodes} are stated")
     if not chosen:
-        raise NoEpisodesError(f"The source has {seen} episodes; none is in the range asked for")
+        left_out = f"; {len(skipped)} could not be read and were left out" if skipped else ""
+        error = NoEpisodesError(
+            f"The source has {seen} episodes; none is in the range asked for{left_out}"
+        )
+        error.skipped = tuple(skipped)
+        raise error
+
+
+def decoded(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
+    """Yield the episodes of batches with pixels in place of JPEG and PNG images.
+
+    Pixels take far more memory: a batch is cut to pieces of about `PART_BYTES`, whole episodes each.
+    Raises `FormatError` for an image that is damaged.
+    """
+    import numpy as np
+
+    for batch in batches:
+        row = sum(prod(c.shape[1:]) * c.dtype.itemsize for c in batch.observations.values())
+        most = max(1, PART_BYTES // max(1, row))
+        begin = 0
+        while begin < len(batch.lengths):
+            rows = np.cumsum(batch.lengths[begin:])
+            stop = begin + max(1, int(np.searchsorted(rows, most, "right")))
+            piece = episodes_between(batch, begin, stop)
+            pixels = {k: np.asarray(column) for k, column in piece.observations.items()}
+            steps = {k: np.asarray(column) for k, column in piece.steps.items()}
+            skipped = () if begin else batch.skipped
+            yield replace(piece, steps=steps, observations=pixels, skipped=skipped)
+            begin = stop
+        if not len(batch.lengths):
+            yield batch
 
 
 def episodes_between(batch: EpisodeBatch, first: int, stop: int) -> EpisodeBatch:

@@ -67,7 +67,7 @@ def convert(
             if not options.force and has_manifest(destination):
                 there = entry_at(destination).manifest
                 same_layout = options.layout in {None, there.layout}
-                existed = same_layout and options.accept_episodes_of(there)
+                existed = same_layout and options.accept(there)
             if not existed:
                 older = _replaced(dataset, destination, settings, options)
                 with staging_folder(settings.staging, target.folder, destination) as staging:
@@ -167,7 +167,7 @@ def _described(
     """Find out what the path of a process is, and what is to be made of it."""
     path = process.path
     adapter, release = process.describe(source, dataset.name)
-    release = replace(release, keep_episodes=options.keep_episodes)
+    release = options.apply_to(release, adapter)
     if path.resolve().parent == (settings.root / dataset.folder).resolve():
         release = replace(release, revision=path.resolve().name)  # rewritten where it lies
     target = dataset.at(options.revision_of(release.revision))
@@ -187,7 +187,7 @@ def _replaced(
         UsageError: There is one, made from other files, and `options.force` is not set.
     """
     older = find(settings.root, dataset)
-    if options.episodes is not None or older is None or older.path == destination:
+    if not options.whole or older is None or older.path == destination:
         return None
     if not options.force:
         raise UsageError(

@@ -94,7 +94,7 @@ def download(
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options):
         release = source.resolve(dataset.name, dataset.revision, settings)
-        release = replace(release, keep_episodes=options.keep_episodes)
+        release = options.apply_to(release, dataset.source)
         entry, existed = _build_release(
             dataset, source, release, settings, options, progress, executor
         )
@@ -150,7 +150,9 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
     if existing is not None:
         return DownloadPlan(existing.id, existing.path, existing.path, None, free)
     with naming_the_command(dataset, settings, options):
-        release = get_source(dataset.source).resolve(dataset.name, dataset.revision, settings)
+        source = get_source(dataset.source)
+        release = source.resolve(dataset.name, dataset.revision, settings)
+        release = options.apply_to(release, dataset.source)
     target = dataset.at(options.revision_of(release.revision))
     fetch = None
     if release.local is None:
@@ -170,6 +172,7 @@ def fetch_raw(
         release = source.resolve(dataset.name, dataset.revision, settings)
         if release.local is not None:
             return release.local
+        release = options.apply_to(release, dataset.source)
         folder = settings.downloads / "raw" / dataset.at(release.revision).folder / release.revision
         fetch_files(release.files, settings, folder, progress, force=options.force)
     return folder
@@ -179,14 +182,14 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
     """Find a dataset as asked for under the root, else None; opens no socket."""
     if dataset.revision:
         entry = find(settings.root, dataset.at(options.revision_of(dataset.revision)))
-    elif options.episodes is None:
+    elif options.whole:
         entry = find(settings.root, dataset)
     else:
         home = settings.root / dataset.folder
         entry = newest(revisions(home, f"*{options.revision_of('')}")[0])
     if entry is None or dataset.source == "local":
         return entry
-    if not options.accept_episodes_of(entry.manifest):
+    if not options.accept(entry.manifest):
         return None
     if dataset.revision or not str(entry.id.revision).startswith("local-"):
         return entry
@@ -228,7 +231,7 @@ def plan_for_workers(
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options):
         release = source.resolve(dataset.name, dataset.revision, settings)
-        release = replace(release, keep_episodes=options.keep_episodes)
+        release = options.apply_to(release, dataset.source)
         target = dataset.at(options.revision_of(release.revision))
         job = BuildJob(
             target, source.name, options.layout or "compact", destination_of(target, settings)
@@ -254,7 +257,7 @@ def _build_release(
     with dataset_lock(settings.staging, target.folder, progress):
         if not options.force and has_manifest(destination):
             entry = entry_at(destination)
-            if options.accept_episodes_of(entry.manifest):
+            if options.accept(entry.manifest):
                 return entry, True
         job = BuildJob(target, source.name, options.layout or "compact", destination)
         sharded = convert_release(
@@ -374,13 +377,17 @@ def online_command(
         words += ["--root", str(settings.root)]
     if options.layout:
         words += ["--layout", options.layout]
-    if options.episodes:
-        words += ["--episodes", _range(options.episodes)]
+    for name in ("checkpoints", "episodes"):
+        if (given := getattr(options, name)) is not None:
+            words += [f"--{name}", _range(given)]
+    if options.images:
+        words += ["--images", options.images]
     flags = {
         "--force": options.force,
         "--keep-episodes": options.keep_episodes,
         "--keep-raw": options.keep_raw,
         "--raw-only": raw_only,
+        "--skip-bad-episodes": options.skip_bad_episodes,
     }
     return shlex.join([*words, *(flag for flag, given in flags.items() if given)])
 

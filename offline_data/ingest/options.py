@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.errors import UsageError
+from offline_data.sources.registry import get_source
 from offline_data.store.layout import DEFAULT_AUDIT, AuditMode
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from offline_data.fetch.plan import FetchPlan
     from offline_data.ids import DatasetId
+    from offline_data.sources.base import Release
     from offline_data.store.layout import LayoutName
     from offline_data.store.manifest import Manifest
 
@@ -36,13 +38,23 @@ class Options:
     keep_episodes: bool = False
     """Whether episodes are kept whole where the source's next observation is not the next row's;
     else they are cut there. With False, a dataset that is there is taken either way."""
+    skip_bad_episodes: bool = False
+    """Whether episodes that cannot be read are left out; else they are errors. A dataset that is
+    there is taken either way."""
+    images: Literal["encoded", "raw"] | None = None
+    """`raw`: JPEG and PNG images are decoded and stored as pixels. `encoded`: as the source has
+    them. None: the same, and a dataset that is there is taken either way."""
+    checkpoints: tuple[int | None, int | None] | None = None
+    """Half-open range of checkpoints, for sources that have them; None: all."""
 
     def __post_init__(self) -> None:
-        first, stop = self.episodes or (None, None)
-        if (first or 0) < 0 or (stop is not None and stop <= (first or 0)):
-            raise UsageError(
-                f"Episodes {first or 0}:{stop} is no range; expected 0 <= A < B, as in --episodes 0:10"
-            )
+        for name, given in (("episodes", self.episodes), ("checkpoints", self.checkpoints)):
+            first, stop = given or (None, None)
+            if (first or 0) < 0 or (stop is not None and stop <= (first or 0)):
+                raise UsageError(
+                    f"{name.capitalize()} {first or 0}:{stop} is no range; expected 0 <= A < B, "
+                    f"as in --{name} 0:10"
+                )
 
     def revision_of(self, revision: str) -> str:
         """Name the revision that is written: some episodes are never mistaken for all.
@@ -51,15 +63,31 @@ class Options:
             >>> Options(episodes=(0, 10)).revision_of("3f2a")
             '3f2a+episodes-0-10'
         """
-        if self.episodes is None:
-            return revision
-        first, stop = self.episodes
-        return f"{revision}+episodes-{first or 0}-{'end' if stop is None else stop}"
+        for name, given in (("checkpoints", self.checkpoints), ("episodes", self.episodes)):
+            if given is not None:
+                first, stop = given
+                revision += f"+{name}-{first or 0}-{'end' if stop is None else stop}"
+        return revision
 
-    def accept_episodes_of(self, manifest: Manifest) -> bool:
-        """Return True unless episodes are to be kept whole that may have been cut in this dataset."""
+    @property
+    def whole(self) -> bool:
+        """Whether all of the source's dataset is asked for."""
+        return self.episodes is None and self.checkpoints is None
+
+    def accept(self, manifest: Manifest) -> bool:
+        """Return True unless this dataset may have other episodes or images than are asked for."""
         recorded = manifest.converter.get("options") or {}
-        return bool(recorded.get("keep_episodes")) or not self.keep_episodes
+        return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
+            self.images in {None, recorded.get("images") or "encoded"}
+        )
+
+    def apply_to(self, release: Release, source: str) -> Release:
+        """Return a release as it is to be read; raises `UsageError` where its source cannot do that."""
+        if self.checkpoints is not None:
+            release = get_source(source).narrowed(release, self.checkpoints)
+        return replace(
+            release, keep_episodes=self.keep_episodes, skip_bad_episodes=self.skip_bad_episodes
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return what the manifest keeps of them."""
@@ -69,6 +97,9 @@ class Options:
             "keep_raw": self.keep_raw,
             "audit": self.audit,
             "keep_episodes": self.keep_episodes,
+            "skip_bad_episodes": self.skip_bad_episodes,
+            "images": self.images,
+            "checkpoints": list(self.checkpoints) if self.checkpoints else None,
         }
 
 

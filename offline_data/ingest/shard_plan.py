@@ -199,23 +199,30 @@ _OPTIONS: dict[str, Any] = {
     "keep_raw": (bool,),
     "force": (bool,),
     "keep_episodes": (bool,),
+    "skip_bad_episodes": (bool,),
+    "images": _TEXT,
 }
-_JOB = {
+_RANGES = ("episodes", "checkpoints")
+_RELEASE: dict[str, Any] = {
+    "name": (str,),
+    "revision": (str,),
+    "keep_episodes": (bool,),
+    "skip_bad_episodes": (bool,),
+}
+_JOB: dict[str, Any] = {
     "adapter": (str,),
     "layout": (str,),
     "parents": [(str,)],
     "files": [{}],
     "release": {
-        "name": (str,),
-        "revision": (str,),
-        "keep_episodes": (bool,),
+        **_RELEASE,
         "local": _TEXT,
         "opening": (list, None),
         "files": [_FILE],
     },
     "shards": [_SHARD],
     "options": _OPTIONS,
-    "episodes": (list, None),
+    **dict.fromkeys(_RANGES, (list, None)),
     "stated": [_NUMBER],
 }
 """What the fields of the file may be."""
@@ -229,16 +236,14 @@ def _json_of(job: ShardedJob) -> dict[str, Any]:
         "parents": build.parents,
         "files": build.files,
         "release": {
-            "name": release.name,
-            "revision": release.revision,
-            "keep_episodes": release.keep_episodes,
+            **{name: getattr(release, name) for name in _RELEASE},
             "local": None if release.local is None else str(release.local.absolute()),
             "opening": release.opening,
             "files": [{**asdict(file), "magic": file.magic.hex()} for file in release.files],
         },
         "shards": [asdict(shard) for shard in job.shards],
         "options": {name: getattr(job.options, name) for name in _OPTIONS},
-        "episodes": job.options.episodes,
+        **{name: getattr(job.options, name) for name in _RANGES},
         "stated": [job.transitions, job.episodes],
     }
 
@@ -246,11 +251,13 @@ def _json_of(job: ShardedJob) -> dict[str, Any]:
 def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
     """Read what `_json_of` gave; raises what `read` takes for no plan."""
     check_shape(value, _JOB, "job")
-    told, first = value["release"], value["episodes"]
+    told = value["release"]
+    ranges: dict[str, Any] = {
+        name: None if value[name] is None else (value[name][0], value[name][1]) for name in _RANGES
+    }
     release = Release(
-        told["name"],
-        told["revision"],
-        tuple(
+        **{name: told[name] for name in _RELEASE},
+        files=tuple(
             RemoteFile(
                 one["path"],
                 tuple(one["urls"]),
@@ -260,14 +267,12 @@ def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
             )
             for one in told["files"]
         ),
-        None if told["opening"] is None else tuple(map(str, told["opening"])),
-        None if told["local"] is None else user_path(told["local"], "local"),
-        told["keep_episodes"],
+        opening=None if told["opening"] is None else tuple(map(str, told["opening"])),
+        local=None if told["local"] is None else user_path(told["local"], "local"),
+        checkpoints=ranges["checkpoints"],
     )
-    options = Options(
-        **{name: value["options"][name] for name in _OPTIONS},
-        episodes=None if first is None else (first[0], first[1]),
-    )
+    given: dict[str, Any] = {name: value["options"][name] for name in _OPTIONS}
+    options = Options(**given, **ranges)
     shards = tuple(Shard(**{**one, "files": tuple(one["files"])}) for one in value["shards"])
     build = BuildJob(
         parse_id(name),

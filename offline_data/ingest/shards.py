@@ -21,7 +21,6 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections import Counter
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -29,7 +28,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.executors.local import LocalProcesses
-from offline_data.files import check_relative, disk_errors, file_lock, free_bytes, write_durably
+from offline_data.files import (
+    check_relative,
+    disk_errors,
+    file_lock,
+    free_bytes,
+    is_file,
+    write_durably,
+)
 from offline_data.ingest.build import NoEpisodesError, package_version
 from offline_data.ingest.conversion import ConversionProcess, finish_and_publish, open_release
 from offline_data.ingest.raw import (
@@ -127,11 +133,13 @@ class ShardedJob:
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     @cached_property
-    def shared(self) -> frozenset[str]:
-        """Paths of raw files that stay until all shards are finished."""
-        uses = Counter(path for shard in self.shards for path in set(shard.files))
-        several = {path for path, count in uses.items() if count > 1}
-        return frozenset(several | {file.path for file in opening_files(self.release)})
+    def users(self) -> dict[str, list[int]]:
+        """Numbers of the shards that need each raw file, where several do."""
+        users: dict[str, list[int]] = {}
+        for number, shard in enumerate(self.shards):
+            for path in set(shard.files):
+                users.setdefault(path, []).append(number)
+        return {path: numbers for path, numbers in users.items() if len(numbers) > 1}
 
     def work(self, settings: Settings) -> Path:
         """Return the work folder."""
@@ -149,8 +157,14 @@ class ShardRecord:
     """Episodes that were written."""
     files: tuple[dict[str, Any], ...] = ()
     """Its raw files, for the manifest."""
+    skipped: tuple[dict[str, Any], ...] = ()
+    """What was left out of a shard of which nothing was written, for the manifest."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What was said while it was fetched and converted."""
+
+
+_RECORDED = ("seen", "episodes", "files", "skipped")
+"""Fields of a record that are kept on the disk."""
 
 
 class _Notes(SilentProgress):
@@ -207,8 +221,15 @@ class ConvertShard:
         job = self.job
         if job.release.local is not None or job.options.keep_raw:
             return
-        own = [f for f in record.files if f["path"] not in job.shared]
-        free([f for f in own if f["sha256"] not in self.stay], self.settings)
+        opening, work = {file.path for file in opening_files(job.release)}, job.work(self.settings)
+        done = [
+            file
+            for file in record.files
+            if file["path"] not in opening
+            and file["sha256"] not in self.stay
+            and all(is_file(work / f"{n:05d}.json") for n in job.users.get(file["path"], ()))
+        ]
+        free(done, self.settings)
 
     def _convert(
         self, shard: Shard, episodes: Range, attempt: Path, notes: Progress
@@ -236,8 +257,8 @@ class ConvertShard:
                 try:
                     while done := build.step():
                         written += done
-                except NoEpisodesError:
-                    return ShardRecord(first, 0, files)
+                except NoEpisodesError as error:
+                    return ShardRecord(first, 0, files, tuple(map(vars, error.skipped)))
             return ShardRecord(first + written, written, files)
 
     def _keep(self, work: Path, number: int, dataset: Path, record: ShardRecord) -> None:
@@ -245,7 +266,7 @@ class ConvertShard:
         if record.episodes:
             shutil.rmtree(work / f"{number:05d}", ignore_errors=True)
             publish(dataset, work / f"{number:05d}")
-        told = {"seen": record.seen, "episodes": record.episodes, "files": record.files}
+        told = {name: getattr(record, name) for name in _RECORDED}
         write_durably(work / f"{number:05d}.json", json.dumps(told).encode())
 
 
@@ -416,6 +437,7 @@ class ShardedRun:
             non_finite={},
             audit={},
             notes=tuple(notes),
+            skipped=tuple(entry for record in self._records() for entry in record.skipped),
             files=tuple(files[path] for path in sorted(files, key=order.__getitem__))
             or job.build.files,
         )
@@ -507,7 +529,8 @@ def read_record(work: Path, number: int) -> ShardRecord | None:
     """Read the record of a shard; None where it is not finished."""
     try:
         value = read_json(work / f"{number:05d}.json")
-        return ShardRecord(int(value["seen"]), int(value["episodes"]), tuple(value["files"]))
+        seen, episodes, *listed = (value[name] for name in _RECORDED)
+        return ShardRecord(int(seen), int(episodes), *map(tuple, listed))
     except (OfflineDataError, LookupError, TypeError, ValueError):
         return None
 

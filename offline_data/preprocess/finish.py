@@ -111,6 +111,7 @@ def header_of(
         citation=parent.citation,
         notes=tuple(dict.fromkeys(note for note in notes if note)),
         dropped=parent.dropped,
+        skipped=parent.skipped,
         parents=(parent.id,),
     )
 

@@ -33,6 +33,7 @@ _OF_MANIFEST = [
     "citation",
     "notes",
     "dropped",
+    "skipped",
     "non_finite",
     "audit",
     "files",

@@ -34,7 +34,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offline_data.errors import FormatError, OfflineError
+from offline_data.errors import FormatError, OfflineError, UsageError
 from offline_data.fetch.files import RemoteFile
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.episodes import Dropped, EpisodeBatch
+    from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 
 __all__ = [
     "CatalogEntry",
@@ -99,6 +99,11 @@ class Release:
     row; only matters to sources that have both."""
     shards: int | None = None
     """Number of shards, where the source tells before it is opened."""
+    skip_bad_episodes: bool = False
+    """Whether an episode that cannot be read is left out, and said in `EpisodeBatch.skipped`; see
+    `offline_data.episodes.joining`."""
+    checkpoints: tuple[int | None, int | None] | None = None
+    """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,8 @@ class SourceInfo:
     """More of them, which are also said while converting: what a user would not expect."""
     dropped: tuple[Dropped, ...] = ()
     """Leaves of the source that no batch will have."""
+    skipped: tuple[Skipped, ...] = ()
+    """Episodes that were left out before."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +260,13 @@ class Source(ABC):
     def release_of(self, path: Path, name: str) -> Release:  # noqa: ARG002
         """Describe a file or folder of the user's (`convert`); raises `FormatError`."""
         raise FormatError(f"{path} cannot be read: {self.name} only reads what it downloads")
+
+    def narrowed(self, release: Release, checkpoints: tuple[int | None, int | None]) -> Release:  # noqa: ARG002
+        """Return a release with a half-open range of its checkpoints; raises `UsageError`."""
+        raise UsageError(
+            f"Datasets of {self.name} have no checkpoints; only those of atari_dqn have",
+            hint="leave --checkpoints out; --episodes A:B takes a range of episodes",
+        )
 
     @abstractmethod
     def open(self, release: Release, raw: Path) -> RawDataset:

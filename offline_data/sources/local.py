@@ -93,6 +93,7 @@ class StoredEpisodes(RandomAccess):
             citation=manifest.citation,
             notes=manifest.notes,
             dropped=manifest.dropped_leaves,
+            skipped=manifest.skipped_episodes,
         )
 
     def parts(self, budget: int) -> Sequence[Part]:

@@ -114,6 +114,14 @@ class EncodedColumn:
         self.decode(list(out))
         return out if dtype is None else out.astype(dtype, copy=False)
 
+    def joined_with(self, others: Sequence[EncodedColumn]) -> EncodedColumn:
+        """Return a column of these rows, and those of others of the same kind after them."""
+        columns = [self, *others]
+        data = [run for column in columns for run in column.runs()]
+        sizes = [np.subtract(*column.bounds()[::-1]) for column in columns]
+        offsets = np.concatenate([np.zeros(1, np.int64), *sizes]).cumsum()
+        return EncodedColumn(np.concatenate(data), offsets, self._kind, self._where)
+
     def in_memory(self) -> EncodedColumn:
         """Return the same column with bytes and offsets in memory, not in files."""
         data, offsets = np.array(self._data), np.array(self._offsets)

@@ -239,6 +239,7 @@ def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any
             counts.add_non_finite(leaf, found)
         counts.notes.update(dict.fromkeys(manifest.notes))
         counts.dropped.update(dict.fromkeys(manifest.dropped_leaves))
+        counts.skipped.update(dict.fromkeys(manifest.skipped_episodes))
     audits = [manifest.audit for manifest in manifests]
     added = {
         name: sum(audit.get(name, 0) for audit in audits)

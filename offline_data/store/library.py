@@ -59,8 +59,9 @@ class Entry:
 
     @property
     def partial(self) -> bool:
-        """Whether only some episodes of the source were asked for (`--episodes`)."""
-        return bool(self.manifest.converter.get("options", {}).get("episodes"))
+        """Whether only some of the source was asked for (`--episodes`, `--checkpoints`)."""
+        recorded = self.manifest.converter.get("options", {})
+        return any(recorded.get(name) for name in ("episodes", "checkpoints"))
 
 
 def list_datasets(root: Path) -> list[Entry]:

@@ -21,6 +21,7 @@ from offline_data.episodes.fields import (
     TRUNCATED,
     Dropped,
     Key,
+    Skipped,
     next_of,
 )
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
@@ -113,6 +114,8 @@ class Manifest:
     """Quirks, and rules that were applied."""
     dropped: tuple[Mapping[str, str], ...] = ()
     """Leaves that were not kept: `key`, `reason`."""
+    skipped: tuple[Mapping[str, str], ...] = ()
+    """Episodes that could not be read and were left out: `where`, `reason`."""
     non_finite: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Leaves with NaN or infinity, kept as they are: `{leaf: {"nan": n, "inf": n}}`."""
     audit: Mapping[str, Any] = field(default_factory=dict)
@@ -135,6 +138,11 @@ class Manifest:
         return tuple(Dropped(**leaf) for leaf in self.dropped)
 
     @property
+    def skipped_episodes(self) -> tuple[Skipped, ...]:
+        """`skipped` as values."""
+        return tuple(Skipped(**entry) for entry in self.skipped)
+
+    @property
     def bytes(self) -> int:
         """Bytes of all files the manifest lists."""
         return sum(int(entry["size"]) for entry in self.digests.values())
@@ -151,7 +159,7 @@ class Manifest:
     def from_json(cls, value: Mapping[str, Any]) -> Manifest:
         """Read the form on disk; raises `KeyError`, `TypeError` where it is not one."""
         known = {name: value[name] for name in _PLAIN_FIELDS if name in value}
-        for name in ("files", "notes", "dropped", "parents"):
+        for name in ("files", "notes", "dropped", "skipped", "parents"):
             known[name] = tuple(known.get(name, ()))
         known["two_copies"] = tuple(tuple(key) for key in known.get("two_copies", ()))
         tables = {name: TableSpec.from_json(table) for name, table in value["schema"].items()}
@@ -257,10 +265,12 @@ def _check_descriptions(value: Mapping[str, Any]) -> None:
         _texts(value.get(name, []), name)
     for i, key in enumerate(_list(value.get("two_copies", []), "two_copies")):
         _key(key, f"two_copies {i}")
-    for i, leaf in enumerate(_list(value.get("dropped", []), "dropped")):
-        if _object(leaf, f"dropped {i}").keys() != {"key", "reason"}:
-            raise ValueError(f"dropped {i} has the fields {shown(sorted(leaf))}, not key, reason")
-        _texts(list(leaf.values()), f"dropped {i}")
+    for name, fields in (("dropped", ("key", "reason")), ("skipped", ("where", "reason"))):
+        for i, entry in enumerate(_list(value.get(name, []), name)):
+            if _object(entry, f"{name} {i}").keys() != set(fields):
+                found = f"{shown(sorted(entry))}, not {', '.join(fields)}"
+                raise ValueError(f"{name} {i} has the fields {found}")
+            _texts(list(entry.values()), f"{name} {i}")
     for name, found in value.get("non_finite", {}).items():
         for kind, count in _object(found, f"non_finite {shown(name)}").items():
             _count(count, f"non_finite {shown(name)} {shown(kind)}")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.episodes import Dropped, EpisodeBatch
+    from offline_data.episodes import Dropped, EpisodeBatch, Skipped
     from offline_data.store.layout import TableSpec
 
 _IN_FLIGHT = 3
@@ -139,9 +139,13 @@ class DatasetCounts:
         self.non_finite: dict[str, Counter[str]] = {}
         self.notes: dict[str, None] = {}
         self.dropped: dict[Dropped, None] = {}
+        self.skipped: dict[Skipped, None] = {}
 
     def add(self, batch: EpisodeBatch) -> None:
         """Add one batch."""
+        self.skipped.update(dict.fromkeys(batch.skipped))
+        if not len(batch.lengths):
+            return
         ended = batch.steps[TERMINATED][batch.last_rows, 0].astype(bool)
         unknown = int((~batch.final_observation & ~ended).sum())
         self.counts.update(
@@ -223,6 +227,7 @@ class DatasetWriter:
     def append(self, batch: EpisodeBatch) -> None:
         """Append whole episodes; writing and auditing go on in the background."""
         if not len(batch.lengths):
+            self._counts.add(batch)
             return
         self._begun = self._begun or self._begin(batch)
         schema, rows = self._begun
@@ -337,6 +342,7 @@ def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabulari
         created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         notes=tuple(dict.fromkeys([*header.notes, *counts.notes])),
         dropped=tuple(map(vars, dict.fromkeys([*header.dropped_leaves, *counts.dropped]))),
+        skipped=(*header.skipped, *map(vars, counts.skipped)),
         non_finite=counts.non_finite_json(),
         audit=contents.audit,
         two_copies=contents.two_copies,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from offline_data.episodes.joining import concatenate
 from offline_data.sources.minari import Minari
-from offline_data.testing.toy import concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

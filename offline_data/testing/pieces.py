@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.joining import concatenate
 from offline_data.preprocess.piece import Piece
-from offline_data.testing.toy import assert_same_batch, concatenate
+from offline_data.testing.toy import assert_same_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

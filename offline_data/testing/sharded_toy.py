@@ -11,6 +11,8 @@ oracle agree without sharing a file. `install` registers it as other people's ad
 | `…-slow20` | reading a batch takes so many milliseconds |
 | `…-empty4` | shard 4 has no episodes |
 | `…-crash4` | the process that reads shard 4 is ended by SIGSEGV |
+| `…-bad4` | the second line of shard 4 is no JSON |
+| `…-allbad4` | no line of shard 4 is JSON |
 | `…-torn4` | shard 4 is cut off in the middle of a line |
 | `…-short4` | shard 4 has an episode less than it states |
 | `…-wider4` | shard 4 has wider observations |
@@ -28,13 +30,14 @@ import re
 import signal
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import nearest
 from offline_data.sources.base import (
@@ -60,7 +63,8 @@ PUBLISHED = "http://toy.invalid/shards"
 """Where its files are published; a mirror of `Settings` leads to a server of the test's."""
 FEATURES = "features.json"
 """The file that `open` needs."""
-_PER_BATCH = 2
+_BUDGET = 200
+"""Bytes of a batch: one to three episodes."""
 _GRAMMAR = re.compile(r"sharded-(\d+)x(\d+)((?:-[a-z]+\d*)*)")
 
 
@@ -95,6 +99,12 @@ class ToyShards:
         pad = "x" * self.words.get("pad", 0)
         rows = [toy_episode(number, width) | {"pad": pad} for number in self.episodes_of(shard)]
         content = "".join(json.dumps(row) + "\n" for row in rows).encode() or b"\n"
+        lines = content.splitlines(keepends=True)
+        if self.words.get("bad") == shard:
+            lines[1] = b"{" + lines[1]
+        if self.words.get("allbad") == shard:
+            lines = [b"{" + line for line in lines]
+        content = b"".join(lines)
         return content[: len(content) * 2 // 3] if self.words.get("torn") == shard else content
 
 
@@ -209,7 +219,7 @@ class ShardToy(Source):
         """Describe a folder."""
         return Release(name, fingerprint(path, path.iterdir()), local=path)
 
-    def open(self, release: Release, raw: Path) -> ShardedRaw:  # noqa: ARG002
+    def open(self, release: Release, raw: Path) -> ShardedRaw:
         """Read the metadata."""
         features = read_json(raw / FEATURES)
         if not isinstance(features, dict) or features.get("format") != NAME:
@@ -218,13 +228,15 @@ class ShardToy(Source):
             Shard(one["name"], (one["file"],), None, one.get("episodes"))
             for one in features["shards"]
         )
-        return ShardedRaw(raw, str(features["name"]), shards)
+        return ShardedRaw(raw, str(features["name"]), shards, skip_bad=release.skip_bad_episodes)
 
 
 class ShardedRaw(RawDataset):
     """The shards of a dataset, read line by line."""
 
-    def __init__(self, raw: Path, name: str, shards: tuple[Shard, ...]) -> None:
+    def __init__(
+        self, raw: Path, name: str, shards: tuple[Shard, ...], *, skip_bad: bool = False
+    ) -> None:
         counts = [shard.episodes for shard in shards]
         total = None if None in counts else sum(filter(None, counts))
         self._toy = ToyShards.named(name)
@@ -237,7 +249,7 @@ class ShardedRaw(RawDataset):
             licence="CC0-1.0",
             notes=("Every value tells its episode and step.",),
         )
-        self._raw, self._shards = raw, shards
+        self._raw, self._shards, self._skip_bad = raw, shards, skip_bad
 
     def shards(self) -> Sequence[Shard]:
         """List them."""
@@ -249,16 +261,18 @@ class ShardedRaw(RawDataset):
         number = self._shards.index(shard)
         if words.get("crash") == number:
             os.kill(os.getpid(), signal.SIGSEGV)
-        rows: list[Any] = []
         with path.open("rb") as file:
-            for line in filter(bytes.strip, file):
-                rows.append(parse_json(line, str(path)))
-                if len(rows) == _PER_BATCH:
-                    time.sleep(max(0, words.get("slow", 0)) / 1000)
-                    yield _batch(rows)
-                    rows = []
-        if rows:
-            yield _batch(rows)
+            readings = (
+                (f"{path.name}, line {n}", partial(_episode, line))
+                for n, line in enumerate(filter(bytes.strip, file), 1)
+            )
+            for batch in join_episodes(readings, skip_bad=self._skip_bad, budget=_BUDGET):
+                time.sleep(max(0, words.get("slow", 0)) / 1000)
+                yield batch
+
+
+def _episode(line: bytes) -> EpisodeBatch:
+    return _batch([parse_json(line, "it")])
 
 
 def _batch(rows: Sequence[Mapping[str, Any]]) -> EpisodeBatch:

@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offline_data.config import Settings
+from offline_data.episodes.joining import concatenate
 from offline_data.errors import NotFoundError, OfflineDataError, OfflineError
 from offline_data.ids import DatasetId, parse_id
 from offline_data.sources.base import RandomAccess, RawDataset, Release, Source
-from offline_data.testing.toy import TABLES, assert_same_batch, concatenate
+from offline_data.testing.toy import TABLES, assert_same_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

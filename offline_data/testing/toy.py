@@ -19,7 +19,7 @@ from offline_data.store.manifest import Manifest
 from offline_data.store.writer import DatasetWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -123,30 +123,6 @@ def assert_same_batch(found: EpisodeBatch, expected: EpisodeBatch) -> None:
             name, dtype = f"{table} {join_key(key)}", mine[key].dtype
             assert dtype == column.dtype, f"{name}: {dtype} but expected {column.dtype}"
             np.testing.assert_array_equal(mine[key], column, err_msg=name)
-
-
-def concatenate(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
-    """Join batches that have the same leaves into one, in their order."""
-    steps, observations, episodes = (
-        _joined([getattr(batch, table) for batch in batches]) for table in TABLES
-    )
-    return EpisodeBatch(
-        np.concatenate([batch.lengths for batch in batches]),
-        steps,
-        observations,
-        np.concatenate([batch.final_observation for batch in batches]),
-        episodes,
-        dropped=tuple(dict.fromkeys(item for batch in batches for item in batch.dropped)),
-        notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
-    )
-
-
-def _joined(
-    columns: Sequence[Mapping[Key, NDArray[np.generic]]],
-) -> dict[Key, NDArray[np.generic]]:
-    keys = {frozenset(one) for one in columns}
-    assert len(keys) == 1, f"leaves differ between batches: {sorted(map(sorted, keys))}"
-    return {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
 
 
 @dataclass(frozen=True)

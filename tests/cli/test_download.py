@@ -20,7 +20,7 @@ from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
 from offline_data.store.library import entry_at
 from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
 from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data_cli.options import DEFAULT_AUDIT, parse_episodes
+from offline_data_cli.options import DEFAULT_AUDIT, parse_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +133,7 @@ def test_invalid_arguments_ask_nothing(cli: Cli, library: Library, line: str, sa
 def test_ranges_of_episodes() -> None:
     ranges = ("0:10", "5:", " :5 ", f"0:{'9' * 18}", None)
     expected = [(0, 10), (5, None), (None, 5), (0, 10**18 - 1), None]
-    assert [parse_episodes(text) for text in ranges] == expected
+    assert [parse_range(text) for text in ranges] == expected
 
 
 def test_failures(cli: Cli, library: Library) -> None:

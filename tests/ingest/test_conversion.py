@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.joining import concatenate
 from offline_data.errors import AccessError, FormatError, NoSpaceError, OfflineDataError
 from offline_data.ids import parse_id
 from offline_data.ingest import build
@@ -21,7 +22,7 @@ from offline_data.ingest.build import BuildJob, read_parts
 from offline_data.ingest.conversion import ConversionProcess
 from offline_data.ingest.options import Options
 from offline_data.ingest.parsing import ParsedDataset
-from offline_data.testing.toy import ToyRaw, assert_same_batch, concatenate, toy_batch
+from offline_data.testing.toy import ToyRaw, assert_same_batch, toy_batch
 
 RAISED: dict[str, tuple[Exception, type[OfflineDataError], str]] = {
     "key": (KeyError("x"), FormatError, "KeyError: 'x'"),

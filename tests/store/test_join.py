@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.joining import concatenate
 from offline_data.errors import FormatError
 from offline_data.files import write_durably
 from offline_data.store import join as joining
@@ -18,7 +19,7 @@ from offline_data.store.layout import LayoutName
 from offline_data.store.manifest import Manifest, read_manifest
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.toy import assert_same_batch, concatenate, toy_batch, write_toy
+from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
 from tests.pictures import encoded_batch
 
 LENGTHS = ([3, 1], [2], [4, 1, 5], [1])

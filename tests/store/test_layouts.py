@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, next_of
+from offline_data.episodes.joining import concatenate
 from offline_data.errors import FormatError, ManifestError, NewerFormatError, NotFoundError
 from offline_data.sources.local import StoredEpisodes
 from offline_data.store.layout import EPISODE, LAYOUTS, MANIFEST, LayoutName
 from offline_data.store.reader import open_reader
 from offline_data.store.tables import Column, pack
 from offline_data.store.verify import verify
-from offline_data.testing.toy import assert_same_batch, concatenate, toy_batch, write_toy
+from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
 
 LENGTHS = ([3, 1, 4], [1], [2, 5, 1, 1])
 UNKNOWN = (1, 4)

@@ -1,0 +1,151 @@
+"""Episodes that are read one by one, joined to batches; those that cannot be read may be left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes.batch import EpisodeBatch
+from offline_data.episodes.fields import Skipped, join_key
+from offline_data.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from offline_data.episodes.fields import Key
+
+BATCH_BYTES = 32 << 20
+"""Bytes of episodes that are joined; an adapter holds a few such batches at a time."""
+
+SKIP_HINT = "--skip-bad-episodes leaves it out"
+
+
+def join_episodes(
+    readings: Iterable[tuple[str, Callable[[], EpisodeBatch]]],
+    *,
+    skip_bad: bool,
+    budget: int = BATCH_BYTES,
+) -> Iterator[EpisodeBatch]:
+    """Call each reading, and yield what they return joined to batches of about `budget` bytes.
+
+    Leaves, dtypes and shapes of rows must be those of the first episode: nothing is cast. With
+    `skip_bad`, an episode that raises `FormatError` or differs is left out, and a `FormatError` of
+    `readings` itself leaves out the rest; the last batch may then have no episodes.
+
+    Args:
+        readings: Where an episode lies, for messages, and the callable that reads it; it may return
+            several episodes.
+        skip_bad: `Release.skip_bad_episodes`.
+        budget: Bytes of a batch, text and images as they are stored.
+
+    Raises:
+        FormatError: Without `skip_bad`; names the place.
+
+    Example:
+        >>> from functools import partial
+        >>> def one(length):
+        ...     return EpisodeBatch(
+        ...         np.array([length]),
+        ...         {
+        ...             ("action",): np.zeros((length, 2)),
+        ...             ("next", "reward"): np.zeros((length, 1)),
+        ...             ("next", "terminated"): np.zeros((length, 1), bool),
+        ...             ("next", "truncated"): np.zeros((length, 1), bool),
+        ...         },
+        ...         {("observation",): np.zeros((length + 1, 3))},
+        ...         np.array([True]),
+        ...     )
+        >>> readings = [(f"record {n}", partial(one, n)) for n in (2, 0, 3)]
+        >>> [joined] = join_episodes(readings, skip_bad=True)
+        >>> joined.lengths.tolist(), joined.skipped[0].where
+        ([2, 3], 'record 0')
+    """
+    waiting: list[EpisodeBatch] = []
+    skipped: list[Skipped] = []
+    size, schema = 0, None
+    numbered = iter(readings)
+    while True:
+        where = None
+        try:
+            where, reading = next(numbered, (None, None))
+            if reading is None:
+                break
+            episode = reading()
+            found = _schema(episode, schema)
+        except FormatError as error:
+            if not skip_bad:
+                raise (error if where is None else located(error, where)) from error.__cause__
+            skipped.append(Skipped(where or "the rest of the file", error.message))
+            if where is None:
+                break
+            continue
+        schema = found
+        if waiting and size + episode.nbytes > budget:
+            yield concatenate(waiting, skipped)
+            waiting, skipped, size = [], [], 0
+        waiting.append(episode)
+        size += episode.nbytes
+    if waiting:
+        yield concatenate(waiting, skipped)
+    elif skipped:
+        yield EpisodeBatch.without_episodes(*skipped)
+
+
+def located(error: FormatError, where: str) -> FormatError:
+    """Return the error of an episode, naming its place and saying how to go on without it."""
+    hint = "; ".join(filter(None, (error.hint, SKIP_HINT)))
+    return FormatError(f"{where}: {error.message}", hint=hint)
+
+
+def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()) -> EpisodeBatch:
+    """Join batches of the same leaves, dtypes and shapes; `skipped` is added to their own."""
+    first = batches[0]
+    if len(batches) == 1:
+        return replace(first, skipped=(*first.skipped, *skipped))
+
+    def joined(of: Callable[[EpisodeBatch], Mapping[Key, Any]]) -> dict[Key, Any]:
+        return {key: _column([of(batch)[key] for batch in batches]) for key in of(first)}
+
+    return EpisodeBatch(
+        np.concatenate([batch.lengths for batch in batches]),
+        joined(lambda batch: batch.steps),
+        joined(lambda batch: batch.observations),
+        np.concatenate([batch.final_observation for batch in batches]),
+        joined(lambda batch: batch.episodes),
+        tuple(dict.fromkeys(leaf for batch in batches for leaf in batch.dropped)),
+        tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
+        (*(entry for batch in batches for entry in batch.skipped), *skipped),
+    )
+
+
+def _column(columns: list[Any]) -> Any:
+    join = getattr(columns[0], "joined_with", None)  # an `EncodedColumn`
+    return np.concatenate(columns) if join is None else join(columns[1:])
+
+
+Schema = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def _schema(batch: EpisodeBatch, expected: Schema | None) -> Schema:
+    """Return dtype and shape of a row of each leaf; raises `FormatError` unless they are as expected."""
+    tables = {"": {**batch.steps, **batch.observations}, "episode ": batch.episodes}
+    found: Schema = {
+        table + join_key(key): (
+            f"{getattr(column, 'encoding', '')} {column.dtype}".strip(),
+            tuple(column.shape[1:]),
+        )
+        for table, columns in tables.items()
+        for key, column in columns.items()
+    }
+    if expected is None:
+        return found
+    for leaf in sorted({*expected, *found}):
+        if expected.get(leaf) != found.get(leaf):
+            before, now = (
+                f"{one[leaf][0]} {list(one[leaf][1])}" if leaf in one else "absent"
+                for one in (expected, found)
+            )
+            raise FormatError(f"leaf {leaf!r} is {now}, and {before} in the episodes before")
+    return found
