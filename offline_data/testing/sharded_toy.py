@@ -18,6 +18,7 @@ oracle agree without sharing a file. `install` registers it as other people's ad
 | `…-wider4` | shard 4 has wider observations |
 | `…-hostile` | shards have names that would lead out of a folder |
 | `…-foreign4` | shard 4 needs a file that the release does not list |
+| `…-overlap` | every shard needs the file of the next one, too |
 | `…-says7` | the source states so many transitions, and warns of it |
 | `…-outside4` | shard 4 needs a file outside its folder |
 """
@@ -224,9 +225,15 @@ class ShardToy(Source):
         features = read_json(raw / FEATURES)
         if not isinstance(features, dict) or features.get("format") != NAME:
             raise FormatError(f"{raw / FEATURES} is not that of {NAME}")
+        toy, listed = ToyShards.named(features["name"]), features["shards"]
+        needed = 2 if toy and "overlap" in toy.words else 1
         shards = tuple(
-            Shard(one["name"], (one["file"],), None, one.get("episodes"))
-            for one in features["shards"]
+            Shard(
+                one["name"],
+                tuple(each["file"] for each in listed[number : number + needed]),
+                episodes=one.get("episodes"),
+            )
+            for number, one in enumerate(listed)
         )
         return ShardedRaw(raw, str(features["name"]), shards, skip_bad=release.skip_bad_episodes)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,18 @@ def test_a_shards_files_go_with_it(settings: Settings) -> None:
     looking = Looking(settings)
     check(download(parse_id(f"shardtoy:{NAME}"), settings, Options(), executor=looking), range(8))
     assert looking.counts == [1, 1, 1, 1]  # what opening needs
+
+
+def test_a_file_of_several_shards_is_fetched_once_and_goes_with_the_last(
+    settings: Settings,
+) -> None:
+    looking, name = Looking(settings), f"{NAME}-overlap"
+    with FileServer(served(name)) as server:
+        there = replace(settings, mirrors=((PUBLISHED, server.url),))
+        check(download(parse_id(f"shardtoy:{name}"), there, Options(), executor=looking), range(8))
+        asked = Counter(request.path for request in server.requests)
+    assert looking.counts == [2, 2, 2, 1]
+    assert set(asked.values()) == {1}
 
 
 def test_what_a_kill_left_of_a_finished_shard_goes_first(
