@@ -21,8 +21,8 @@ from offline_data.buffers.checkpoint import load_tree, owned, save_tree
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.prefetch import Draw, Prefetcher
-from offline_data.buffers.reduce import one_per_trajectory
 from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers.reduce import one_per_trajectory
 from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.storage.dataset import pinnable
 from offline_data.buffers.trajectories import MASK
@@ -141,7 +141,7 @@ class ReplayBuffer:
         self._prefetch = positive(prefetch, "prefetch") if prefetch else None
         self._ahead = Prefetcher(self._prefetch or 0)
         self._ended = False
-        self._expected: Tensor | None = None
+        self._prefetched: Tensor | None = None
         self._misses = 0
         self._lock = self._new_lock()
         if self._prefetch and self._batch_size is None:
@@ -476,7 +476,7 @@ class ReplayBuffer:
                 draw, future = self._draw(size), None
             else:
                 draw, future = self._ahead.take(self._next_draw, self._make)
-            if future is None and getattr(self._storage, "cold", False):
+            if future is None and getattr(self._storage, "needs_io", False):
                 self._look_ahead(draw, size)
             gathered = self._gather(draw.rows) if future is None else None
         return draw, self._finish(draw, gathered) if future is None else future.result()
@@ -493,13 +493,13 @@ class ReplayBuffer:
 
         Others come if something else draws from the sampler's generator between two batches.
         """
-        if self._expected is not None:
-            self._misses = 0 if torch.equal(self._expected, draw.rows) else self._misses + 1
+        if self._prefetched is not None:
+            self._misses = 0 if torch.equal(self._prefetched, draw.rows) else self._misses + 1
         known = self._misses < LOOKAHEAD_MISSES
-        self._expected = self._sampler.foresee(self._storage, size) if known else None
-        if self._expected is not None:
-            storage: Any = self._storage  # of a kind that can be cold
-            storage.expect(self._expected)
+        self._prefetched = self._sampler.lookahead(self._storage, size) if known else None
+        if self._prefetched is not None:
+            storage: Any = self._storage  # of a kind that can need io
+            storage.prefetch_rows(self._prefetched)
 
     def _make(self, draw: Draw) -> Any:
         return self._finish(draw, self._gather(draw.rows))

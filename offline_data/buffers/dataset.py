@@ -11,20 +11,20 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
-from offline_data.buffers.encoded import ImageBytes, encoded_leaves
-from offline_data.buffers.episodes import EpisodeTable, ViewEpisodes
+from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.saved_views import save_view, saved_rows
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage
-from offline_data.buffers.views import (
+from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
+from offline_data.buffers.views.rows import (
     SubsetStorage,
     rows_at,
     rows_of_episodes,
     split_episodes,
     whole_of,
 )
+from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, UsageError
 from offline_data.preprocess.api import Preprocesses
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.bridges.numpy import Style
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.indexing import Index
-    from offline_data.buffers.views import RowMap
+    from offline_data.buffers.views.rows import RowMap
     from offline_data.buffers.writers import ImmutableDatasetWriter
     from offline_data.store.manifest import Manifest
 

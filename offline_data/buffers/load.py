@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
-from offline_data.buffers.saved_views import dataset_beside, read_view
+from offline_data.buffers.views.saved import dataset_beside, read_view
 from offline_data.config import Settings, resolve_settings, user_path
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id

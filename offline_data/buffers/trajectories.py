@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.keys import path_of
-from offline_data.buffers.samplers.base import RowSet, Runs
+from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.buffers.storage.tensors import leaves_of
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
@@ -51,18 +51,18 @@ class TrajectoryStorage:
         """Return `E`."""
         return len(self._lengths)
 
-    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - whole episodes are whole
+    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - whole episodes are whole
         """Return all episodes."""
-        return RowSet(len(self), np.zeros(0, np.int64))
+        return ValidRows(len(self), np.zeros(0, np.int64))
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
         """Return the same episodes with some of the leaves; see `Storage`."""
         return TrajectoryStorage(self.steps.only(keys), self._texts)
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         """Return every row as a run of its own: nothing follows a whole episode."""
         count = torch.arange(len(self))
-        return Runs(count, torch.ones_like(count))
+        return EpisodeIndex(count, torch.ones_like(count))
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the episodes `rows`, `[B, T]`."""

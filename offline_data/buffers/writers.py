@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.reduce import check_reduction, reduced
+from offline_data.buffers.samplers.reduce import check_reduction, reduced
 from offline_data.buffers.storage.tensors import count_of, stacked
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import REWARD, join_key

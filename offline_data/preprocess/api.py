@@ -229,7 +229,7 @@ def _view_of(storage: Storage) -> EpisodeSelection | None:
 
     Rows that follow each other in an episode are one piece, also where it is a single row.
     """
-    from offline_data.buffers.views import SubsetStorage
+    from offline_data.buffers.views.rows import SubsetStorage
     from offline_data.preprocess.piece import EpisodeSelection
 
     if not isinstance(storage, SubsetStorage):

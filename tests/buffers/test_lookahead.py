@@ -50,8 +50,10 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Any]:
 def cold(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Every storage seems to read from a disk; rows that were expected."""
     expected: list[list[int]] = []
-    monkeypatch.setattr(DatasetStorage, "cold", True)
-    monkeypatch.setattr(DatasetStorage, "expect", lambda _, rows: expected.append(rows.tolist()))
+    monkeypatch.setattr(DatasetStorage, "needs_io", True)
+    monkeypatch.setattr(
+        DatasetStorage, "prefetch_rows", lambda _, rows: expected.append(rows.tolist())
+    )
     return expected
 
 
@@ -61,7 +63,7 @@ def test_what_is_foreseen_comes_next_and_changes_nothing(
     storage, sampler = DatasetStorage(folder), make()
     for _ in range(12):  # over the end of epochs
         before = torch.get_rng_state(), copy.deepcopy(sampler.state_dict()), sampler.ran_out
-        foreseen = sampler.foresee(storage, 16)
+        foreseen = sampler.lookahead(storage, 16)
         assert torch.equal(torch.get_rng_state(), before[0])
         assert repr(sampler.state_dict()) == repr(before[1])
         assert sampler.ran_out == before[2]
@@ -79,7 +81,7 @@ def test_batches_are_the_same_from_a_disk(
 
     found = rows_of_batches()
     assert cold[: len(found) - 1] == found[1:]
-    monkeypatch.setattr(DatasetStorage, "cold", False)
+    monkeypatch.setattr(DatasetStorage, "needs_io", False)
     del cold[:]
     assert rows_of_batches() == found
     assert not cold
@@ -89,7 +91,7 @@ def test_samplers_that_do_not_know(folder: Path) -> None:
     storage = DatasetStorage(folder)
     for sampler in (PrioritizedSampler(ROWS, 0.7, 0.5), SamplerWithoutReplacement()):
         state = torch.get_rng_state()
-        assert sampler.foresee(storage, 4) is None
+        assert sampler.lookahead(storage, 4) is None
         assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -144,7 +144,7 @@ def test_asks_while_batches_cause_reads(
     for row in range(40):
         storage.gather(torch.tensor([row]))
     assert asked[5:] == [[row] for row in range(PATIENCE)]
-    assert not storage.cold
+    assert not storage.needs_io
     del asked[:]
     disk(1)
     for row in range(2 * PROBE_EVERY):
@@ -160,14 +160,14 @@ def test_a_batch_that_was_expected_is_not_asked_for_again(
     lengths: list[int] = []
     monkeypatch.setattr(readahead, "_will_need", lambda each: lengths.append(len(each.starts)))
     readahead_of(storage).saw(1)
-    storage.expect(torch.tensor([7, 400]))
+    storage.prefetch_rows(torch.tensor([7, 400]))
     assert lengths
     del lengths[:]
     storage.gather(torch.tensor([7, 400]))
     assert not lengths
     storage.gather(torch.tensor([7, 400]))
     assert lengths
-    storage.expect(torch.tensor([7, 400]))
+    storage.prefetch_rows(torch.tensor([7, 400]))
     del lengths[:]
     storage.gather(torch.tensor([7, 401]))
     assert lengths
@@ -229,18 +229,18 @@ def test_files_that_are_in_memory_are_not_asked_for(
     for file in toy.rglob("*.memmap"):
         file.read_bytes()
     storage = DatasetStorage(toy)
-    assert not storage.cold
+    assert not storage.needs_io
     storage.gather(torch.arange(1))
-    assert not storage.cold
+    assert not storage.needs_io
     monkeypatch.setattr(readahead, "PROBE_MICROSECONDS", -1)  # no time to find out
     other = DatasetStorage(toy)
     other.gather(torch.arange(1))
-    assert other.cold
+    assert other.needs_io
     del storage, other
     for file in toy.rglob("*.memmap"):
         drop(file)
     monkeypatch.undo()
     last = DatasetStorage(toy)
     batch = last.gather(torch.tensor([0, 100, 499]))
-    assert last.cold
+    assert last.needs_io
     assert batch["action"][:, 0].tolist() == [-1001, -2001, -6200]

@@ -10,7 +10,7 @@ import torch
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.buffers.views import whole_of
+from offline_data.buffers.views.rows import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.store.layout import OBSERVATIONS, STEPS, TED
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.buffers.trajectories import TrajectoryStorage
-    from offline_data.buffers.views import SubsetStorage
+    from offline_data.buffers.views.rows import SubsetStorage
     from offline_data.store.reader import DatasetReader
 
 Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]

@@ -9,9 +9,9 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 from torch.utils import _pytree as pytree
 
-from offline_data.buffers.assemble import assemble, level, tree_of
+from offline_data.buffers.gather.assemble import assemble, level, tree_of
 from offline_data.buffers.keys import KeyLike, as_key, select_keys
-from offline_data.buffers.views import DATASET_EPISODE, DATASET_INDEX
+from offline_data.buffers.views.rows import DATASET_EPISODE, DATASET_INDEX
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 

@@ -11,7 +11,7 @@ from offline_data.buffers.gather.native import NativeGather, gather_groups, gath
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.gather.readahead import around
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.buffers.views import SubsetStorage
+from offline_data.buffers.views.rows import SubsetStorage
 from offline_data.errors import UsageError
 from offline_data.store.layout import EPISODE
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from offline_data.buffers.assemble import Node
+    from offline_data.buffers.gather.assemble import Node
     from offline_data.episodes import Key
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from offline_data.buffers.arguments import as_sampler, as_storage, positive
-from offline_data.buffers.assemble import Node, assemble
 from offline_data.buffers.ensemble.allocation import Probabilities, probabilities
 from offline_data.buffers.ensemble.leaves import INDEX, INDEX_KEY, MEMBER, stacked, with_member
 from offline_data.buffers.ensemble.members import GatherMany
+from offline_data.buffers.gather.assemble import Node, assemble
 from offline_data.buffers.indexing import rows_of
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import GrowingStorage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
-from offline_data.buffers.encoded import EncodedLeaf, encoded_leaves
+from offline_data.buffers.gather.encoded import EncodedLeaf, encoded_leaves
 from offline_data.buffers.gather.mmap import word_of
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
 from offline_data.store.layout import BIG_LEAF, EPISODE, STEPS, TED, LeafSpec

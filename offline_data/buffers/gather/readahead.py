@@ -72,7 +72,7 @@ class Readahead:
         """Return True if the next batch is to be made by `around`; it may always be."""
         return self.asking or next(self.probes)
 
-    def expect(self, rows: Tensor) -> None:
+    def prefetch_rows(self, rows: Tensor) -> None:
         """Ask for the pages of rows that are gathered later; no reads for them mean nothing."""
         before = _reads()
         self.ask(rows)

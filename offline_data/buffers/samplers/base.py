@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class RowSet:
+class ValidRows:
     """All rows `[0, total)` of a storage but `left_out`, `[k]` ascending: `count`, without gaps.
 
     Example:
         >>> import numpy as np
-        >>> rows = RowSet(6, np.array([2, 3]))
+        >>> rows = ValidRows(6, np.array([2, 3]))
         >>> rows.count, rows.at(torch.arange(4)).tolist()
         (4, [0, 1, 4, 5])
     """
@@ -45,7 +45,7 @@ class RowSet:
 
 
 @dataclass(frozen=True)
-class Runs:
+class EpisodeIndex:
     """Rows that follow each other in time: the episodes of a storage, or what it has of them.
 
     Every row is in exactly one.
@@ -97,14 +97,14 @@ class Sampleable(Protocol):
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def rows(self, *, valid_only: bool) -> RowSet:
+    def rows(self, *, valid_only: bool) -> ValidRows:
         """Return the rows that may be drawn.
 
         With `valid_only` these leave out transitions whose next observation is unknown and that
         are not terminated.
         """
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         """Return which rows follow each other: the same object until rows are written."""
 
 
@@ -144,7 +144,7 @@ class Sampler(ABC):
             return 0
         return storage.rows(valid_only=getattr(self, "valid_only", True)).count
 
-    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:  # noqa: ARG002
+    def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:  # noqa: ARG002
         """Return the rows that `sample` would draw now, changing nothing; None: not known.
 
         Other rows are drawn if something else draws from the same generator first.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from offline_data.buffers.reduce import check_reduction, one_per_row, one_per_update
 from offline_data.buffers.samplers import sum_tree
 from offline_data.buffers.samplers.base import Sampleable, Sampler, nothing_to_draw, seeded
+from offline_data.buffers.samplers.reduce import check_reduction, one_per_row, one_per_update
 from offline_data.buffers.samplers.slices import SliceSampler
 from offline_data.buffers.samplers.sum_tree import SumTree
 from offline_data.errors import UsageError

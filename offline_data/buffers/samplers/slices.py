@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.keys import as_key
-from offline_data.buffers.samplers.base import Boundaries, Runs, Sampleable, Sampler, seeded
+from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, Sampler, seeded
 from offline_data.buffers.samplers.uniform import EpochSampler
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
@@ -50,7 +50,7 @@ class SliceStarts:
     ends: NDArray[np.int64]
 
     @classmethod
-    def find(cls, episodes: Runs, length: int, *, strict: bool) -> SliceStarts:
+    def find(cls, episodes: EpisodeIndex, length: int, *, strict: bool) -> SliceStarts:
         """Find where slices may begin; raises `UsageError` if nowhere. `strict`: not in short episodes."""
         starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
         if not len(lengths):
@@ -146,7 +146,7 @@ class SliceSampler(Sampler):
 
     keeps_together = True
     _computed: tuple[str, ...] = ("_known",)
-    _known: tuple[Runs, int, SliceStarts] | None = None
+    _known: tuple[EpisodeIndex, int, SliceStarts] | None = None
 
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:  # noqa: ARG004
         """Make the sampler that `replacement` asks for."""
@@ -220,8 +220,8 @@ class SliceSampler(Sampler):
                 batch.set(self.init_key, _either(first, batch.get(self.init_key)))
         super().complete(batch, others)
 
-    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:
-        """See `Sampler.foresee`."""
+    def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
+        """See `Sampler.lookahead`."""
         return self._drawn_by_copy(storage, batch_size)
 
     def __repr__(self) -> str:
@@ -373,7 +373,7 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     return Boundaries(None if trajectory is None else as_key(trajectory), tuple(map(as_key, ends)))
 
 
-def _without_invalid_ends(storage: Sampleable, runs: Runs) -> Runs:
+def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeIndex:
     """Cut off the last transition of episodes where it is not valid."""
     left_out = storage.rows(valid_only=True).left_out
     if not len(left_out):
@@ -381,7 +381,7 @@ def _without_invalid_ends(storage: Sampleable, runs: Runs) -> Runs:
     starts, lengths = runs.starts.numpy(), runs.lengths.numpy()
     lengths = lengths - np.isin(starts + lengths - 1, left_out)
     kept = lengths > 0
-    return Runs(torch.from_numpy(starts[kept]), torch.from_numpy(lengths[kept]))
+    return EpisodeIndex(torch.from_numpy(starts[kept]), torch.from_numpy(lengths[kept]))
 
 
 def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:

@@ -56,8 +56,8 @@ class RandomSampler(Sampler):
             raise nothing_to_draw(storage)
         return rows.at(torch.randint(rows.count, (batch_size,), generator=self._generator)), {}
 
-    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor:
-        """See `Sampler.foresee`."""
+    def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor:
+        """See `Sampler.lookahead`."""
         return self._drawn_by_copy(storage, batch_size)
 
     def __repr__(self) -> str:
@@ -119,8 +119,8 @@ class EpochSampler(Sampler):
             self.seed = int(torch.randint(2**62, (), generator=generator))
         return self.seed
 
-    def foresee(self, storage: Sampleable, batch_size: int) -> Tensor | None:
-        """See `Sampler.foresee`."""
+    def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
+        """See `Sampler.lookahead`."""
         return None if self.seed is None else self._drawn_by_copy(storage, batch_size)
 
     def set_rng(self, generator: torch.Generator) -> None:

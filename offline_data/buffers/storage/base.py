@@ -15,7 +15,7 @@ import torch
 from offline_data.buffers.checkpoint import load_tree, save_tree
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.samplers.base import Boundaries, RowSet, Runs, Sampleable
+from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
 from offline_data.buffers.storage.trajectory_index import Marks, TrajectoryIndex
 from offline_data.errors import UsageError
 
@@ -66,7 +66,7 @@ class GrowingStorage(ABC):
         self._process: int | None = os.getpid()
         self._count = 0
         self._index = TrajectoryIndex()
-        self._all = RowSet(0, np.zeros(0, np.int64))
+        self._all = ValidRows(0, np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         """Return the number of rows that have been written."""
@@ -180,7 +180,7 @@ class GrowingStorage(ABC):
         if len(rows):
             self._index.changed(rows, self._write(rows, data, single=_is_int(index)))
 
-    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002 - rows bring their `next`
+    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows bring their `next`
         """Return all rows: each has its next observation; raises `UsageError` if there are none."""
         if not self._count:
             raise UsageError(
@@ -188,10 +188,10 @@ class GrowingStorage(ABC):
                 hint="buffer.extend(…) or buffer.add(…) writes rows",
             )
         if self._all.count != self._count:
-            self._all = RowSet(self._count, np.zeros(0, np.int64))
+            self._all = ValidRows(self._count, np.zeros(0, np.int64))
         return self._all
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         """Return the trajectories, or what is left of them; see `Sampleable`.
 
         A run is a piece of a trajectory whose rows were written one after the other. It ends
@@ -207,7 +207,7 @@ class GrowingStorage(ABC):
         """
         return self._index.runs(self._count, self._leaf)
 
-    def runs_by(self, boundaries: Boundaries) -> Runs:
+    def runs_by(self, boundaries: Boundaries) -> EpisodeIndex:
         """Return the trajectories that other leaves separate; raises `UsageError` without them.
 
         Rows that were not written one after the other, or are on both sides of the end of the

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from offline_data.buffers.assemble import assemble, tree_of
-from offline_data.buffers.encoded import EncodedGather
+from offline_data.buffers.gather.assemble import assemble, tree_of
+from offline_data.buffers.gather.encoded import EncodedGather
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.buffers.gather.native import NativeGather, fits
 from offline_data.buffers.gather.plan import all_keys, plan_batch
 from offline_data.buffers.gather.readahead import Readahead, around
 from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.samplers.base import RowSet, Runs
+from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.store.reader import open_reader
 
@@ -84,7 +84,7 @@ class DatasetStorage:
         self._leaves_of: Callable[[Tensor], list[Tensor]] | None = None
         self._readahead: Readahead | None = None
         self._closed = False
-        self._rows: dict[bool, RowSet] = {}
+        self._rows: dict[bool, ValidRows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out maps: the other process opens its own."""
@@ -94,14 +94,14 @@ class DatasetStorage:
         """Return `N`, all stored transitions, those without a known next observation included."""
         return self.reader.transitions
 
-    def rows(self, *, valid_only: bool) -> RowSet:
+    def rows(self, *, valid_only: bool) -> ValidRows:
         """Return the rows that a sampler may draw; see `Sampleable`."""
         if self._closed:
             raise self._deleted()
         found = self._rows.get(valid_only)
         if found is None:
             left_out = self.reader.invalid_rows if valid_only else np.zeros(0, np.int64)
-            found = self._rows[valid_only] = RowSet(len(self), left_out)
+            found = self._rows[valid_only] = ValidRows(len(self), left_out)
         return found
 
     def only(self, keys: Iterable[KeyLike]) -> DatasetStorage:
@@ -113,15 +113,15 @@ class DatasetStorage:
         other._leaves_of = other._readahead = None
         return other
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         """Return the episodes; see `Sampleable`."""
         return self._runs
 
     @cached_property
-    def _runs(self) -> Runs:
+    def _runs(self) -> EpisodeIndex:
         reader = self.reader
         final = np.array(reader.episodes[("final_observation",)], dtype=bool)
-        return Runs(*map(torch.from_numpy, (reader.starts, reader.lengths, final)))
+        return EpisodeIndex(*map(torch.from_numpy, (reader.starts, reader.lengths, final)))
 
     def gather(self, rows: Tensor) -> TensorDict:
         """Return the batch of `rows`; see `Storage`."""
@@ -144,14 +144,14 @@ class DatasetStorage:
             ) from error
 
     @property
-    def cold(self) -> bool:
+    def needs_io(self) -> bool:
         """Whether batches come from a disk now, so that reading ahead pays."""
         return self._readahead is not None and self._readahead.asking
 
-    def expect(self, rows: Tensor) -> None:
+    def prefetch_rows(self, rows: Tensor) -> None:
         """Read rows, int64 `[B]`, which are gathered soon, ahead, if they come from a disk."""
         if self._readahead is not None and self._readahead.asking:
-            self._readahead.expect(rows)
+            self._readahead.prefetch_rows(rows)
 
     @property
     def slots(self) -> Mapping[Key, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from offline_data.buffers.assemble import Node, assemble, tree_of
+from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from offline_data.buffers.samplers.base import Runs
+from offline_data.buffers.samplers.base import EpisodeIndex
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
 
@@ -110,7 +110,7 @@ class TrajectoryIndex:
         self._trajectory = torch.zeros(0, dtype=torch.int64)
         self._numbered = False
         self._last = -1
-        self._runs: dict[Boundaries | None, Runs] = {}
+        self._runs: dict[Boundaries | None, EpisodeIndex] = {}
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
         """Note rows that were written: a slice of at least one, or int64 `[B]`, no two alike.
@@ -155,7 +155,7 @@ class TrajectoryIndex:
         count: int,
         leaf: Callable[[Key], Tensor | None],
         boundaries: Boundaries | None = None,
-    ) -> Runs:
+    ) -> EpisodeIndex:
         """Return the runs of rows `[0, count)`; the same object until the next write.
 
         `boundaries` may name leaves that end runs instead of the marks; `leaf` returns one of all
@@ -183,7 +183,7 @@ class TrajectoryIndex:
         first[:1] = True
         starts = first.nonzero()[:, 0]
         lengths = torch.diff(starts, append=torch.tensor([count]))
-        self._runs[boundaries] = Runs(starts, lengths)
+        self._runs[boundaries] = EpisodeIndex(starts, lengths)
         return self._runs[boundaries]
 
     def state_dict(self, count: int) -> dict[str, Any]:

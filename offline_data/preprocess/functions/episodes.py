@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from offline_data.buffers.assemble import assemble, tree_of
+from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import StepError

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
 
-from offline_data.buffers.assemble import assemble, tree_of
+from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes.fields import Key, check_key, join_key
 from offline_data.errors import FormatError, StepError
 from offline_data.store.layout import DTYPES

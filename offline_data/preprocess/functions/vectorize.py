@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from offline_data.buffers.assemble import assemble, tree_of
+from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes.fields import join_key
 from offline_data.preprocess.functions.rows import CPU, leaves_of, same_states, states, to_array
 from offline_data.preprocess.functions.ted import equal_rows

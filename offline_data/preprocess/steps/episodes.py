@@ -231,7 +231,7 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
     ) -> NDArray[np.bool_]:
         """Return `[E]` which episodes stay."""
         # Imported here: the buffers bring torch.
-        from offline_data.buffers.views import split_episodes
+        from offline_data.buffers.views.rows import split_episodes
 
         count = len(table[("length",)])
         try:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.samplers import RowSet, Runs
+from offline_data.buffers.samplers import EpisodeIndex, ValidRows
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.episodes import EpisodeBatch, Key
 from offline_data.store.layout import LAYOUTS, LayoutName
@@ -160,16 +160,16 @@ class Grown:
     def __len__(self) -> int:
         return len(self._of.content)
 
-    def rows(self, *, valid_only: bool) -> RowSet:  # noqa: ARG002
-        return RowSet(len(self), np.zeros(0, np.int64))
+    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002
+        return ValidRows(len(self), np.zeros(0, np.int64))
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         if self._of is not self:
             return self._of.runs()
         if getattr(self, "_runs", None) is None:
             stops = torch.tensor(self.ends)
             starts = torch.cat([torch.zeros(1, dtype=torch.int64), stops[:-1]])
-            self._runs: Runs | None = Runs(starts, stops - starts)
+            self._runs: EpisodeIndex | None = EpisodeIndex(starts, stops - starts)
         assert self._runs is not None
         return self._runs
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 
-from offline_data.buffers.samplers import RowSet, Runs, sum_tree
+from offline_data.buffers.samplers import EpisodeIndex, ValidRows, sum_tree
 
 
 class Episodes:
@@ -18,18 +18,18 @@ class Episodes:
     def __init__(self, lengths: Sequence[int], left_out: Sequence[int] = ()) -> None:
         self.lengths = list(lengths)
         self.left_out = np.array(left_out, np.int64)
-        self._runs: Runs | None = None
+        self._runs: EpisodeIndex | None = None
 
     def __len__(self) -> int:
         return sum(self.lengths)
 
-    def rows(self, *, valid_only: bool) -> RowSet:
-        return RowSet(len(self), self.left_out if valid_only else self.left_out[:0])
+    def rows(self, *, valid_only: bool) -> ValidRows:
+        return ValidRows(len(self), self.left_out if valid_only else self.left_out[:0])
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         if self._runs is None:
             lengths = torch.tensor(self.lengths, dtype=torch.int64)
-            self._runs = Runs(lengths.cumsum(0) - lengths, lengths)
+            self._runs = EpisodeIndex(lengths.cumsum(0) - lengths, lengths)
         return self._runs
 
     def append(self, length: int) -> None:

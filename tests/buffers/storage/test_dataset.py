@@ -95,7 +95,7 @@ def test_a_set_in_memory_or_on_a_device(folder: Path, truth: dict[Key, NDArray[A
     for file in folder.rglob("*.memmap"):
         file.write_bytes(bytes(file.stat().st_size))
     assert_equal(storage, storage.gather(torch.arange(11)), truth)
-    assert not storage.cold
+    assert not storage.needs_io
     with pytest.raises(UsageError, match="in_memory=True"):
         DatasetStorage(folder, in_memory=True, pin_memory=True)
     if not torch.cuda.is_available():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from offline_data.buffers.saved_views import read_view
+from offline_data.buffers.views.saved import read_view
 from offline_data.errors import IntegrityError, NewerFormatError
 
 if TYPE_CHECKING:

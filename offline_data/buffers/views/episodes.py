@@ -16,7 +16,7 @@ from offline_data.store.reader import DatasetReader, decode
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from offline_data.buffers.views import SubsetStorage
+    from offline_data.buffers.views.rows import SubsetStorage
 
 
 class EpisodeTable:

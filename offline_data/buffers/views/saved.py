@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.trajectories import TrajectoryStorage
-from offline_data.buffers.views import Pieces, RowList, of_runs, smallest, whole_of
+from offline_data.buffers.views.rows import Pieces, RowList, of_runs, smallest, whole_of
 from offline_data.errors import (
     AccessError,
     IntegrityError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.storage import Storage
-    from offline_data.buffers.views import RowMap
+    from offline_data.buffers.views.rows import RowMap
     from offline_data.store.manifest import Manifest
     from offline_data.store.reader import DatasetReader
 

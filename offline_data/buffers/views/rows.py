@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from offline_data.buffers.assemble import Node, assemble, tree_of
+from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.indexing import Index, rows_of
-from offline_data.buffers.samplers.base import RowSet, Runs
+from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
 from offline_data.buffers.samplers.permutation import EpochOrder
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import MASK, TRAJ_IDS, TrajectoryStorage
@@ -93,8 +93,8 @@ class Pieces:
         found = torch.searchsorted(rows, self.first + self.lengths) - low
         return rows[_end_to_end(low, found)] - self._shift.repeat_interleave(found)
 
-    def final(self, runs: Runs) -> Tensor | None:
-        """Return `Runs.final` of the pieces: what follows a piece inside a run is known."""
+    def final(self, runs: EpisodeIndex) -> Tensor | None:
+        """Return `EpisodeIndex.final` of the pieces: what follows a piece inside a run is known."""
         if runs.final is None:
             return None
         run = runs.of(self.first)
@@ -112,7 +112,7 @@ class Pieces:
         """Return a digest of the rows."""
         return _digest(self.first, self.lengths)
 
-    def cut(self, runs: Runs) -> Pieces:  # noqa: ARG002 - they are cut there already
+    def cut(self, runs: EpisodeIndex) -> Pieces:  # noqa: ARG002 - they are cut there already
         """Return the pieces; see `RowList.cut`."""
         return self
 
@@ -144,7 +144,7 @@ class RowList:
         """Return a digest of the rows."""
         return _digest(self.rows)
 
-    def cut(self, runs: Runs) -> Pieces:
+    def cut(self, runs: EpisodeIndex) -> Pieces:
         """Return the same rows as pieces: cut where the next row does not follow, or a run ends."""
         if not len(self.rows):
             return Pieces(self.rows, self.rows)
@@ -159,7 +159,7 @@ RowMap: TypeAlias = Pieces | RowList
 """Rows of a view in the form that takes less memory; see `smallest`."""
 
 
-def smallest(rows: RowMap, runs: Runs) -> RowMap:
+def smallest(rows: RowMap, runs: EpisodeIndex) -> RowMap:
     """Return the same rows in the form that takes less memory."""
     pieces = rows.cut(runs)
     if len(pieces.first) * _NUMBERS_PER_PIECE <= pieces.count:
@@ -167,7 +167,7 @@ def smallest(rows: RowMap, runs: Runs) -> RowMap:
     return rows if isinstance(rows, RowList) else RowList(_end_to_end(rows.first, rows.lengths))
 
 
-def of_runs(rows: RowMap, runs: Runs, wanted: Tensor) -> RowMap:
+def of_runs(rows: RowMap, runs: EpisodeIndex, wanted: Tensor) -> RowMap:
     """Return the rows that are in the runs `wanted`, int64 `[k]`, run by run in that order."""
     pieces = rows.cut(runs)
     run, order = runs.of(pieces.first).sort(stable=True)
@@ -219,7 +219,7 @@ class SubsetStorage:
         """The transitions of the whole dataset."""
         return self.whole if isinstance(self.whole, DatasetStorage) else self.whole.steps
 
-    def rows(self, *, valid_only: bool) -> RowSet:
+    def rows(self, *, valid_only: bool) -> ValidRows:
         """Return the rows that a sampler may draw; see `Sampleable`; `UsageError` if it is empty."""
         of_whole = self.whole.rows(valid_only=valid_only)  # raises if the dataset was deleted
         if not len(self):
@@ -227,24 +227,24 @@ class SubsetStorage:
         return self._valid if len(of_whole.left_out) else self._every
 
     @cached_property
-    def _every(self) -> RowSet:
-        return RowSet(len(self), np.zeros(0, np.int64))
+    def _every(self) -> ValidRows:
+        return ValidRows(len(self), np.zeros(0, np.int64))
 
     @cached_property
-    def _valid(self) -> RowSet:
+    def _valid(self) -> ValidRows:
         left_out = torch.from_numpy(self.whole.rows(valid_only=True).left_out)
-        return RowSet(len(self), self.row_map.left_out(left_out).numpy())
+        return ValidRows(len(self), self.row_map.left_out(left_out).numpy())
 
-    def runs(self) -> Runs:
+    def runs(self) -> EpisodeIndex:
         """Return which rows follow each other; see `Sampleable`."""
         return self._runs
 
     @cached_property
-    def _runs(self) -> Runs:
+    def _runs(self) -> EpisodeIndex:
         of_whole = self.whole.runs()
         steps = isinstance(self.whole, DatasetStorage)
         pieces = self.transitions if steps else self.row_map.cut(of_whole)
-        return Runs(pieces.starts[:-1], pieces.lengths, pieces.final(of_whole))
+        return EpisodeIndex(pieces.starts[:-1], pieces.lengths, pieces.final(of_whole))
 
     def only(self, keys: Iterable[KeyLike]) -> SubsetStorage:
         """Return the same rows with some of the leaves; see `Storage`."""
@@ -255,13 +255,13 @@ class SubsetStorage:
         return other
 
     @property
-    def cold(self) -> bool:
-        """Whether batches come from a disk now; see `DatasetStorage.cold`."""
-        return bool(getattr(self.whole, "cold", False))
+    def needs_io(self) -> bool:
+        """Whether batches come from a disk now; see `DatasetStorage.needs_io`."""
+        return bool(getattr(self.whole, "needs_io", False))
 
-    def expect(self, rows: Tensor) -> None:
-        """Take note that rows are gathered soon, where the storage is `cold`."""
-        self.whole.expect(self.row_map.at(rows))  # type: ignore[union-attr]
+    def prefetch_rows(self, rows: Tensor) -> None:
+        """Take note that rows are gathered soon, where the storage is `needs_io`."""
+        self.whole.prefetch_rows(self.row_map.at(rows))  # type: ignore[union-attr]
 
     @cached_property
     def transitions(self) -> Pieces:
