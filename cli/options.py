@@ -131,7 +131,7 @@ Checkpoints = Annotated[
 ]
 
 
-class Images(str, Enum):
+class StoredImages(str, Enum):
     """How images of a dataset directory are stored."""
 
     encoded = "encoded"
@@ -139,7 +139,7 @@ class Images(str, Enum):
 
 
 ImageStorage = Annotated[
-    Images | None,
+    StoredImages | None,
     option(
         "raw: decode JPEG and PNG images and store pixels. encoded: keep the source's files and "
         "decode them when sampled. (default: as the source has them)"

@@ -139,12 +139,16 @@ def _plan_result(plan: "ingest.DownloadPlan") -> Result:
 
 def convert(
     context: Context,
-    path: Annotated[Path, argument("PATH", "Minari folder, HDF5 file or dataset directory.")],
+    path: Annotated[
+        Path, argument("PATH", "File or folder that a source has published, or dataset directory.")
+    ],
     name: Annotated[str, argument("NAME", "Name of the dataset; its id is local:NAME.")],
     source: Annotated[
         str | None,
         option(
-            "Format of PATH: minari, d4rl or local. (default: detected)", "--from", metavar="SOURCE"
+            "Source whose format PATH has; `sources` lists them. (default: detected)",
+            "--from",
+            metavar="SOURCE",
         ),
     ] = None,
     layout: Layout = None,
