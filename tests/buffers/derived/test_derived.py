@@ -175,17 +175,20 @@ def test_a_fork_while_a_thread_computes(sets: Any, episode: Any) -> None:
 
     class Slow:
         def __len__(self) -> int:
+            return 1
+
+        def gather(self, _rows: object) -> None:
             begun.set()
             done.wait(60)
-            return 0
+            raise EOFError
 
     def hold() -> None:
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(EOFError):
             normalize().fit(Slow())  # type: ignore[arg-type]
 
     thread = threading.Thread(target=hold)
     thread.start()
-    begun.wait(60)
+    assert begun.wait(60)
     child = multiprocessing.get_context("fork").Process(target=lambda: ds[:])
     child.start()
     child.join(30)
