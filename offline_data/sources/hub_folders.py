@@ -1,0 +1,144 @@
+"""Sources whose datasets are folders of one repository on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from offline_data.errors import FormatError, NotFoundError
+from offline_data.fetch.hub import list_hub
+from offline_data.files import is_file, is_folder
+from offline_data.ids import nearest
+from offline_data.sources.base import CatalogEntry, Release, Source
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from offline_data.config import Settings
+    from offline_data.fetch.files import RemoteFile
+
+
+class HubFolders(Source):
+    """Lists and resolves such datasets, and files of the user's in the same format.
+
+    A subclass says, beside `open`, the repository and which files are data; and `accepts_file`.
+    """
+
+    repository: ClassVar[str]
+    """`user/name` on the hub."""
+    folder: ClassVar[str] = ""
+    """Folder of all datasets in it, with a slash at its end; empty: the whole repository."""
+    magic: ClassVar[Mapping[str, bytes]]
+    """Suffixes of the data files (`.npz`), and their first bytes."""
+    notes: ClassVar[Mapping[str, str]] = {}
+    """Sentences for the codes in the column `notes` of the catalogue."""
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the datasets of the table `catalogs/<name>.tsv`."""
+        return [
+            CatalogEntry(
+                row["id"],
+                summary=row["summary"],
+                notes=tuple(self.notes[code] for code in row["notes"].split()),
+            )
+            for row in read_catalog(self.name)
+        ]
+
+    def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
+        """List the folders that have data files on the hub now; see `list_hub` for what is raised."""
+        known = {entry.name: entry for entry in self.catalog()}
+        listing = list_hub(self.repository, self.folder, None, settings)
+        paths = [Path(file.path) for file in self._data(listing.files)]
+        sizes: dict[str, int] = {}
+        for path, file in zip(paths, self._data(listing.files), strict=True):
+            name = path.parent.as_posix().removeprefix(self.folder)
+            sizes[name] = sizes.get(name, 0) + (file.size or 0)
+        return [
+            replace(known.get(name, CatalogEntry(name)), bytes=size)
+            for name, size in sorted(sizes.items())
+        ]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """List the files of a dataset at a commit of the hub; `revision` may be a branch or tag.
+
+        Raises:
+            NotFoundError: It is not in the catalogue, and cannot be looked for or is not on the hub.
+            OfflineError, NetworkError, AuthError: The hub is not asked, or does not answer.
+        """
+        known = [entry.name for entry in self.catalog()]
+        near = " or ".join(f"{self.name}:{one}" for one in nearest(name, known))
+        hint = f"did you mean {near}?" if near else f"`offline-data list {self.name}` lists all"
+        missing = NotFoundError(f"There is no {self.name}:{name}", hint=hint)
+        if name not in known and settings.offline:
+            raise missing
+        prefix = f"{self.folder}{name}/"
+        try:
+            listing = list_hub(self.repository, prefix, revision, settings)
+        except NotFoundError:
+            if name in known:
+                raise
+            raise missing from None
+        files = tuple(
+            replace(
+                file, path=file.path.removeprefix(prefix), magic=self.magic[Path(file.path).suffix]
+            )
+            for file in self._data(listing.files)
+        )
+        if not files:
+            expected = " or ".join(self.magic)
+            raise NotFoundError(
+                f"{self.name}:{name} has no {expected} files at {listing.commit}", hint=hint
+            )
+        return self.laid_out(Release(name, listing.commit, files))
+
+    def laid_out(self, release: Release) -> Release:
+        """Return a release that says which files `open` needs, and how many shards there are."""
+        return release
+
+    def accepts_file(self, path: Path) -> bool:
+        """Return True if a file with one of the suffixes is of this format; may raise ours."""
+        raise NotImplementedError
+
+    def accepts(self, path: Path) -> bool:
+        """Return True if `path` is such a file, or a folder whose first data file is one."""
+        try:
+            files = self.files_at(path)
+            return bool(files) and self.accepts_file(files[0])
+        except (FormatError, NotFoundError, OSError):
+            return False
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a file of the user's, or the data files of a folder, not of those in it.
+
+        Raises:
+            FormatError: There is none.
+        """
+        files = self.files_at(path)
+        if not files:
+            expected = " or ".join(self.magic)
+            found = "it has none" if is_folder(path) else "nothing like that is there"
+            raise FormatError(
+                f"{path} is not a {self.name} dataset: expected {expected} files; {found}",
+                hint="name the folder that holds the files themselves",
+            )
+        return Release(name, fingerprint(path, files), local=path)
+
+    def files_at(self, path: Path) -> list[Path]:
+        """Return a data file, or those of a folder in order of names."""
+        if is_file(path):
+            return [path] if path.suffix in self.magic else []
+        found = path.iterdir() if is_folder(path) else ()
+        return sorted(file for file in found if file.suffix in self.magic and is_file(file))
+
+    def paths_in(self, release: Release, raw: Path) -> tuple[Path, list[str]]:
+        """Return the folder of the data files of a release, and their paths in it, in order."""
+        if release.local is None:
+            return raw, sorted(file.path for file in release.files)
+        folder = raw.parent if is_file(raw) else raw
+        return folder, [file.name for file in self.files_at(raw)]
+
+    def _data(self, files: Sequence[RemoteFile]) -> list[RemoteFile]:
+        return [file for file in files if Path(file.path).suffix in self.magic]

@@ -1,0 +1,58 @@
+"""RoboSet: robot manipulation in RoboHive's simulations, by experts and people (HDF5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from offline_data.readers.hdf5 import MAGIC
+from offline_data.sources.base import SourceInfo
+from offline_data.sources.hub_folders import HubFolders
+from offline_data.sources.roboset.trials import NOTES, RoboHiveTrials, has_trials
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offline_data.sources.base import RawDataset, Release
+
+CITATION = (
+    "Vikash Kumar, Rutav Shah, Gaoyue Zhou, Vincent Moens, Vittorio Caggiano, Abhishek Gupta, Aravind "
+    "Rajeswaran: RoboHive: A Unified Framework for Robot Learning, NeurIPS Datasets and Benchmarks, "
+    "2023, arXiv:2310.06828"
+)
+
+
+class RoboSet(HubFolders):
+    """The simulation's sets on the hub, and files of the user's that RoboHive's logger wrote."""
+
+    name = "roboset"
+    title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
+    repository = "jdvakil/RoboSet_Sim"
+    magic = {".h5": MAGIC, ".hdf5": MAGIC}
+    notes = {
+        "failures": "Rollouts of trained policies of several seeds, failures among them.",
+        "replayed": "Actions of DAPG's demonstrations, replayed in RoboHive's environment.",
+    }
+
+    def laid_out(self, release: Release) -> Release:
+        """Return a release that is fetched file by file."""
+        return replace(release, opening=(), shards=len(release.files))
+
+    def accepts_file(self, path: Path) -> bool:
+        """Return True if a file has trials; those of the hardware are refused when they are read."""
+        return has_trials(path)
+
+    def open(self, release: Release, raw: Path) -> RawDataset:
+        """Open it, without a look at the files."""
+        folder, paths = self.paths_in(release, raw)
+        known = next((e for e in self.catalog() if e.name == release.name), None)
+        published = known is not None and release.local is None
+        name = release.name.rsplit("/", 1)[-1]
+        has_env = published and not name.startswith("human_demos")
+        info = SourceInfo(
+            environment={"id": name, "package": "robohive"} if has_env else {},
+            licence="CC-BY-4.0" if published else None,
+            citation=CITATION if published else None,
+            notes=(*(known.notes if known and published else ()), *NOTES),
+        )
+        return RoboHiveTrials(folder, paths, info, skip_bad=release.skip_bad_episodes)

@@ -1,0 +1,92 @@
+"""V-D4RL: control from pixels in the DeepMind Control Suite, 64 px as npz and 84 px as HDF5."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offline_data.errors import FormatError
+from offline_data.readers.hdf5 import MAGIC, open_hdf5
+from offline_data.readers.hdf5_tree import datasets_in
+from offline_data.readers.npy import open_npz
+from offline_data.sources.base import SourceInfo
+from offline_data.sources.hub_folders import HubFolders
+from offline_data.sources.vd4rl import hdf5, npz
+from offline_data.sources.vd4rl.rows import NOTES, REQUIRED
+
+if TYPE_CHECKING:
+    from offline_data.sources.base import RawDataset, Release
+
+CITATION = (
+    "Cong Lu, Philip J. Ball, Tim G. J. Rudner, Jack Parker-Holder, Michael A. Osborne, Yee Whye "
+    "Teh: Challenges and Opportunities in Offline Reinforcement Learning from Visual Observations, "
+    "TMLR, 2023, arXiv:2206.04779"
+)
+LAYOUTS = {
+    ".npz": "Images are [height, width, channel], as in the npz files.",
+    ".hdf5": "Images are [channel, height, width], as in the HDF5 files.",
+}
+
+
+class VD4RL(HubFolders):
+    """The sets on the hub, and files of the user's in their two formats.
+
+    An npz file of DreamerV2's, of whatever environment, is of the first.
+    """
+
+    name = "vd4rl"
+    title = "V-D4RL: walker, cheetah and humanoid from pixels (npz, HDF5)"
+    repository = "conglu/vd4rl"
+    folder = "vd4rl/"
+    magic = {".npz": npz.MAGIC, ".hdf5": MAGIC}
+    notes = {
+        "fewer": "The hub had 100 episodes of this set in 2024, fewer than of its 84 px variant "
+        "(v-d4rl issues 10 and 17).",
+        "short-file": "One of its files was reported to have 500 images and 501 flags (pytorch/rl "
+        "issue 1833): --skip-bad-episodes leaves it out.",
+        "unchecked": "That the hub has this 84 px set was not checked.",
+    }
+
+    def laid_out(self, release: Release) -> Release:
+        """Return a release of which HDF5 files are fetched shard by shard, and npz files at once."""
+        if any(file.path.endswith(".npz") for file in release.files):
+            return release
+        return replace(release, opening=(), shards=len(release.files))
+
+    def accepts_file(self, path: Path) -> bool:
+        """Return True if a file has the columns of one of the formats."""
+        if path.suffix == ".npz":
+            with open_npz(path, budget=npz.LARGEST) as arrays:
+                return all(name in arrays for name in REQUIRED)
+        with open_hdf5(path) as file:
+            names, _ = datasets_in(file)
+        return all(name in names for name in hdf5.REQUIRED)
+
+    def open(self, release: Release, raw: Path) -> RawDataset:
+        """Open it: headers of npz files are read, HDF5 files not yet.
+
+        Raises:
+            FormatError: An npz file is damaged or of another format; or there are both kinds.
+        """
+        folder, paths = self.paths_in(release, raw)
+        suffixes = sorted({Path(path).suffix for path in paths})
+        if len(suffixes) != 1:
+            found = " and ".join(suffixes) or "no"
+            raise FormatError(
+                f"{raw} has {found} files; a V-D4RL dataset has either .npz or .hdf5 files",
+                hint="name the folder of one resolution, as in main/walker_walk/random/64px",
+            )
+        known = next((e for e in self.catalog() if e.name == release.name), None)
+        published = known is not None and release.local is None
+        info = SourceInfo(
+            environment={"id": release.name.split("/")[1]} if published else {},
+            about={"action_repeat": 2, "suite": "DeepMind Control Suite"} if published else {},
+            citation=CITATION if published else None,
+            notes=(*(known.notes if known and published else ()), *NOTES, LAYOUTS[suffixes[0]]),
+        )
+        skip_bad = release.skip_bad_episodes
+        if suffixes == [".npz"]:
+            files = [folder / path for path in paths]
+            return npz.NpzEpisodes(files, info, skip_bad=skip_bad)
+        return hdf5.Hdf5Episodes(folder, paths, info, skip_bad=skip_bad)

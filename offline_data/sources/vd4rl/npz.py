@@ -1,0 +1,180 @@
+"""V-D4RL with 64 px: an `.npz` file per episode, as DreamerV2 writes them.
+
+The files of one set need not have the same arrays. Their headers are read first: what all of them have
+becomes leaves, the rest is listed as dropped, and no value is made up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import starmap
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import Dropped, EpisodeBatch, Skipped
+from offline_data.episodes.cut import runs_within
+from offline_data.episodes.joining import join_episodes, located
+from offline_data.errors import FormatError
+from offline_data.files import check_magic
+from offline_data.readers.npy import open_npz
+from offline_data.sources.base import Part, RandomAccess, SourceInfo
+from offline_data.sources.vd4rl.rows import FLAGS, IMAGE, REQUIRED, episode_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+MAGIC = b"PK\x03\x04"
+LARGEST = 1 << 30
+"""Bytes of the arrays of one episode; those of V-D4RL have 6 MB."""
+
+_ANY = 1 << 62  # bytes of a batch: a part is one
+
+
+@dataclass(frozen=True)
+class Column:
+    """dtype, in this machine's byte order, and shape of one row of an array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Header:
+    """One file, known by the headers of its arrays."""
+
+    path: Path
+    rows: int
+    columns: Mapping[str, Column]
+    """Arrays with a value per row."""
+    others: Mapping[str, str]
+    """Other members by name, and why they are no columns, as the end of a sentence."""
+
+    @classmethod
+    def of(cls, path: Path) -> Header:
+        """Read it; raises `FormatError`."""
+        check_magic(path, MAGIC, "an npz file")
+        with open_npz(path, budget=LARGEST) as arrays:
+            headers = {name: arrays.header(name) for name in arrays}
+            others = dict.fromkeys(arrays.others, "is no array")
+        if missing := [name for name in REQUIRED if name not in headers]:
+            there = ", ".join(headers) or "none"
+            raise FormatError(f"it has no array {' or '.join(map(repr, missing))}; arrays: {there}")
+        rows = headers[IMAGE].shape[0] if headers[IMAGE].shape else 0
+        columns = {}
+        for name, header in headers.items():
+            needed = name in REQUIRED or name in FLAGS
+            if header.dtype.kind not in "biufc":
+                others[name] = f"has dtype {header.dtype}, which is no number"
+            elif not needed and header.shape[:1] != (rows,):
+                others[name] = f"has shape {list(header.shape)}, and not a value in each row"
+            else:
+                columns[name] = Column(header.dtype.newbyteorder("="), header.shape[1:])
+            if needed and name in others:
+                raise FormatError(f"{name!r} {others[name]}")
+        return cls(path, rows, columns, others)
+
+    def read(self, columns: Mapping[str, Column]) -> EpisodeBatch:
+        """Read the episode, with these columns and the flags that it has; raises `FormatError`."""
+        with open_npz(self.path, budget=LARGEST) as arrays:
+            rows = {name: arrays[name] for name in arrays if name in columns or name in FLAGS}
+        for name, column in columns.items():
+            if rows[name].dtype != column.dtype:  # another byte order, or wider in other files
+                rows[name] = rows[name].astype(column.dtype)
+        return episode_of(rows, self.path.name)
+
+
+class NpzEpisodes(RandomAccess):
+    """The episodes of some files, one each, in the order of the files.
+
+    Args:
+        files: In order.
+        info: What the source says of them; leaves that are dropped and counts are added.
+        skip_bad: Whether files that cannot be read are left out.
+
+    Raises:
+        FormatError: A file is damaged or of another format; with `skip_bad`, all of them are.
+    """
+
+    def __init__(self, files: Sequence[Path], info: SourceInfo, *, skip_bad: bool) -> None:
+        self._skip_bad = skip_bad
+        found: list[Header] = []
+        skipped: list[Skipped] = []
+        for path in files:
+            try:
+                header = Header.of(path)
+                if found:
+                    _check_alike(header, found[0])
+                found.append(header)
+            except FormatError as error:
+                if not skip_bad:
+                    raise located(error, str(path)) from error
+                skipped.append(Skipped(path.name, error.message))
+        if not found:
+            raise FormatError(f"None of the {len(files)} files can be read: {skipped[0].reason}")
+        self._files = found
+        self._columns, notes, dropped = _common(found)
+        self.info = SourceInfo(
+            transitions=None if skip_bad else sum(max(0, file.rows - 1) for file in found),
+            episodes=None if skip_bad else len(found),
+            environment=info.environment,
+            about=info.about,
+            licence=info.licence,
+            citation=info.citation,
+            notes=(*info.notes, *notes),
+            dropped=dropped,
+            skipped=tuple(skipped),
+        )
+
+    def parts(self, budget: int) -> Sequence[Part]:
+        """Cut all episodes into consecutive parts of about `budget` bytes."""
+        row = sum(c.dtype.itemsize * prod(c.shape) for c in self._columns.values())
+        sizes = np.array([file.rows * row for file in self._files], np.int64)
+        runs = runs_within(np.maximum(sizes, 1), max(1, budget))
+        return list(starmap(Part, runs))
+
+    def read_part(self, part: Part) -> EpisodeBatch:
+        """Read the files of a part; raises `FormatError` naming the file."""
+        readings = (
+            (str(file.path), partial(file.read, self._columns))
+            for file in self._files[part.first : part.stop]
+        )
+        return next(join_episodes(readings, skip_bad=self._skip_bad, budget=_ANY))
+
+
+def _check_alike(file: Header, first: Header) -> None:
+    """Raise where a column that both files have is of another shape, or of a dtype of another kind."""
+    for name in first.columns.keys() & file.columns.keys() - set(FLAGS):
+        expected, found = first.columns[name], file.columns[name]
+        same = expected.dtype == found.dtype or expected.dtype.kind == found.dtype.kind == "f"
+        if expected.shape != found.shape or not same:
+            raise FormatError(
+                f"rows of {name!r} are {found.dtype} {list(found.shape)}, and {expected.dtype} "
+                f"{list(expected.shape)} in {first.path.name}"
+            )
+
+
+def _common(
+    files: Sequence[Header],
+) -> tuple[dict[str, Column], list[str], tuple[Dropped, ...]]:
+    """Return the columns that all files have, notes of what is widened, and what is dropped."""
+    names = dict.fromkeys(name for file in files for name in (*file.columns, *file.others))
+    columns, notes, dropped = {}, [], []
+    for name in names:
+        having = [file.columns[name] for file in files if name in file.columns]
+        if len(having) < len(files):
+            reasons = [file.others[name] for file in files if name in file.others]
+            if name not in FLAGS:
+                some = f"is in {len(having)} of the {len(files)} files, and leaves are in all"
+                dropped.append(Dropped(name, f"It {reasons[0] if reasons else some}."))
+            continue
+        dtypes = {column.dtype for column in having}
+        if name not in FLAGS:
+            columns[name] = Column(np.result_type(*dtypes), having[0].shape)
+        if len(dtypes) > 1 and name not in FLAGS:
+            kinds = " or ".join(sorted(map(str, dtypes)))
+            notes.append(f"Values of {name} are {kinds}, and all stored as {columns[name].dtype}.")
+    return columns, notes, tuple(dropped)
