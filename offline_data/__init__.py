@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from offline_data.buffers.experience_replay import (
         MinariExperienceReplay as MinariExperienceReplay,
     )
+    from offline_data.buffers.experience_replay import (
+        RobosetExperienceReplay as RobosetExperienceReplay,
+    )
+    from offline_data.buffers.experience_replay import (
+        VD4RLExperienceReplay as VD4RLExperienceReplay,
+    )
     from offline_data.buffers.load import load_dataset as load_dataset
     from offline_data.buffers.load import open_dataset as open_dataset
     from offline_data.buffers.load import register_dataset as register_dataset
@@ -75,7 +81,9 @@ _NAMES = {
     "buffers.ensemble": (
         "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
     ),
-    "buffers.experience_replay": "D4RLExperienceReplay MinariExperienceReplay",
+    "buffers.experience_replay": (
+        "D4RLExperienceReplay MinariExperienceReplay RobosetExperienceReplay VD4RLExperienceReplay"
+    ),
     "buffers.load": "load_dataset open_dataset register_dataset",
     "buffers.samplers": (
         "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.load import Download, ensure_dataset
@@ -172,3 +175,143 @@ class D4RLExperienceReplay(_OfSource):
 
 def _done_where_terminated(batch: Any) -> Any:
     return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())
+
+
+class RobosetExperienceReplay(_OfSource):
+    """A dataset of RoboSet's simulations; TorchRL's signature.
+
+    Unlike TorchRL's, a reward is that of the action it came out of (there, of the state before it),
+    the row without an action (NaN) and its zeroed next observation are no transition, the last
+    transition of a trial is truncated, and `done` at the root is False. Trials follow each other file
+    by file; `file`, `trial` and `seed` are columns of `ds.episodes` instead of every row.
+
+    Args:
+        dataset_id: Its name (`FK1-v4(expert)/FK1_Knob1OnRandom_v2d-v4`), with or without `roboset:`.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
+        env_kwargs: Refused: there is no environment (TorchRL ignores them).
+    """
+
+    source = "roboset"
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        download: Download = True,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        **env_kwargs: Any,
+    ) -> None:
+        _refuse(env_kwargs)
+        super().__init__(
+            self._directory(dataset_id, root, download=download),
+            batch_size,
+            sampler=sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            split_trajs=split_trajs,
+        )
+
+
+class VD4RLExperienceReplay(_OfSource):
+    """A V-D4RL dataset; TorchRL's signature.
+
+    Unlike TorchRL's, an action and its reward are in the transition that they belong to (there, in the
+    row of the image that they led to), the last image of an episode begins no transition, its next
+    image is not the first of another episode, and no state is zeros where a file lacks it.
+
+    Args:
+        dataset_id: Its name (`main/walker_walk/random/64px`), with or without `vd4rl:`.
+        totensor: Whether `pixels` become float32 in [0, 1], channels first, as `ToTensorImage` makes
+            them, after `transform`; values that are floating-point by then are left as they are.
+        image_size: Height and width, or one number for both, that `pixels` are resized to
+            (bilinear, antialiased); needs `totensor`. None: as they are.
+        num_workers: Files are downloaded by this package's own threads; without effect.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
+        env_kwargs: Refused: there is no environment (TorchRL ignores them).
+    """
+
+    source = "vd4rl"
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        download: Download = True,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+        split_trajs: bool = False,
+        totensor: bool = True,
+        image_size: int | list[int] | None = None,
+        num_workers: int = 0,  # noqa: ARG002
+        **env_kwargs: Any,
+    ) -> None:
+        _refuse(env_kwargs)
+        if image_size is not None and not totensor:
+            raise UsageError(
+                "image_size needs totensor=True: bytes are not resized",
+                hint="resize in a transform of your own",
+            )
+        super().__init__(
+            self._directory(dataset_id, root, download=download),
+            batch_size,
+            sampler=sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            split_trajs=split_trajs,
+        )
+        if totensor:
+            pair = [image_size] * 2 if isinstance(image_size, int) else image_size
+            size = None if pair is None else (pair[0], pair[1])
+            self.append_transform(_PixelsToTensor(size))
+
+
+@dataclass(frozen=True)
+class _PixelsToTensor:
+    """Makes uint8 images float32 in [0, 1] and channels first, and resizes them."""
+
+    size: tuple[int, int] | None
+    """Height and width; None: as they are."""
+
+    def __call__(self, batch: Any) -> Any:
+        for key in ("pixels", ("next", "pixels")):
+            if (pixels := batch.get(key, None)) is not None:
+                batch.set(key, self._converted(pixels))
+        return batch
+
+    def _converted(self, pixels: torch.Tensor) -> torch.Tensor:
+        if not pixels.is_floating_point():
+            if pixels.shape[-1] == 3:
+                pixels = pixels.movedim(-1, -3)
+            pixels = pixels.float().div_(255)
+        if self.size is None or tuple(pixels.shape[-2:]) == self.size:
+            return pixels
+        images = pixels.reshape(-1, *pixels.shape[-3:])
+        resized = torch.nn.functional.interpolate(
+            images, self.size, mode="bilinear", antialias=True
+        )
+        return resized.reshape(*pixels.shape[:-2], *self.size)
+
+
+def _refuse(env_kwargs: Any) -> None:
+    if env_kwargs:
+        raise UsageError(f"There is no argument {', '.join(env_kwargs)}: no environment is made")

@@ -21,6 +21,13 @@ CITATION = (
     "2023, arXiv:2310.06828"
 )
 
+FILES = {".h5": MAGIC, ".hdf5": MAGIC}
+SET_NOTES = {
+    "failures": "Rollouts of trained policies of several seeds, failures among them.",
+    "replayed": "Actions of DAPG's demonstrations, replayed in RoboHive's environment.",
+}
+"""Sentences for the codes of the catalogue."""
+
 
 class RoboSet(HubFolders):
     """The simulation's sets on the hub, and files of the user's that RoboHive's logger wrote."""
@@ -28,11 +35,8 @@ class RoboSet(HubFolders):
     name = "roboset"
     title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
     repository = "jdvakil/RoboSet_Sim"
-    magic = {".h5": MAGIC, ".hdf5": MAGIC}
-    notes = {
-        "failures": "Rollouts of trained policies of several seeds, failures among them.",
-        "replayed": "Actions of DAPG's demonstrations, replayed in RoboHive's environment.",
-    }
+    magic = FILES
+    notes = SET_NOTES
 
     def laid_out(self, release: Release) -> Release:
         """Return a release that is fetched file by file."""

@@ -44,8 +44,10 @@ TRIAL = re.compile(r"Trial([0-9]{1,9})")
 
 NOTES = (
     "Trials follow each other in the order of their numbers, file after file.",
-    "Rewards and done are of the state of their row; they are put to the action that led to it, and "
-    "those of the first row are left out.",
+    (
+        "Rewards and done are of the state of their row; they are put to the action that led to it, and "
+        "those of the first row are left out."
+    ),
     "The last row of a trial has the final observation; its action is NaN in the file.",
     "Trials are recorded for a fixed number of steps: the last one is truncated unless done is set.",
 )
@@ -140,7 +142,7 @@ def _read_trial(
             "is not read, only that of the simulation (observations, actions, rewards)"
         )
     if missing := {"observations", "actions", "rewards"} - inside:
-        raise FormatError(f"it has no {sorted(missing)[0]!r}; it has {', '.join(sorted(inside))}")
+        raise FormatError(f"it has no {min(missing)!r}; it has {', '.join(sorted(inside))}")
     columns, dropped = _columns(group)
     rows = len(columns["rewards",])
     for path in (("rewards",), ("done",)):
@@ -189,7 +191,10 @@ def _columns(group: Any) -> tuple[dict[tuple[str, ...], NDArray[Any]], tuple[Dro
     columns: dict[tuple[str, ...], NDArray[Any]] = {}
     dropped = []
     for path, dataset in found.items():
-        leaf, needed = hdf5_tree.describe(dataset), path[0] in {"observations", "actions", "rewards"}
+        leaf, needed = (
+            hdf5_tree.describe(dataset),
+            path[0] in {"observations", "actions", "rewards"},
+        )
         reason = None
         if leaf.form != "array":
             reason = f"It has HDF5 type {dataset.dtype}, which is no number."

@@ -28,6 +28,16 @@ LAYOUTS = {
     ".hdf5": "Images are [channel, height, width], as in the HDF5 files.",
 }
 
+FILES = {".npz": npz.MAGIC, ".hdf5": MAGIC}
+SET_NOTES = {
+    "fewer": "The hub had 100 episodes of this set in 2024, fewer than of its 84 px variant "
+    "(v-d4rl issues 10 and 17).",
+    "short-file": "One of its files was reported to have 500 images and 501 flags (pytorch/rl "
+    "issue 1833): --skip-bad-episodes leaves it out.",
+    "unchecked": "That the hub has this 84 px set was not checked.",
+}
+"""Sentences for the codes of the catalogue."""
+
 
 class VD4RL(HubFolders):
     """The sets on the hub, and files of the user's in their two formats.
@@ -39,14 +49,8 @@ class VD4RL(HubFolders):
     title = "V-D4RL: walker, cheetah and humanoid from pixels (npz, HDF5)"
     repository = "conglu/vd4rl"
     folder = "vd4rl/"
-    magic = {".npz": npz.MAGIC, ".hdf5": MAGIC}
-    notes = {
-        "fewer": "The hub had 100 episodes of this set in 2024, fewer than of its 84 px variant "
-        "(v-d4rl issues 10 and 17).",
-        "short-file": "One of its files was reported to have 500 images and 501 flags (pytorch/rl "
-        "issue 1833): --skip-bad-episodes leaves it out.",
-        "unchecked": "That the hub has this 84 px set was not checked.",
-    }
+    magic = FILES
+    notes = SET_NOTES
 
     def laid_out(self, release: Release) -> Release:
         """Return a release of which HDF5 files are fetched shard by shard, and npz files at once."""
@@ -82,6 +86,7 @@ class VD4RL(HubFolders):
         info = SourceInfo(
             environment={"id": release.name.split("/")[1]} if published else {},
             about={"action_repeat": 2, "suite": "DeepMind Control Suite"} if published else {},
+            licence="MIT" if published else None,  # of the repository conglu1997/v-d4rl
             citation=CITATION if published else None,
             notes=(*(known.notes if known and published else ()), *NOTES, LAYOUTS[suffixes[0]]),
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from math import prod
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offline_data.episodes import Dropped, EpisodeBatch
-from offline_data.episodes.joining import join_episodes
+from offline_data.episodes import Dropped, EpisodeBatch, Skipped
+from offline_data.episodes.joining import join_episodes, located
 from offline_data.errors import FormatError
 from offline_data.readers.hdf5 import open_hdf5
 from offline_data.readers.hdf5_tree import datasets_in, dtype_of, lies_elsewhere
@@ -43,12 +44,17 @@ REQUIRED = (OBSERVATION, ACTION, REWARDS, DISCOUNT, STEP_TYPE)
 FIRST, LAST = 0, 2
 """Step types of dm_env; between them stands 1."""
 
+HEADLESS = "begins inside an episode that is in no file before it"
+LONG = "is all inside one episode, which would be in three files; at most two are read"
+UNFINISHED = "Some episodes end without a last step in the file; they are truncated there."
+
 BLOCK = 32 << 20
 """Bytes of a column that are read at once, if its chunks are not higher."""
 LARGEST = 4 * BLOCK
 """Bytes up to which whole chunks are read at once; of higher ones, each piece costs them all again."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_MOST = 10_000  # files of a series
 
 
 def series_of(paths: Sequence[str]) -> list[list[str]]:
@@ -67,6 +73,19 @@ def series_of(paths: Sequence[str]) -> list[list[str]]:
     return [[path for _, path in sorted(groups[key])] for key in sorted(groups)]
 
 
+def _missing(group: Sequence[str]) -> list[str]:
+    """Name the files whose numbers are left out in a series."""
+    folder, slash, name = group[0].rpartition("/")
+    found = [_NUMBER.search(path.rpartition("/")[2]) for path in group]
+    numbers = [int(one[0]) for one in found if one]
+    gaps = (
+        sorted({*range(numbers[0], min(numbers[-1], numbers[0] + _MOST))} - {*numbers})
+        if numbers
+        else []
+    )
+    return [folder + slash + _NUMBER.sub(str(gap), name, count=1) for gap in gaps]
+
+
 class Hdf5Episodes(RawDataset):
     """The episodes of some files.
 
@@ -75,17 +94,27 @@ class Hdf5Episodes(RawDataset):
         paths: Their paths in it.
         info: What the source says of them.
         skip_bad: Whether episodes that cannot be read are left out.
+
+    Raises:
+        FormatError: Between the numbers of two files, one is missing.
     """
 
     def __init__(
         self, folder: Path, paths: Sequence[str], info: SourceInfo, *, skip_bad: bool
     ) -> None:
-        self.info = info
+        groups = series_of(paths)
+        missing = [name for group in groups for name in _missing(group)]
+        if missing and not skip_bad:
+            raise located(FormatError("there is no such file, and one after it"), missing[0])
+        skipped = tuple(
+            Skipped(name, "there is no such file, and one after it") for name in missing
+        )
+        self.info = replace(info, skipped=skipped)
         self._folder, self._skip_bad = folder, skip_bad
         # of each file: the one before and the one after it in its series
         self._around = {
             path: (before, after)
-            for group in series_of(paths)
+            for group in groups
             for before, path, after in zip([None, *group], group, [*group[1:], None], strict=False)
         }
 
@@ -106,33 +135,38 @@ class Hdf5Episodes(RawDataset):
             file = _File(stack.enter_context(open_hdf5(self._folder / shard.files[0])), shard.name)
             starts = np.flatnonzero(file.types == FIRST)
             head = int(starts[0]) if len(starts) else file.rows
-            if head and (before is None or not len(starts)):
-                yield f"{shard.name} rows 0 to {head - 1}", _headless(file.name)
+            if head and before is None:
+                yield f"{shard.name} rows 0 to {head - 1}", _refusal(file.name, HEADLESS)
             if not len(starts):
                 return
-            following, tail = None, 0
+            following, tail, goes_on = None, 0, False
             if after is not None:
                 following = _File(stack.enter_context(open_hdf5(self._folder / after)), after)
                 begins = np.flatnonzero(following.types == FIRST)
                 tail = int(begins[0]) if len(begins) else following.rows
-            if following is not None and tail and file.types[-1] == LAST:
-                yield f"{after} rows 0 to {tail - 1}", _headless(following.name)
+                further = self._around[after][1]
+                goes_on = not len(begins) and following.types[-1] != LAST and further is not None
+            if after is not None and tail and file.types[-1] == LAST:
+                yield f"{after} rows 0 to {tail - 1}", _refusal(after, HEADLESS)
                 tail = 0
             for start, stop in pairwise([*starts.tolist(), file.rows + tail]):
                 where = f"{shard.name} rows {start} to {min(stop, file.rows) - 1}"
-                if stop > file.rows:
+                reading = partial(_episode, file, following, start, stop)
+                if after is not None and stop > file.rows:
                     where += f" and {after} rows 0 to {tail - 1}"
-                yield where, partial(_episode, file, following, start, stop)
+                    reading = _refusal(after, LONG) if goes_on else reading
+                yield where, reading
 
 
-def _headless(name: str) -> Callable[[], EpisodeBatch]:
-    def reading() -> EpisodeBatch:
-        raise FormatError(
-            f"{name} begins inside an episode that is in no file before it",
-            hint="a file is missing, or was given without the others of its folder",
-        )
+def _refusal(name: str, what: str) -> partial[EpisodeBatch]:
+    """Return the reading of an episode that cannot be read."""
+    return partial(_refuse, f"{name} {what}")
 
-    return reading
+
+def _refuse(message: str) -> EpisodeBatch:
+    raise FormatError(
+        message, hint="a file is missing, or was given without the others of its folder"
+    )
 
 
 def _episode(file: _File, following: _File | None, start: int, stop: int) -> EpisodeBatch:
@@ -156,13 +190,8 @@ def _episode(file: _File, following: _File | None, start: int, stop: int) -> Epi
         except ValueError as error:
             raise FormatError(f"rows in {following.name} are of another shape: {error}") from error
     batch = episode_of({IMAGE: rows.pop(OBSERVATION), **rows}, file.name)
-    notes = list(batch.notes)
-    if types[-1] != LAST:
-        notes.append("Some episodes end without a last step in the file; they are truncated there.")
-    return EpisodeBatch(
-        batch.lengths, batch.steps, batch.observations, batch.final_observation, batch.episodes,
-        file.dropped, tuple(notes),
-    )  # fmt: skip
+    notes = batch.notes if types[-1] == LAST else (*batch.notes, UNFINISHED)
+    return replace(batch, dropped=file.dropped, notes=notes)
 
 
 class _File:

@@ -21,7 +21,7 @@ from offline_data.errors import FormatError
 from offline_data.files import check_magic
 from offline_data.readers.npy import open_npz
 from offline_data.sources.base import Part, RandomAccess, SourceInfo
-from offline_data.sources.vd4rl.rows import FLAGS, IMAGE, REQUIRED, episode_of
+from offline_data.sources.vd4rl.rows import DISCOUNT, FLAGS, IMAGE, REQUIRED, episode_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,14 +66,13 @@ class Header:
         rows = headers[IMAGE].shape[0] if headers[IMAGE].shape else 0
         columns = {}
         for name, header in headers.items():
-            needed = name in REQUIRED or name in FLAGS
             if header.dtype.kind not in "biufc":
                 others[name] = f"has dtype {header.dtype}, which is no number"
-            elif not needed and header.shape[:1] != (rows,):
-                others[name] = f"has shape {list(header.shape)}, and not a value in each row"
+            elif header.shape[:1] != (rows,):
+                others[name] = f"has shape {list(header.shape)}, and {IMAGE!r} has {rows} rows"
             else:
                 columns[name] = Column(header.dtype.newbyteorder("="), header.shape[1:])
-            if needed and name in others:
+            if name in others and name in {*REQUIRED, DISCOUNT, *FLAGS}:
                 raise FormatError(f"{name!r} {others[name]}")
         return cls(path, rows, columns, others)
 
@@ -111,7 +110,7 @@ class NpzEpisodes(RandomAccess):
                 found.append(header)
             except FormatError as error:
                 if not skip_bad:
-                    raise located(error, str(path)) from error
+                    raise located(error, path.name) from error
                 skipped.append(Skipped(path.name, error.message))
         if not found:
             raise FormatError(f"None of the {len(files)} files can be read: {skipped[0].reason}")
@@ -139,7 +138,7 @@ class NpzEpisodes(RandomAccess):
     def read_part(self, part: Part) -> EpisodeBatch:
         """Read the files of a part; raises `FormatError` naming the file."""
         readings = (
-            (str(file.path), partial(file.read, self._columns))
+            (file.path.name, partial(file.read, self._columns))
             for file in self._files[part.first : part.stop]
         )
         return next(join_episodes(readings, skip_bad=self._skip_bad, budget=_ANY))

@@ -37,11 +37,15 @@ FLAGS = (FIRST, LAST, TERMINAL)
 """Columns that become episodes and flags, and no leaves of their own."""
 
 NOTES = (
-    "An action, its reward and its discount stand in the row of the image that they led to: they "
-    "were put before it.",
+    (
+        "An action, its reward and its discount stand in the row of the image that they led to: they "
+        "were put before it."
+    ),
     "The first row of an episode has the image after the reset; its action and reward are left out.",
-    "Episodes end by the limit of steps and are truncated, unless is_terminal, or without it a "
-    "discount of 0, says otherwise.",
+    (
+        "Episodes end by the limit of steps and are truncated, unless is_terminal, or without it a "
+        "discount of 0, says otherwise."
+    ),
 )
 ODD_FIRST_ROW = (
     "Some first rows of episodes have an action or reward that is not 0; if each action was taken "
@@ -67,18 +71,14 @@ def episode_of(rows: Mapping[str, NDArray[Any]], file: str) -> EpisodeBatch:
     """Return the one episode that some rows are.
 
     Args:
-        rows: Columns `[T + 1, …]` by name: those of `REQUIRED`, and where there are, `discount`, the
-            flags, and any other, which is a state.
+        rows: Columns, `[T + 1, …]` all of them, by name: those of `REQUIRED`, and where there are,
+            `discount`, the flags, and any other, which is a state.
         file: Name of the file that it begins in, for the episode table.
 
     Raises:
-        FormatError: There is no step; columns of other lengths; or flags of several episodes.
+        FormatError: There is no step, or there are flags of several episodes.
     """
     count = len(rows[IMAGE])
-    for name, column in rows.items():
-        if column.ndim < 1 or len(column) != count:
-            found = len(column) if column.ndim else "no"
-            raise FormatError(f"{name!r} has {found} rows, and {IMAGE!r} has {count}")
     for name in (REWARDS, DISCOUNT, *FLAGS):
         if name in rows and rows[name].shape[1:] not in {(), (1,)}:
             raise FormatError(f"{name!r} has shape {list(rows[name].shape)}, expected [{count}]")
