@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from offline_data.errors import FormatError, NotFoundError
+from offline_data.errors import AccessError, FormatError, NotFoundError, OfflineDataError
 from offline_data.fetch.hub import list_hub
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
@@ -77,10 +77,15 @@ class HubFolders(Source):
         prefix = f"{self.folder}{name}/"
         try:
             listing = list_hub(self.repository, prefix, revision, settings)
-        except NotFoundError:
-            if name in known:
+        except NotFoundError as error:
+            if name not in known:
+                raise missing from None
+            if revision is not None:
                 raise
-            raise missing from None
+            raise NotFoundError(
+                f"The hub's {self.repository} has no folder {prefix}, or is not to be seen",
+                hint=f"`offline-data list {self.name} --remote` lists what it has",
+            ) from error
         files = tuple(
             replace(
                 file, path=file.path.removeprefix(prefix), magic=self.magic[Path(file.path).suffix]
@@ -107,7 +112,7 @@ class HubFolders(Source):
         try:
             files = self.files_at(path)
             return bool(files) and self.accepts_file(files[0])
-        except (FormatError, NotFoundError, OSError):
+        except OfflineDataError:
             return False
 
     def release_of(self, path: Path, name: str) -> Release:
@@ -115,6 +120,7 @@ class HubFolders(Source):
 
         Raises:
             FormatError: There is none.
+            AccessError: The folder may not be read.
         """
         files = self.files_at(path)
         if not files:
@@ -127,10 +133,13 @@ class HubFolders(Source):
         return Release(name, fingerprint(path, files), local=path)
 
     def files_at(self, path: Path) -> list[Path]:
-        """Return a data file, or those of a folder in order of names."""
+        """Return a data file, or those of a folder in order of names; raises `AccessError`."""
         if is_file(path):
             return [path] if path.suffix in self.magic else []
-        found = path.iterdir() if is_folder(path) else ()
+        try:
+            found = list(path.iterdir()) if is_folder(path) else []
+        except OSError as error:
+            raise AccessError(f"{path} cannot be read: {error.strerror}") from error
         return sorted(file for file in found if file.suffix in self.magic and is_file(file))
 
     def paths_in(self, release: Release, raw: Path) -> tuple[Path, list[str]]:

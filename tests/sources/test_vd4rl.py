@@ -187,7 +187,7 @@ def test_files_of_one_set_with_other_arrays(tmp_path: Path, settings: Settings) 
     np.savez(path, **rows | {"reward": rows["reward"].astype(np.float64)})  # type: ignore[arg-type]
     reader = converted(folder, settings)
     reasons = {leaf["key"]: leaf["reason"] for leaf in reader.manifest.dropped}
-    assert reasons["height"] == "It is in 2 of the 3 files, and leaves are in all."
+    assert reasons["height"] == "It is in 2 of the 3 files; what all have is kept."
     assert reasons["seed"] == "It has shape [], and 'image' has 5 rows."
     assert "which is no number" in reasons["names"]
     assert ("state", "height") not in reader.observation_leaves
@@ -443,7 +443,7 @@ def test_resolves_at_a_commit(hub: tuple[HubServer, Settings], tmp_path: Path) -
     with pytest.raises(NotFoundError) as caught:
         VD4RL().resolve("main/walker_walk/randm/64px", None, online)
     assert "vd4rl:main/walker_walk/random/64px" in (caught.value.hint or "")
-    with pytest.raises(NotFoundError, match="cheetah_run"):
+    with pytest.raises(NotFoundError, match="conglu/vd4rl has no folder vd4rl/main/cheetah_run"):
         VD4RL().resolve("main/cheetah_run/expert/64px", None, online)
     listed = {entry.name: entry for entry in VD4RL().remote(online)}
     assert listed.keys() == {NAME, f"{NAME}-old", "main/walker_walk/random/84px"}

@@ -167,7 +167,7 @@ def _common(
         if len(having) < len(files):
             reasons = [file.others[name] for file in files if name in file.others]
             if name not in FLAGS:
-                some = f"is in {len(having)} of the {len(files)} files, and leaves are in all"
+                some = f"is in {len(having)} of the {len(files)} files; what all have is kept"
                 dropped.append(Dropped(name, f"It {reasons[0] if reasons else some}."))
             continue
         dtypes = {column.dtype for column in having}
