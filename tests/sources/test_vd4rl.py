@@ -125,27 +125,21 @@ def load_hdf5(paths: list[Path]) -> list[Rows]:
     return [{name: pieces[name][e] for name in pieces} for e in range(len(starts) + 1)]
 
 
-def test_npz_episodes(tmp_path: Path, settings: Settings) -> None:
-    folder = write_vd4rl_npz(tmp_path / "raw", (5, 1, 300), terminal=[1], old=[0, 1])
-    reader = converted(folder, settings)
+def test_npz_episodes(tmp_path: Path) -> None:
+    folder = write_vd4rl_npz(tmp_path / "raw", (5, 1, 300), terminal=[1, 2], old=[0, 1])
+    reader = written(folder, tmp_path)
     files = sorted(folder.iterdir())
     assert_episodes(reader, [load(path) for path in files])
-    assert reader.step(("next", "terminated"))[:, 0].nonzero()[0].tolist() == [5]
-    assert "[height, width, channel]" in " ".join(reader.manifest.notes)
-    assert len(reader.manifest.files) == 3
+    assert reader.step(("next", "terminated"))[:, 0].nonzero()[0].tolist() == [5, 305]
 
 
-def test_hdf5_episodes_across_files(tmp_path: Path, settings: Settings) -> None:
+def test_hdf5_episodes_across_files(tmp_path: Path) -> None:
     folder = write_vd4rl_hdf5(tmp_path / "raw", (5, 30, 4, 6), cuts=[7, 20, 37])
     with pytest.raises(FormatError, match="which would be in three files"):
         written(folder, tmp_path)
     folder = write_vd4rl_hdf5(tmp_path / "some", (5, 30, 4, 6), cuts=[7, 37, 39, 42])
     reader = written(folder, tmp_path)
     assert_episodes(reader, load_hdf5(sorted(folder.iterdir())))
-    folder = write_vd4rl_hdf5(tmp_path / "two", (5, 30, 4), cuts=[20])
-    reader = converted(folder, settings)
-    assert_episodes(reader, load_hdf5(sorted(folder.iterdir())))
-    assert "[channel, height, width]" in " ".join(reader.manifest.notes)
 
 
 def test_blocks_do_not_change_what_is_read(
@@ -180,21 +174,19 @@ def test_faithful_files(realdata: Path, settings: Settings, tmp_path: Path) -> N
 # ---- quirks ----------------------------------------------------------------------------------
 
 
-def test_files_of_one_set_with_other_arrays(tmp_path: Path, settings: Settings) -> None:
+def test_files_of_one_set_with_other_arrays(tmp_path: Path) -> None:
     folder = write_vd4rl_npz(tmp_path / "raw", stateless=[1])
     path = sorted(folder.iterdir())[2]
     rows = load(path) | {"seed": np.array(3), "names": np.array(["a"] * 5)}
-    np.savez(path, **rows | {"reward": rows["reward"].astype(np.float64)})  # type: ignore[arg-type]
-    reader = converted(folder, settings)
-    reasons = {leaf["key"]: leaf["reason"] for leaf in reader.manifest.dropped}
+    np.savez(path, **rows | {"reward": rows["reward"].astype(np.float64)})
+    info, (batch,) = read_all(VD4RL().release_of(folder, "mine"))
+    reasons = {leaf.key: leaf.reason for leaf in info.dropped}
     assert reasons["height"] == "It is in 2 of the 3 files; what all have is kept."
     assert reasons["seed"] == "It has shape [], and 'image' has 5 rows."
     assert "which is no number" in reasons["names"]
-    assert ("state", "height") not in reader.observation_leaves
-    assert "Values of reward are float32 or float64, and all stored as float64." in (
-        reader.manifest.notes
-    )
-    rewards = reader.step(("next", "reward"))
+    assert batch.observations.keys() == {("pixels",)}
+    assert "Values of reward are float32 or float64, and all stored as float64." in (info.notes)
+    rewards = batch.steps["next", "reward"]
     assert rewards.dtype == np.float64
     np.testing.assert_array_equal(rewards[:5, 0], toy_rows(0, 5)["reward"][1:].astype(np.float64))
 
@@ -422,6 +414,7 @@ def test_downloads(hub: tuple[HubServer, Settings], tmp_path: Path) -> None:
     stored = download(parse_id("vd4rl:main/walker_walk/random/84px"), online, Options(audit="all"))
     raw = tmp_path / "remote/vd4rl/main/walker_walk/random/84px"
     assert_episodes(open_reader(stored.path), load_hdf5(sorted(raw.iterdir())))
+    assert "Images are [channel, height, width], as in the HDF5 files." in stored.manifest.notes
     fetched = [one.path for one in server.requests if one.path.endswith(".hdf5")]
     assert len(fetched) == len(set(fetched)) == 2  # also those that two shards need
     assert not list(online.downloads.rglob("*.hdf5"))
