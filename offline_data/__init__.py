@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         MinariExperienceReplay as MinariExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
+        OpenMLExperienceReplay as OpenMLExperienceReplay,
+    )
+    from offline_data.buffers.experience_replay import (
         RobosetExperienceReplay as RobosetExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
@@ -82,7 +85,8 @@ _NAMES = {
         "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
     ),
     "buffers.experience_replay": (
-        "D4RLExperienceReplay MinariExperienceReplay RobosetExperienceReplay VD4RLExperienceReplay"
+        "D4RLExperienceReplay MinariExperienceReplay OpenMLExperienceReplay "
+        "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset",
     "buffers.samplers": (

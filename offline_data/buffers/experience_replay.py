@@ -9,7 +9,7 @@ import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.load import Download, ensure_dataset
-from offline_data.buffers.samplers import RandomSampler, Sampler
+from offline_data.buffers.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from offline_data.config import resolve_settings
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
@@ -175,6 +175,54 @@ class D4RLExperienceReplay(_OfSource):
 
 def _done_where_terminated(batch: Any) -> Any:
     return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())
+
+
+class OpenMLExperienceReplay(_OfSource):
+    """A table of OpenML for a contextual bandit; TorchRL's signature, without scikit-learn and pandas.
+
+    `batch["X"]` and `batch["y"]` are TorchRL's, value by value. Beside them, a row is a whole episode:
+    `batch["action"]` is `y`, the reward 1, `batch["next", "done"]` True. Unlike TorchRL's, a download
+    that was interrupted is not taken for the table, the md5 that OpenML publishes is compared, any
+    table of OpenML is read (`"61"` as published, `"61/num"` and `"61/onehot"` encoded as these), and
+    `manifest.about` names columns and categories.
+
+    Args:
+        name: TorchRL's name, or OpenML's number, with or without `openml:`.
+        batch_size, root, sampler, …: See `load_dataset`, also for what is raised; without `sampler`,
+            rows are taken without replacement.
+
+    Attributes:
+        max_outcome_val: The largest value of `y`; 0 for a table without a target.
+    """
+
+    source = "openml"
+    max_outcome_val: int | float
+
+    def __init__(
+        self,
+        name: str,
+        batch_size: int,
+        root: str | os.PathLike[str] | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        collate_fn: Transform | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Transform | None = None,
+    ) -> None:
+        super().__init__(
+            self._directory(name, root, download=True),
+            batch_size,
+            sampler=SamplerWithoutReplacement() if sampler is None else sampler,
+            writer=writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+        )
+        reader = self._steps_storage.reader
+        labels = reader.step(("y",)) if ("y",) in reader.step_leaves else None
+        self.max_outcome_val = 0 if labels is None else labels.max().item()
 
 
 class RobosetExperienceReplay(_OfSource):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,24 +49,54 @@ def read_table(paths: Sequence[Path]) -> Any:
     tables = []
     for path in paths:
         parquet = path.suffix == ".parquet"
-        head = read_head(path)
-        if not head.startswith(b"PAR1" if parquet else (b"ARROW1", _STREAM)):
-            kind = "a Parquet file" if parquet else "an Arrow file"
-            raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint="fetch it again")
-        try:
+        with _damage_named(path, parquet=parquet):
             table = _read_parquet(path) if parquet else _read_arrow(path)
             table.validate(full=True)
             tables.append(table)
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
-            said = str(error).splitlines() or [type(error).__name__]
-            raise FormatError(
-                f"{path} is damaged or cut short: {said[0]}", hint="download or copy the file again"
-            ) from error
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
         said = str(error).splitlines()
         raise FormatError(f"{paths[0].parent} has files of different columns: {said[0]}") from error
+
+
+def iter_parquet(path: Path, values: int = 1 << 20) -> Iterator[Any]:
+    """Yield a Parquet file in order, as `pyarrow.Table`s of about `values` values.
+
+    The first table has no rows. Raises as `read_table`.
+    """
+    pa = _pyarrow()
+    import pyarrow.parquet as pq
+
+    with _damage_named(path, parquet=True), pq.ParquetFile(path) as file:
+        if file.metadata.num_rows > _SMALL + _RATIO * path.stat().st_size:
+            raise FormatError(f"{path} declares {file.metadata.num_rows:,} rows: too many")
+        schema = file.schema_arrow
+        rows = max(1, values // max(1, len(schema)))
+        yield schema.empty_table()
+        for batch in file.iter_batches(batch_size=rows):
+            table = pa.Table.from_batches([batch], schema)
+            table.validate(full=True)
+            yield table
+
+
+@contextmanager
+def _damage_named(path: Path, *, parquet: bool) -> Iterator[None]:
+    """Check the first bytes, and turn what pyarrow raises into a `FormatError` that names the file."""
+    head = read_head(path)
+    if not head.startswith(b"PAR1" if parquet else (b"ARROW1", _STREAM)):
+        kind = "a Parquet file" if parquet else "an Arrow file"
+        raise FormatError(f"{path} is not {kind}: {describe_head(head)}", hint="fetch it again")
+    pa = _pyarrow()
+    try:
+        yield
+    except FormatError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
+        said = str(error).splitlines() or [type(error).__name__]
+        raise FormatError(
+            f"{path} is damaged or cut short: {said[0]}", hint="download or copy the file again"
+        ) from error
 
 
 def _read_parquet(path: Path) -> Any:

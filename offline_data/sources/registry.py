@@ -38,6 +38,7 @@ _BUILT_IN = {
     "d4rl": "offline_data.sources.d4rl:D4RL",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
+    "openml": "offline_data.sources.openml:OpenML",
     "roboset": "offline_data.sources.roboset:RoboSet",
     "vd4rl": "offline_data.sources.vd4rl:VD4RL",
 }

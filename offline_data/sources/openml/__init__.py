@@ -1,0 +1,361 @@
+"""OpenML: TorchRL's seven tables, and any other by its number, as episodes of one step."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from offline_data.episodes import Dropped, EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, check_key
+from offline_data.errors import FormatError, NetworkError, NotFoundError, OfflineDataError
+from offline_data.fetch.client import get_document
+from offline_data.ids import nearest
+from offline_data.readers.arff import ArffFile, is_arff, open_arff
+from offline_data.sources.base import (
+    CatalogEntry,
+    RawDataset,
+    Release,
+    RemoteFile,
+    Shard,
+    Source,
+    SourceInfo,
+)
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.openml.description import (
+    API,
+    DESCRIPTION,
+    Description,
+    parse_description,
+    target_names,
+)
+from offline_data.sources.openml.encoding import Encoder
+from offline_data.sources.openml.parquet import ParquetTable, open_parquet
+from offline_data.strict_json import MAX_BYTES, read_whole, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.sources.openml.encoding import Encoding, Missing, Table
+
+CITATION = (
+    "Joaquin Vanschoren, Jan N. van Rijn, Bernd Bischl, Luis Torgo: OpenML: networked science in "
+    "machine learning, 2013, SIGKDD Explorations 15(2), 49-60, doi:10.1145/2641190.2641198"
+)
+_NUMBERED = re.compile(r"([1-9][0-9]{0,8})(?:/(num|onehot))?")
+_ARFF, _PARQUET = (".arff", ".arff.gz"), (".pq", ".parquet")
+_TABLES = (*_ARFF, *_PARQUET)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A dataset of OpenML, and what is made of it."""
+
+    did: str
+    """OpenML's number of the dataset, which stands for one version of it."""
+    encoding: Encoding = "raw"
+    missing: Missing = "keep"
+    target: str = ""
+    """Column to predict; empty: OpenML's default."""
+    name: str = ""
+    """OpenML's name and version, which the number must have; empty: any."""
+    version: str = ""
+    rows: int | None = None
+    summary: str = ""
+
+
+@lru_cache(maxsize=1)
+def listed() -> dict[str, Listed]:
+    """Return TorchRL's tables by name.
+
+    Example:
+        >>> listed()["covertype"].did
+        '1596'
+    """
+    return {
+        row["id"]: Listed(
+            row["did"],
+            cast("Encoding", row["encoding"]),
+            cast("Missing", row["missing"]),
+            row["target"],
+            row["name"],
+            row["version"],
+            int(row["rows"]) if row["rows"] else None,
+            row["summary"],
+        )
+        for row in read_catalog("openml")
+    }
+
+
+def find_listed(name: str) -> Listed | None:
+    """Return what a name stands for: one of TorchRL's, or a number, maybe with an encoding.
+
+    Example:
+        >>> find_listed("61/num")
+        Listed(did='61', encoding='num', missing='drop', target='', name='', version='', rows=None, summary='')
+    """
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is None:
+        return listed().get(name)
+    did, encoding = numbered.groups()
+    return Listed(did, encoding, "drop") if encoding else Listed(did)
+
+
+class OpenML(Source):
+    """Tables of OpenML, and ARFF or Parquet files of the user's own.
+
+    A row is an episode of one step: `X` and text columns (`text/NAME`) are what is known before the
+    action, `y` is the label, the action is that label, and its reward is 1.
+    """
+
+    name = "openml"
+    title = "OpenML: tables for contextual bandits, TorchRL's seven and any other by number"
+    needs = ("pyarrow",)
+    extra = "openml"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List TorchRL's tables."""
+        return [
+            CatalogEntry(name, one.rows, one.rows, summary=one.summary, notes=_notes(one))
+            for name, one in listed().items()
+        ]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """Ask OpenML for the description of a dataset, which names its file.
+
+        Raises:
+            NotFoundError: No such dataset, with the nearest names; or not at that revision.
+            OfflineError, NetworkError, FormatError: OpenML cannot be asked, or answers otherwise.
+        """
+        found = find_listed(name)
+        if found is None:
+            near = nearest(name, listed())
+            raise NotFoundError(
+                f"There is no openml:{name}",
+                hint=f"did you mean {' or '.join(f'openml:{one}' for one in near)}?"
+                if near
+                else "`offline-data list openml` lists TorchRL's; openml:61 is OpenML's number 61",
+            )
+        url = f"{API}/{found.did}"
+
+        def read(body: bytes, where: str) -> tuple[Description, bytes]:
+            return parse_description(body, where), body
+
+        try:
+            description, body = get_document(url, settings, read)
+        except NetworkError as error:
+            if " 412 " not in error.message:  # so OpenML answers for a number that it does not have
+                raise
+            raise NotFoundError(
+                f"OpenML has no dataset {found.did}",
+                hint=f"https://www.openml.org/search?type=data&id={found.did} shows it in a browser",
+            ) from error
+        if found.name:
+            _check_identity(found, description, url)
+        file = description.data_file()
+        number = description["file_id"] or hashlib.sha256(file.urls[0].encode()).hexdigest()[:12]
+        present = f"file-{number}"
+        if not re.fullmatch(r"file-[0-9a-z]+", present):
+            raise FormatError(f"{url} has the file_id {shown(number)}; expected a number")
+        if revision not in {None, present}:
+            raise NotFoundError(
+                f"openml:{name} is at revision {present}, not {revision}",
+                hint=f"OpenML never changes a file: leave out @{revision}",
+            )
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        about = RemoteFile(DESCRIPTION, (url,), len(body), digest)
+        return Release(name, present, (about, file))
+
+    def accepts(self, path: Path) -> bool:
+        """Return True for an ARFF file, or a folder with OpenML's description and one table."""
+        try:
+            if path.is_file():
+                return path.name.endswith(_ARFF) and is_arff(path)
+            return bool(_described(path).fields) and _table_in(path) is not None
+        except OfflineDataError:
+            return False
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a table of the user's, or a folder with one and its `description.json`.
+
+        Raises:
+            FormatError: It is neither.
+            NotFoundError, AccessError: There is no such file, or it may not be read.
+        """
+        table = _table_in(path) if path.is_dir() else path
+        if table is None:
+            raise FormatError(
+                f"{path} has no table, or several: expected one file {', '.join(_TABLES)}"
+            )
+        _open_table(table)
+        about = path / DESCRIPTION
+        files = [table, about] if path.is_dir() and about.is_file() else [table]
+        return Release(name, fingerprint(path, files), local=path)
+
+    def open(self, release: Release, raw: Path) -> OpenMLRows:
+        """Read the description and the whole table once, for its counts and statistics.
+
+        Raises:
+            FormatError: One of them cannot be read, or they do not fit each other.
+        """
+        path = _table_in(raw) if raw.is_dir() else raw
+        if path is None:
+            raise FormatError(f"{raw} has no table, or several")
+        table, description = _open_table(path), _described(raw)
+        found = None if release.local else find_listed(release.name)
+        return OpenMLRows(table, found or Listed(""), description, release)
+
+
+class OpenMLRows(RawDataset):
+    """The rows of a table, encoded; see `Encoder`."""
+
+    def __init__(
+        self, table: Table, chosen: Listed, description: Description, release: Release
+    ) -> None:
+        names = [column.name for column in table.columns]
+        try:
+            default = target_names(description["default_target_attribute"], names)
+            targets = target_names(chosen.target, names) or default
+        except FormatError as error:
+            raise FormatError(f"{table.path}: {error.message}") from error
+        guessed = not description.fields
+        if guessed:
+            targets = [next((name for name in names if name.lower() == "class"), names[-1])]
+        unused = [name for name in names if name in {*description.ignored, *default} - {*targets}]
+        dropped = [*_unusable_texts(table, chosen.encoding, {*targets, *unused})]
+        left_out = {*targets, *unused, *(item.key for item in dropped)}
+        self._encoder = encoder = Encoder(
+            table,
+            targets,
+            [name for name in names if name not in left_out],
+            chosen.encoding,
+            chosen.missing,
+            skip_bad=release.skip_bad_episodes,
+        )
+        encoding = chosen.encoding
+        about: dict[str, Any] = {"encoding": encoding}
+        if description.fields:
+            about["openml"] = description.about
+        about["X"] = [one.describe(encoding) for one in encoder.inputs]
+        about["y"] = [one.describe("raw") for one in encoder.targets]
+        status = description["status"]
+        warned = f"OpenML says that this dataset is {status}." if status != "active" else ""
+        self.info = SourceInfo(
+            transitions=encoder.rows,
+            episodes=encoder.rows,
+            about=about,
+            licence=description["licence"] or None,
+            citation=description["citation"] or (CITATION if description.fields else None),
+            notes=(*_notes(chosen), *_notes_of(table, encoder, unused, guessed=guessed)),
+            warnings=(warned,) if status and warned else (),
+            dropped=(*table.dropped, *dropped),
+        )
+
+    def shards(self) -> Sequence[Shard]:
+        """Return the one shard there is."""
+        return (Shard("all rows", episodes=self._encoder.rows),)
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
+        """Read the rows in order; raises `FormatError` naming the line."""
+        for rows, leaves, skipped in self._encoder.read():
+            label = leaves.get(("y",), np.zeros(rows, np.int64))
+            yield EpisodeBatch(
+                np.ones(rows, np.int64),
+                {
+                    **leaves,
+                    ("action",): label,
+                    REWARD: np.full((rows, 1), float(("y",) in leaves), np.float32),
+                    TERMINATED: np.ones((rows, 1), bool),
+                    TRUNCATED: np.zeros((rows, 1), bool),
+                },
+                {},
+                np.zeros(rows, bool),
+                skipped=skipped,
+            )
+
+
+def _unusable_texts(table: Table, encoding: Encoding, used: set[str]) -> Iterator[Dropped]:
+    """Yield the columns of text that become no leaves."""
+    for column in table.columns:
+        if column.kind != "text" or column.name in used:
+            continue
+        if encoding != "raw":
+            yield Dropped(
+                column.name, "It is text, which has no number; the table as published has it."
+            )
+            continue
+        try:
+            check_key(("text", column.name))
+        except FormatError as error:
+            yield Dropped(column.name, f"{error.message}.")
+
+
+def _notes(chosen: Listed) -> tuple[str, ...]:
+    """Say what is made of a table, for the catalogue and the manifest."""
+    notes = [
+        "A row is an episode of one step: the action is y, its reward is 1, and nothing is observed "
+        "after it."
+    ]
+    if chosen.encoding != "raw":
+        notes.append(
+            "X is standardised"
+            + (", with a column for each category" if chosen.encoding == "onehot" else "")
+            + f"; openml:{chosen.did} has the values as published."
+        )
+    if chosen.missing == "drop":
+        notes.append("Rows with a missing value are left out.")
+    elif chosen.missing == "category":
+        notes.append("A missing value is one more category, the last one.")
+    return tuple(notes)
+
+
+def _notes_of(
+    table: Table, encoder: Encoder, unused: Sequence[str], *, guessed: bool
+) -> Iterator[str]:
+    """Say what was found in a table."""
+    if encoder.dropped:
+        yield f"{encoder.dropped:,} rows have a missing value."
+    if unused:
+        yield f"Columns that are not used: {', '.join(map(shown, unused))}."
+    if guessed:
+        name = shown(encoder.targets[0].column.name)
+        yield f"No description names the target; {name} was taken for it."
+    elif not encoder.targets:
+        yield "It has no target: there is no y, and actions and rewards are 0."
+    if isinstance(table, ArffFile) and table.encoding == "latin-1":
+        yield "The file is not UTF-8; it was read as Latin-1."
+
+
+def _check_identity(found: Listed, description: Description, url: str) -> None:
+    said = f"{description['name']} version {description['version']}"
+    wanted = f"{found.name} version {found.version}"
+    if said.lower() != wanted.lower():
+        raise FormatError(
+            f"{url} describes {shown(said)}; expected {wanted}",
+            hint="please open an issue: the catalogue has another number",
+        )
+
+
+def _described(path: Path) -> Description:
+    """Return the description beside a table, an empty one where there is none."""
+    file = path / DESCRIPTION
+    if not path.is_dir() or not file.is_file():
+        return Description({})
+    return parse_description(read_whole(file, MAX_BYTES), str(file))
+
+
+def _table_in(folder: Path) -> Path | None:
+    """Return the only table in a folder."""
+    found = [one for one in folder.iterdir() if one.is_file() and one.name.endswith(_TABLES)]
+    return found[0] if len(found) == 1 else None
+
+
+def _open_table(path: Path) -> ArffFile | ParquetTable:
+    return open_parquet(path) if path.name.endswith(_PARQUET) else open_arff(path)

@@ -1,0 +1,320 @@
+"""Columns of a table as `X` and `y`: read once for statistics, then again, block by block.
+
+| encoding | a numeric column | a nominal column |
+|---|---|---|
+| `raw` | as it is, NaN where missing | the code of its word, in the declared order; NaN where missing |
+| `num` | standardised | the rank of its word among those present, sorted; standardised |
+| `onehot` | standardised, before all others | a column of 0 and 1 for each word present, sorted |
+
+Standardised: less its mean, over its standard deviation (that of all rows, divided by their number);
+a constant column is 0. Labels in `y` are codes as in `raw`, and ranks with `num` and `onehot`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from offline_data.errors import FormatError
+from offline_data.strict_json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Dropped, Key, Skipped
+    from offline_data.readers.arff import Block, Column
+
+Encoding = Literal["raw", "num", "onehot"]
+Missing = Literal["keep", "drop", "category"]
+
+_WORDS = 1 << 20  # different words of a column of which only its rows tell them
+_WIDEST = 1 << 16  # columns of X where categories have one each
+
+
+class Table(Protocol):
+    """A file of rows; `ArffFile`, or one of Parquet."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Its columns."""
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Columns that cannot be read."""
+
+    def blocks(self, *, skip_bad: bool = False) -> Iterator[Block]:
+        """Yield its rows; see `ArffFile.blocks`."""
+
+
+@dataclass
+class Moments:
+    """Number, mean and sum of squared deviations of what came so far; NaN is left out."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> None:
+        """Take values, each as often as its weight says."""
+        counts = np.ones(len(values), np.int64) if weights is None else weights
+        here = ~np.isnan(values) & (counts > 0)
+        values, counts = values[here], counts[here]
+        count = int(counts.sum())
+        if not count:
+            return
+        mean = float(counts @ values) / count
+        squares = float(counts @ (values - mean) ** 2)
+        apart, total = mean - self.mean, self.count + count  # Chan, Golub and LeVeque, 1979
+        self.squares += squares + apart * apart * self.count * count / total
+        self.mean += apart * count / total
+        self.count = total
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation; 1 where it is no more than rounding makes of a constant."""
+        if not self.count:
+            return 1.0
+        variance, epsilon = self.squares / self.count, float(np.finfo(np.float64).eps)
+        rounding = self.count * epsilon * variance + (self.count * self.mean * epsilon) ** 2
+        return math.sqrt(variance) if variance > rounding else 1.0
+
+
+@dataclass
+class Words:
+    """The words of a nominal or text column, and the code that each gets."""
+
+    declared: tuple[str, ...] | None
+    words: tuple[str, ...] = ()
+    codes: dict[str | None, int] = field(default_factory=dict)
+    lookup: NDArray[np.int64] | None = None
+    """`[words declared + 1]` new code of each; the last one is of a missing value."""
+    counts: Counter[Any] = field(default_factory=Counter)
+    """How often each occurs, by declared code or by word; -1 and None are missing."""
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Count a column of a block."""
+        if self.declared is not None:
+            numbers = np.bincount(values + 1)
+            self.counts.update({code - 1: int(n) for code, n in enumerate(numbers) if n})
+        else:
+            self.counts.update(values.tolist())
+            if len(self.counts) > _WORDS:
+                raise FormatError(f"it has more than {_WORDS:,} different words: no categories")
+
+    def settle(self, encoding: Encoding, missing: Missing) -> None:
+        """Give the words their codes, now that all are counted."""
+        names = {code: word for code, word in enumerate(self.declared or ())}
+        present = sorted(names.get(key, key) for key in self.counts if key not in {-1, None})
+        self.words = self.declared if encoding == "raw" and self.declared else tuple(present)
+        self.codes = {word: code for code, word in enumerate(self.words)}
+        unknown = len(self.words) if missing == "category" else -1
+        if self.declared is not None:
+            codes = [self.codes.get(word, -1) for word in self.declared]
+            self.lookup = np.array([*codes, unknown], np.int64)
+        self.codes[None] = unknown
+
+    @property
+    def width(self) -> int:
+        """Number of codes."""
+        return len(self.words) + (self.codes[None] >= 0 and self._has_missing)
+
+    @property
+    def _has_missing(self) -> bool:
+        return bool(self.counts[-1] or self.counts[None])
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """`[width]` number of rows of each code."""
+        numbers = np.zeros(len(self.codes), np.int64)
+        for key, number in self.counts.items():
+            numbers[self.lookup[key] if self.lookup is not None else self.codes[key]] += number
+        return numbers[: self.width]
+
+    def encode(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the code of each value, -1 where it is missing and that is no category."""
+        if self.lookup is not None:
+            return self.lookup[values]
+        return np.fromiter(map(self.codes.__getitem__, values), np.int64, len(values))
+
+
+@dataclass
+class Feature:
+    """A column of the table, and where it goes."""
+
+    place: int
+    column: Column
+    moments: Moments = field(default_factory=Moments)
+    words: Words | None = None
+    first: int = 0
+    """First column of `X`."""
+    width: int = 1
+
+    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return where values of this column are missing."""
+        if values.dtype == np.float64:
+            return np.isnan(values)
+        return values == -1 if values.dtype == np.int64 else np.equal(values, None)
+
+    def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return values, or their codes, as float64; NaN where missing."""
+        if self.words is None:
+            return np.asarray(values, np.float64)
+        codes = self.words.encode(values)
+        return np.where(codes < 0, np.nan, codes)
+
+    def describe(self, encoding: Encoding) -> dict[str, Any]:
+        """Say what it is, for the manifest."""
+        told: dict[str, Any] = {"name": self.column.name, "type": self.column.kind}
+        if self.words is not None:
+            told["categories"] = list(self.words.words)
+            if self.words.width > len(self.words.words):
+                told["categories"].append(None)
+        if encoding == "num" or (encoding == "onehot" and self.words is None):
+            told |= {"mean": self.moments.mean, "scale": self.moments.scale}
+        return told
+
+
+class Encoder:
+    """How the rows of a table become `X`, `y` and texts; reads the table once.
+
+    Args:
+        table: The file.
+        targets: Names of the columns of `y`.
+        inputs: Names of the other columns to use.
+        encoding: See above.
+        missing: Whether rows with a missing value are left out, or a missing word is one more
+            category, the last; `keep` for `raw`.
+        skip_bad: Whether rows that cannot be read are left out.
+
+    Attributes:
+        rows: Rows to come.
+        dropped: Rows left out because a value is missing.
+
+    Raises:
+        FormatError: A row cannot be read; there are no rows, or no columns for `X`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        targets: Sequence[str],
+        inputs: Sequence[str],
+        encoding: Encoding,
+        missing: Missing,
+        *,
+        skip_bad: bool,
+    ) -> None:
+        self._table, self._encoding = table, encoding
+        self._drop, self._skip_bad = missing == "drop", skip_bad
+        self.rows = self.dropped = 0
+        by_name = {column.name: (n, column) for n, column in enumerate(table.columns)}
+        self.targets = [Feature(*by_name[name]) for name in targets]
+        chosen = [Feature(*by_name[name]) for name in inputs]
+        self.inputs = [one for one in chosen if one.column.kind != "text"]
+        self.texts = [one for one in chosen if one.column.kind == "text"]
+        for feature in (*self.inputs, *self.targets):
+            if feature.column.kind != "numeric":
+                feature.words = Words(feature.column.categories)
+        if not self.inputs and (encoding != "raw" or not self.texts):
+            raise FormatError(f"{table.path} has no columns besides its target to make X of")
+        self._scan()
+        for feature in (*self.inputs, *self.targets):
+            if feature.words is not None:
+                feature.words.settle(encoding, missing)
+        self._place()
+
+    def _scan(self) -> None:
+        for columns, block in self._blocks():
+            rows = len(columns[0]) if columns else 0
+            self.rows, self.dropped = self.rows + rows, self.dropped + block.rows - rows
+            for feature in (*self.inputs, *self.targets):
+                if not rows:
+                    break
+                values = columns[feature.place]
+                if feature.words is None:
+                    feature.moments.add(values)
+                    continue
+                try:
+                    feature.words.add(values)
+                except FormatError as error:
+                    name = shown(feature.column.name)
+                    raise FormatError(f"{self._table.path}: of {name}, {error.message}") from None
+        if not self.rows:
+            why = f"; each of {self.dropped:,} has a missing value" if self.dropped else ""
+            raise FormatError(f"{self._table.path} has no rows{why}")
+
+    def _place(self) -> None:
+        """Give every input its columns of `X`."""
+        if self._encoding == "onehot":
+            self.inputs.sort(key=lambda one: one.words is not None)
+        width = 0
+        for feature in self.inputs:
+            feature.first = width
+            if feature.words is not None and self._encoding == "onehot":
+                feature.width = feature.words.width
+            elif feature.words is not None:
+                ranks = np.arange(feature.words.width, dtype=np.float64)
+                feature.moments.add(ranks, feature.words.weights)
+            width += feature.width
+        if self._encoding == "onehot" and width > _WIDEST:
+            raise FormatError(f"{self._table.path} would have {width:,} columns of categories")
+        self.width = width
+
+    def _blocks(self) -> Iterator[tuple[list[NDArray[Any]], Block]]:
+        """Yield the columns of the rows that are kept, and the block that they are of."""
+        for block in self._table.blocks(skip_bad=self._skip_bad):
+            columns = block.columns
+            if block.rows and self._drop:
+                used = (*self.inputs, *self.targets)
+                gone = np.any([one.missing(columns[one.place]) for one in used], axis=0)
+                columns = [column[~gone] for column in columns]
+            yield columns, block
+
+    def read(self) -> Iterator[tuple[int, dict[Key, NDArray[Any]], tuple[Skipped, ...]]]:
+        """Yield a number of rows, their leaves, and rows left out, in order.
+
+        The leaves are `("X",)` float64 `[rows, width]`, `("text", name)` objects, and `("y",)`: int64
+        codes or float64 `[rows]`, `[rows, targets]` where there are several.
+        """
+        for columns, block in self._blocks():
+            rows = len(columns[0]) if columns else 0
+            leaves: dict[Key, NDArray[Any]] = {}
+            if rows and self.width:
+                leaves["X",] = self._inputs_of(columns, rows)
+            if rows:
+                leaves |= {("text", one.column.name): columns[one.place] for one in self.texts}
+            if rows and self.targets:
+                leaves["y",] = self._targets_of(columns)
+            if rows or block.skipped:
+                yield rows, leaves, block.skipped
+
+    def _inputs_of(self, columns: list[NDArray[Any]], rows: int) -> NDArray[np.float64]:
+        matrix = np.zeros((rows, self.width))
+        for feature in self.inputs:
+            values = columns[feature.place]
+            if feature.words is not None and self._encoding == "onehot":
+                matrix[np.arange(rows), feature.first + feature.words.encode(values)] = 1
+                continue
+            numbers = feature.numbers(values)
+            if self._encoding != "raw":
+                numbers = (numbers - feature.moments.mean) / feature.moments.scale
+            matrix[:, feature.first] = numbers
+        return matrix
+
+    def _targets_of(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
+        made = [
+            columns[one.place] if one.words is None else one.words.encode(columns[one.place])
+            for one in self.targets
+        ]
+        return made[0] if len(made) == 1 else np.stack(made, axis=1)
