@@ -220,8 +220,8 @@ class PartialFile:
             with disk_errors(self.path):
                 os.close(self._handle)
         finally:
-            if self.size == 0 or isinstance(error, NoSpaceError):
-                remove_partial(self.path)
+            if isinstance(error, NoSpaceError) or (error is not None and self.size == 0):
+                remove_partial(self.path)  # without an error it is whole: a file may be empty
 
     def state_of(self, url: str) -> PartialState:
         """Return the state if `url` began to send what is here, else an empty one."""

@@ -1,4 +1,4 @@
-"""ARFF files, as Weka and OpenML write them, in blocks of rows: dense or sparse, plain or in gzip.
+r"""ARFF files, as Weka and OpenML write them, in blocks of rows: dense or sparse, plain or in gzip.
 
 ```
 % comment
@@ -7,12 +7,12 @@
 @ATTRIBUTE 'wind speed' NUMERIC                  numeric: also REAL and INTEGER
 @ATTRIBUTE remark STRING                         text: also DATE
 @DATA
-sunny, 3.5, 'it\\'s dry'
+sunny, 3.5, 'it\'s dry'
 {1 ?, 2 "no wind"}                               sparse: `?` is missing; what is left out is the
                                                  first word, 0, or the empty text
 ```
 
-A value with quotes is never missing, and its escapes (`\\n`, `\\'`, `\\u00e9`) are read. Keywords are
+A value with quotes is never missing, and its escapes (`\n`, `\'`, `\u00e9`) are read. Keywords are
 read in any case. The file is UTF-8; one that is not is taken for Latin-1.
 """
 
@@ -54,7 +54,9 @@ _QUOTED = r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\""""
 _CELL = re.compile(rf"\s*(?:{_QUOTED}|([^,]*))\s*(,|$)", re.DOTALL)
 _INDEXED = re.compile(rf"\s*(\d{{1,9}})\s+(?:{_QUOTED}|([^,]*))\s*(,|$)", re.DOTALL)
 _ATTRIBUTE = re.compile(rf"@attribute\s+(?:{_QUOTED}|([^\s{{'\"]+))\s*(.*)", re.IGNORECASE)
-_NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+|inf|infinity|nan)(e[-+]?[0-9]+)?\s*", re.I)
+_NUMBER = re.compile(
+    r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+|inf|infinity|nan)(e[-+]?[0-9]+)?\s*", re.IGNORECASE
+)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 

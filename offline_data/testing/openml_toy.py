@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from offline_data.sources.openml.description import API, DESCRIPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 HOST = "https://www.openml.org"
@@ -170,7 +169,7 @@ def toy_of_torchrl(name: str, rows: int = 24) -> ToyTable:
         return ToyTable(
             (
                 ("cap-shape", shapes, toy_words(shapes, rows)),
-                ("stalk-root", roots, toy_words(roots, rows, missing=3)),
+                ("stalk-root", roots, toy_words(roots, rows, missing=5)),
                 ("veil-type", ("u", "p"), toy_words(("p",), rows)),
                 ("class", ("p", "e"), toy_words(("p", "e"), rows)),
             ),

@@ -47,6 +47,21 @@ def test_a_file_arrives_under_the_name_of_its_content(
     assert found.path.stat().st_mode & 0o222 == 0
 
 
+@pytest.mark.parametrize("size", [None, 0])
+@pytest.mark.parametrize("digest", [None, "md5:d41d8cd98f00b204e9800998ecf8427e"])
+def test_a_file_may_be_empty(
+    server: FileServer, online: Settings, fetch: Fetch, size: int | None, digest: str | None
+) -> None:
+    server.files["/set/empty.txt"] = b""
+    file = RemoteFile("empty.txt", (server.at("/set/empty.txt"),), size, digest)
+    found = fetch(file, online)
+    assert (found.path.read_bytes(), found.size) == (b"", 0)
+    assert not list((online.downloads / "partial").iterdir())
+    asked = len(server.requests)
+    assert fetch(file, online) == found
+    assert len(server.requests) == asked
+
+
 def test_what_is_here_is_not_asked_for_again(
     server: FileServer, online: Settings, content: bytes, fetch: Fetch
 ) -> None:

@@ -38,7 +38,7 @@ def rows_of(path: Path, **options: Any) -> list[list[Any]]:
         columns = [
             [None if code < 0 else column.categories[code] for code in values]
             if column.categories is not None
-            else [None if value != value else value for value in values.tolist()]
+            else [None if str(value) == "nan" else value for value in values.tolist()]
             for column, values in zip(table.columns, block.columns, strict=bool(block.rows))
         ]
         rows += [list(row) for row in zip(*columns, strict=True)]
@@ -181,11 +181,11 @@ def test_memory_is_bounded_whatever_the_file_declares(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arff, "_HEADER", 1000)
-    monkeypatch.setattr(arff, "_LONGEST_LINE", 2000)
     monkeypatch.setattr(arff, "BLOCK", 64)
     file.write_text("@relation x\n@attribute a {" + ",".join(map(str, range(900))) + "}\n@data\n")
     with pytest.raises(FormatError, match=r"header of .* more than 1000 B"):
         open_arff(file)
+    monkeypatch.setattr(arff, "_LONGEST_LINE", 2000)
     file.write_text("@relation x\n@attribute a real\n@data\n" + "1" * 3000)
     with pytest.raises(FormatError, match="a line of more than"):
         rows_of(file)

@@ -299,10 +299,8 @@ def _unusable_texts(table: Table, encoding: Encoding, used: set[str]) -> Iterato
 
 def _notes(chosen: Listed) -> tuple[str, ...]:
     """Say what is made of a table, for the catalogue and the manifest."""
-    notes = [
-        "A row is an episode of one step: the action is y, its reward is 1, and nothing is observed "
-        "after it."
-    ]
+    step = "A row is an episode of one step: the action is y, its reward is 1"
+    notes = [f"{step}, and nothing is observed after it."]
     if chosen.encoding != "raw":
         notes.append(
             "X is standardised"

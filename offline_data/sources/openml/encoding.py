@@ -114,7 +114,7 @@ class Words:
 
     def settle(self, encoding: Encoding, missing: Missing) -> None:
         """Give the words their codes, now that all are counted."""
-        names = {code: word for code, word in enumerate(self.declared or ())}
+        names = dict(enumerate(self.declared or ()))
         present = sorted(names.get(key, key) for key in self.counts if key not in {-1, None})
         self.words = self.declared if encoding == "raw" and self.declared else tuple(present)
         self.codes = {word: code for code, word in enumerate(self.words)}
