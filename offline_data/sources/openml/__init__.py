@@ -265,6 +265,9 @@ class OpenMLRows(RawDataset):
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
         """Read the rows in order; raises `FormatError` naming the line."""
         for rows, leaves, skipped in self._encoder.read():
+            if not rows:
+                yield EpisodeBatch.without_episodes(*skipped)
+                continue
             label = leaves.get(("y",), np.zeros(rows, np.int64))
             yield EpisodeBatch(
                 np.ones(rows, np.int64),

@@ -1,0 +1,131 @@
+"""Every block of `docs/write-a-source.md`, run as a reader would: the adapter, its tests, the commands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offline_data.store.library import list_datasets
+from offline_data.store.reader import open_reader
+from offline_data.testing.servers import FileServer
+from tests.ingest.here import convert_here
+from tests.stories.conftest import Shell
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAGE = (Path(__file__).parents[1] / "docs" / "write-a-source.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+SHARDED = """
+from lab_shards import LabShards
+
+
+class TestLabShards(SourceContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        raw, release = tmp_path / "raw", LabShards().resolve("reach-v1", None, None)
+        raw.mkdir()
+        for n, file in enumerate(release.files[1:]):
+            (raw / file.path).write_text("".join(LINE % (e, e + 1, -n) for e in range(3)))
+        (raw / "index.json").write_text(str({f.path: 3 for f in release.files[1:]}).replace("'", '"'))
+        return SourceCase(LabShards(), release, raw)
+"""
+
+
+def blocks(language: str) -> dict[str, str]:
+    """Return the blocks of a language by the file that their first line names."""
+    found = [body for kind, body in BLOCKS if kind == language]
+    return {body.splitlines()[0].removeprefix("# "): body for body in found}
+
+
+def install(folder: Path) -> None:
+    """Write the files of the page, and register the adapter as pip would."""
+    for name, body in {**blocks("python"), **blocks("toml")}.items():
+        (folder / name).write_text(body, "utf-8")
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {place}" for name, place in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def recorded(episodes: int) -> bytes:
+    """Write episodes of 1 to 4 transitions, whose values tell episode and step."""
+    lines = []
+    for number in range(episodes):
+        length = 1 + number % 4
+        code = [1000.0 * (number + 1) + t + 1 for t in range(length + 1)]
+        row = {"obs": [[one, one + 0.5] for one in code], "action": [[-one] for one in code[:-1]]}
+        reward = [one / 10 for one in code[1:]]
+        lines.append(json.dumps({**row, "reward": reward, "success": number % 2 == 0}))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def test_the_adapter_is_short_and_every_kind_of_block_is_run() -> None:
+    assert [kind for kind, _ in BLOCKS] == ["json", "python", "toml", "console", "python", "python"]
+    assert list(blocks("python")) == ["lab.py", "test_lab.py", "lab_shards.py"]
+    code = [line for line in blocks("python")["lab.py"].splitlines() if line.strip()]
+    begin = next(n for n, line in enumerate(code) if line.startswith("DIGESTS"))
+    assert len(code[begin:]) < 40
+    assert max(map(len, code)) <= 110
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    convert_here(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = recorded(10)
+    (tmp_path / "recorded.jsonl").write_bytes(data)
+    text = (tmp_path / "lab.py").read_text("utf-8")
+    digest = hashlib.sha256(data).hexdigest()
+    (tmp_path / "lab.py").write_text(re.sub("sha256:[0-9a-f]{64}", f"sha256:{digest}", text))
+    assert digest in (tmp_path / "lab.py").read_text("utf-8")
+    with FileServer({"/data/reach-v1.jsonl": data}) as server:
+        mirrors = f"https://lab.example={server.url}"
+        shell = Shell(tmp_path, {"OFFLINE_DATA_MIRRORS": mirrors, "PYTHONPATH": str(tmp_path)})
+        for command in blocks("console").popitem()[1].splitlines():
+            dollar, program, *arguments = shlex.split(command)
+            assert (dollar, program) == ("$", "offline-data")
+            assert shell.run(*arguments).stdout
+    stored = list_datasets(shell.root)
+    assert [f"{one.id.source}:{one.id.name}" for one in stored] == ["lab:reach-v1", "local:mine"]
+    rows = [json.loads(line) for line in data.splitlines()]
+    for one in stored:
+        reader = open_reader(one.path)
+        assert reader.lengths.tolist() == [len(row["action"]) for row in rows]
+        for leaf, key in ((("action",), "action"), (("next", "reward"), "reward")):
+            expected = np.concatenate([np.reshape(row[key], (-1, 1)) for row in rows])
+            assert np.array_equal(reader.step(leaf), expected.astype(reader.step(leaf).dtype))
+        after = np.concatenate([row["obs"][1:] for row in rows]).astype(np.float32)
+        found = reader.observations_at(("observation",), np.arange(len(after)), after=True)
+        assert np.array_equal(found, after)
+        ended = np.concatenate([[False] * (len(r["action"]) - 1) + [r["success"]] for r in rows])
+        assert np.array_equal(reader.step(("next", "terminated"))[:, 0], ended)
+
+
+def test_the_contract(tmp_path: Path) -> None:
+    install(tmp_path)
+    with (tmp_path / "test_lab.py").open("a") as file:
+        file.write(SHARDED)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lab.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d\d passed", done.stdout)
