@@ -1,7 +1,8 @@
-"""Shards on Ray: the same bytes as here."""
+"""Shards on Ray, in processes, and by the ranks of a plan: the same bytes as in this process."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from offline_data.executors.local import InProcess
 from offline_data.executors.ray import RayExecutor
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
-from offline_data.testing.servers import FileServer
+from offline_data.store.library import list_datasets
+from offline_data.testing.servers import Answer, FileServer, Request
 from offline_data.testing.sharded_toy import PUBLISHED, install, served
-from tests.ingest.test_shards import check, left, plain, raw_files
+from tests.executors.ray_cluster import RayNode, two_nodes
+from tests.ingest.test_shards import Notes, check, left, plain, raw_files
+from tests.stories.conftest import Shell
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -39,3 +43,81 @@ def test_bytes_are_those_of_this_process(settings: Settings) -> None:
     check(stored, range(8))
     assert plain(stored.manifest) == plain(expected.manifest)
     assert (left(settings), raw_files(settings)) == ([], [])
+
+
+LARGER = "sharded-12x3"
+
+
+class HoldingServer(FileServer):
+    """While it is told to hold, it answers for no shard; `two_wait` tells that two are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(served(LARGER))
+        self.hold = False
+        self.waiting: set[str] = set()
+        self.two_wait, self.go_on = threading.Event(), threading.Event()
+
+    def answer(self, request: Request) -> Answer:
+        if self.hold and "/data-" in request.path:
+            self.waiting.add(request.path)
+            if len(self.waiting) >= 2:
+                self.two_wait.set()
+            self.go_on.wait(120)
+        return super().answer(request)
+
+
+@pytest.mark.filterwarnings("default")
+def test_processes_a_cluster_that_loses_a_node_and_four_ranks_make_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    plugin = str(install(tmp_path / "plugin"))
+    monkeypatch.syspath_prepend(plugin)
+    dataset, notes = parse_id(f"shardtoy:{LARGER}"), Notes()
+    with HoldingServer() as server:
+        mirrors = ((PUBLISHED, server.url),)
+
+        def settings(name: str) -> Settings:
+            return Settings(tmp_path / name, workers=3, mirrors=mirrors, minari_path=tmp_path)
+
+        expected = download(dataset, settings("here"), Options(), executor=InProcess())
+        check(expected, range(36))
+        processes = download(dataset, settings("processes"), Options())
+        with two_nodes() as cluster:
+            executor = RayExecutor(cluster.address)
+
+            def lose_a_node() -> None:
+                if server.two_wait.wait(240):  # a node has one CPU: both of them are at work
+                    RayNode(cluster.handle, next(iter(cluster.handle.worker_nodes))).lose()
+                server.go_on.set()
+
+            server.hold, watcher = True, threading.Thread(target=lose_a_node)
+            watcher.start()
+            try:
+                there = settings("cluster")
+                spread = download(dataset, there, Options(), notes, executor=executor)
+            finally:
+                server.two_wait.set()
+                watcher.join()
+        assert any(note.endswith("running it again") for note in notes.told), notes.told
+        assert (left(there), raw_files(there)) == ([], [])
+
+        environ = {"OFFLINE_DATA_MIRRORS": f"{PUBLISHED}={server.url}", "PYTHONPATH": plugin}
+        shell, plan = Shell(tmp_path / "ranks", environ), str(tmp_path / "plan.json")
+        shell.run("download", str(dataset), "--plan-only", "--plan", plan)
+        ranks = [
+            shell.start("worker", "--plan", plan, "--rank", str(rank), "--world", "4")
+            for rank in range(4)
+        ]
+        ended = [(rank.communicate(timeout=240), rank.returncode) for rank in ranks]
+        assert {code for _, code in ended} == {0}, ended
+    (by_ranks,) = list_datasets(shell.root)
+    for made in (processes, spread, by_ranks):
+        assert plain(made.manifest) == plain(expected.manifest)
+        assert bytes_in(made.path) == bytes_in(expected.path)
+
+
+def bytes_in(root: Path) -> dict[str, bytes]:
+    """Read every file of a dataset but its manifest, which has a time in it."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
