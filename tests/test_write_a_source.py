@@ -79,7 +79,7 @@ def test_the_adapter_is_short_and_every_kind_of_block_is_run() -> None:
     code = [line for line in blocks("python")["lab.py"].splitlines() if line.strip()]
     begin = next(n for n, line in enumerate(code) if line.startswith("DIGESTS"))
     assert len(code[begin:]) < 40
-    assert max(map(len, code)) <= 110
+    assert max(map(len, code)) <= 100
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

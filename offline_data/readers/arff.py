@@ -25,7 +25,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -320,7 +320,10 @@ def _plain(text: str) -> list[str | None]:
 
 def _cells(text: str, where: str) -> list[str | None]:
     """Split values with quotes; a missing one is None."""
-    return [_value(*groups, where) for groups in _matches(_CELL, text, where)]
+    return [
+        _value(quoted, double, plain, where)
+        for quoted, double, plain in _matches(_CELL, text, where)
+    ]
 
 
 def _matches(pattern: re.Pattern[str], text: str, where: str) -> Iterator[Sequence[str]]:
@@ -411,7 +414,7 @@ def _open_bytes(path: Path) -> IO[bytes]:
     if read_head(path, len(_GZIP)) == _GZIP:
         import gzip
 
-        return gzip.open(path, "rb")
+        return cast("IO[bytes]", gzip.open(path, "rb"))
     return path.open("rb")
 
 

@@ -39,7 +39,9 @@ def d4rl(root: Path, **options: Any) -> D4RLExperienceReplay:
     return D4RLExperienceReplay("toy-medium-v2", 4, root=root, download=False, **options)
 
 
-@pytest.mark.parametrize("name", ["MinariExperienceReplay", "D4RLExperienceReplay"])
+@pytest.mark.parametrize(
+    "name", ["MinariExperienceReplay", "D4RLExperienceReplay", "OpenMLExperienceReplay"]
+)
 def test_torchrl_calls_work_here(name: str) -> None:
     mine = inspect.signature(getattr(offline_data, name).__init__).parameters
     other = inspect.signature(getattr(theirs, name).__init__).parameters

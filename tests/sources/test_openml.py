@@ -406,7 +406,7 @@ def test_a_catalogue_that_is_wrong_is_noticed(online: Settings, server: FileServ
 def test_a_hostile_description(
     online: Settings, server: FileServer, facts: dict[str, str], said: str
 ) -> None:
-    server.files.update(toy_table().served(**facts))
+    server.files.update(toy_table().served(None, **facts))
     with pytest.raises(Exception, match=said) as caught:
         download(parse_id("openml:61"), online, Options())
     assert type(caught.value).__module__ == "offline_data.errors"

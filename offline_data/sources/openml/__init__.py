@@ -105,7 +105,7 @@ def find_listed(name: str) -> Listed | None:
     if numbered is None:
         return listed().get(name)
     did, encoding = numbered.groups()
-    return Listed(did, encoding, "drop") if encoding else Listed(did)
+    return Listed(did, cast("Encoding", encoding), "drop") if encoding else Listed(did)
 
 
 class OpenML(Source):

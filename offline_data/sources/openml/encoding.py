@@ -144,7 +144,7 @@ class Words:
     def encode(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Return the code of each value, -1 where it is missing and that is no category."""
         if self.lookup is not None:
-            return self.lookup[values]
+            return np.asarray(self.lookup[values])
         return np.fromiter(map(self.codes.__getitem__, values), np.int64, len(values))
 
 
@@ -162,9 +162,9 @@ class Feature:
 
     def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return where values of this column are missing."""
-        if values.dtype == np.float64:
-            return np.isnan(values)
-        return values == -1 if values.dtype == np.int64 else np.equal(values, None)
+        if values.dtype == object:
+            return np.array([value is None for value in values], bool)
+        return np.asarray(np.isnan(values) if values.dtype == np.float64 else values == -1)
 
     def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return values, or their codes, as float64; NaN where missing."""
