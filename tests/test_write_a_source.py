@@ -87,6 +87,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     convert_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "lab", None)  # so that it is forgotten afterwards
+    monkeypatch.delitem(sys.modules, "lab")
     data = recorded(10)
     (tmp_path / "recorded.jsonl").write_bytes(data)
     text = (tmp_path / "lab.py").read_text("utf-8")
@@ -95,7 +97,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert digest in (tmp_path / "lab.py").read_text("utf-8")
     with FileServer({"/data/reach-v1.jsonl": data}) as server:
         mirrors = f"https://lab.example={server.url}"
-        shell = Shell(tmp_path, {"OFFLINE_DATA_MIRRORS": mirrors, "PYTHONPATH": str(tmp_path)})
+        shell = Shell(tmp_path, {"OFFLINE_DATA_MIRRORS": mirrors})
         for command in blocks("console").popitem()[1].splitlines():
             dollar, program, *arguments = shlex.split(command)
             assert (dollar, program) == ("$", "offline-data")
