@@ -104,7 +104,14 @@ def test_search(cli: Cli) -> None:
 
 def test_sources(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     data = cli("sources", "--json").json
-    assert [source["name"] for source in data] == ["d4rl", "local", "minari", "roboset", "vd4rl"]
+    assert [source["name"] for source in data] == [
+        "d4rl",
+        "local",
+        "minari",
+        "openml",
+        "roboset",
+        "vd4rl",
+    ]
     assert data[0]["datasets"] > 100
     rows = cli("sources").rows
     assert rows[0] == ["SOURCE", "DATASETS", "REQUIRES", "CONTENT"]

@@ -28,10 +28,9 @@ from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import openml
 from offline_data.sources.base import Release
-from offline_data.sources.d4rl import D4RL
-from offline_data.sources.minari import Minari
 from offline_data.sources.openml import OpenML, listed
 from offline_data.sources.openml.description import parse_description
+from offline_data.sources.registry import iter_sources
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.openml_toy import HOST, ToyTable, toy_of_torchrl, toy_table
@@ -428,9 +427,8 @@ def test_a_table_that_is_published_as_parquet_only(
 
 def test_only_its_own_files_are_taken(tmp_path: Path, realdata: Path) -> None:
     raw = toy_table().write(tmp_path / "raw")
-    for source in (D4RL(), Minari()):
-        assert not source.accepts(raw)
-        assert not source.accepts(raw / "data.arff")
+    for path in (raw, raw / "data.arff", write_parquet(tmp_path / "other")):
+        assert [source.name for source in iter_sources() if source.accepts(path)] == ["openml"]
     for other in ("minari_door_human_v2", "lerobot_v30_record-test", "rlds_octo_bridge"):
         assert not any(OpenML().accepts(one) for one in (realdata / other).rglob("*"))
     shutil.copy(raw / "data.arff", raw / "more.arff")
