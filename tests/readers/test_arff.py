@@ -159,7 +159,7 @@ def test_bad_rows_are_named_or_left_out(file: Path, line: str, said: str) -> Non
         (b"@relation x\n1,2,3\n", "line 2, is no @attribute"),
         (b"@relation x\n@attribute a real\n@data\n1\n\0\n", "NUL byte at 38"),
         ("@relation x\n@attribute a real\n@data\n1\n".encode("utf-16"), "not an ARFF file"),
-        (gzip.compress(b"@relation x\n@attribute a real\n@data\n" + b"1\n" * 99)[:-9], "damaged"),
+        (gzip.compress(b"@relation x\n@attribute a real\n@data\n1\n", mtime=0)[:-9], "damaged"),
     ],
 )
 def test_what_is_no_arff(file: Path, content: bytes, said: str) -> None:
