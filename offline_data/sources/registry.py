@@ -35,6 +35,7 @@ _SPECIAL = {
 }
 
 _BUILT_IN = {
+    "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
     "d4rl": "offline_data.sources.d4rl:D4RL",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
