@@ -18,8 +18,9 @@ from offline_data.config import Settings
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import concatenate
 from offline_data.errors import AuthError, FormatError, NotFoundError, OfflineDataError, UsageError
+from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
-from offline_data.ingest import Options, convert, download
+from offline_data.ingest import Options, Stored, convert, download
 from offline_data.sources import atari_dqn
 from offline_data.sources.atari_dqn import AtariDQN, d4rl_atari_names
 from offline_data.sources.atari_dqn.log import file_of
@@ -123,7 +124,7 @@ class TestContract(SourceContract):
         write_replay_log(tmp_path / "raw", LENGTHS)
         source = AtariDQN()
         release = source.resolve("Pong/1", None, Settings(tmp_path, offline=True))
-        return SourceCase(source, source.narrowed(release, (0, 3)), tmp_path / "raw")
+        return SourceCase(source, source.narrowed(release, (0, 4)), tmp_path / "raw")
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -176,7 +177,7 @@ class Converted:
 @pytest.fixture
 def converted(settings: Settings, tmp_path: Path, here: None) -> Converted:
     log = write_replay_log(tmp_path / "Pong" / "1" / "replay_logs", LENGTHS, final=True)
-    result = convert(tmp_path / "Pong" / "1", "pong", settings, Options(layout="compact"))
+    result = convert(tmp_path / "Pong" / "1", "pong", settings, Options(), executor=InProcess())
     return Converted(log, open_reader(result.path), result.path)
 
 
@@ -241,7 +242,7 @@ def test_the_generated_log_of_others(realdata: Path, settings: Settings, here: N
     kept = np.ones(len(terminal), bool)
     for end in [-1, *np.flatnonzero(terminal)]:
         kept[end + 1 : end + 4] = False
-    reader = open_reader(convert(folder, "pong", settings, Options()).path)
+    reader = open_reader(convert(folder, "pong", settings, Options(), executor=InProcess()).path)
     rows = reader.transitions_at(np.arange(reader.transitions))
     np.testing.assert_array_equal(rows["observation",], frames[kept])
     np.testing.assert_array_equal(rows["action",], column("action")[kept])
@@ -319,7 +320,11 @@ def test_from_the_bucket(settings: Settings, tmp_path: Path, here: None) -> None
     del files[f"dqn/Pong/1/replay_logs/{file_of('reward', 3)}"]
     with GcsServer({atari_dqn.BUCKET: files}) as server:
         online = replace(settings, offline=False, mirrors=(server.mirror,))
-        result = download(parse_id("atari_dqn:Pong/1"), online, Options())
+
+        def get(name: str, options: Options) -> Stored:
+            return download(parse_id(f"atari_dqn:{name}"), online, options, executor=InProcess())
+
+        result = get("Pong/1", Options())
         assert_is(truth_of(log, range(3)), stored(open_reader(result.path)))
         notes = " ".join(result.manifest.notes)
         assert "no checkpoint 3-50 of this run" in notes
@@ -330,14 +335,14 @@ def test_from_the_bucket(settings: Settings, tmp_path: Path, here: None) -> None
         assert not [
             f for f in settings.downloads.rglob("*") if f.is_file() and f.stat().st_size > 2000
         ]
-        some = download(parse_id("atari_dqn:Pong/1"), online, Options(checkpoints=(1, 2)))
+        some = get("Pong/1", Options(checkpoints=(1, 2)))
         assert_is(truth_of(log, [1]), stored(open_reader(some.path)))
-        alias = download(parse_id("atari_dqn:pong-mixed-v0"), online, Options())
+        alias = get("pong-mixed-v0", Options())
         assert_is(truth_of(log, [1]), stored(open_reader(alias.path)))
         wrong = f"/{atari_dqn.BUCKET}/dqn/Pong/1/replay_logs/{file_of('reward', 2)}"
         server.always(wrong, Fault(Answer(b"<!DOCTYPE html>")))
         with pytest.raises(OfflineDataError, match=r"reward_ckpt\.2\.gz"):
-            download(parse_id("atari_dqn:Pong/1"), online, Options(checkpoints=(2, 3)))
+            get("Pong/1", Options(checkpoints=(2, 3)))
 
 
 def test_a_bucket_that_refuses(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
