@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
     from offline_data.buffers.ensemble import StorageEnsemble as StorageEnsemble
     from offline_data.buffers.ensemble import WriterEnsemble as WriterEnsemble
+    from offline_data.buffers.experience_replay import (
+        AtariDQNExperienceReplay as AtariDQNExperienceReplay,
+    )
     from offline_data.buffers.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
+    from offline_data.buffers.experience_replay import (
+        GenDGRLExperienceReplay as GenDGRLExperienceReplay,
+    )
     from offline_data.buffers.experience_replay import (
         MinariExperienceReplay as MinariExperienceReplay,
     )
@@ -82,7 +88,8 @@ _NAMES = {
         "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
     ),
     "buffers.experience_replay": (
-        "D4RLExperienceReplay MinariExperienceReplay RobosetExperienceReplay VD4RLExperienceReplay"
+        "AtariDQNExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay "
+        "MinariExperienceReplay RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset",
     "buffers.samplers": (
