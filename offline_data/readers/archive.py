@@ -156,12 +156,16 @@ def _zip_members(path: Path, budget: int) -> Iterator[Member]:
 
 @contextmanager
 def open_zip(
-    path: Path, *, budget: int
+    path: Path, *, budget: int, content: IO[bytes] | None = None
 ) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    """Open a zip archive, and give its files by name, checked as for `open_members`."""
-    read_head(path)  # a missing file, or one that may not be read, in our words
+    """Open a zip archive, and give its files by name, checked as for `open_members`.
+
+    With `content`, these are its bytes, and `path` is only what messages call it.
+    """
+    if content is None:
+        read_head(path)  # a missing file, or one that may not be read, in our words
     with damage_named(path):
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(content or path)
     with archive:
         safe, files = _SafeMembers(path, budget), {}
         for info in archive.infolist():

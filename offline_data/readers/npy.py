@@ -214,10 +214,10 @@ class NpyRows:
 
 
 @contextmanager
-def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
+def open_npz(path: Path, *, budget: int, content: IO[bytes] | None = None) -> Iterator[NpzArrays]:
     """Open a `.npz` file, whatever its name, whose arrays together have at most `budget` bytes.
 
-    Raises what `archive.open_zip` raises.
+    Arguments, and what is raised, are those of `archive.open_zip`.
 
     Example:
         >>> import pathlib, tempfile
@@ -228,7 +228,7 @@ def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
         ...         print(list(arrays), arrays.header("reward").shape, arrays["reward"])
         ['reward'] (2,) [1001. 1002.]
     """
-    with open_zip(path, budget=budget) as (archive, files):
+    with open_zip(path, budget=budget, content=content) as (archive, files):
         yield NpzArrays(path, archive, files)
 
 
