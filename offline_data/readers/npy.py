@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -21,11 +21,13 @@ from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
     from typing import IO
 
     from numpy.typing import NDArray
+
+    from offline_data.readers.archive import Member
 
 _BLOCK = 1 << 20
 _LONGEST_HEADER = 10_000
@@ -149,13 +151,9 @@ def open_rows(path: Path, *, budget: int) -> Iterator[NpyRows]:
         ...         rows.read(2)
         array([1002, 1003])
     """
-    members = open_members(path, budget=budget)
-    try:
-        for member in members:
-            yield NpyRows(path, member.stream, budget)
-            break
-    finally:
-        members.close()
+    members = cast("Generator[Member, None, None]", open_members(path, budget=budget))
+    with closing(members):
+        yield NpyRows(path, next(members).stream, budget)
 
 
 class NpyRows:
@@ -189,7 +187,7 @@ class NpyRows:
         if len(rows) > self._left:
             raise FormatError(f"{self._where} has {self.header.shape[:1]} rows; more are expected")
         self._left -= len(rows)
-        view, done = memoryview(rows.reshape(-1).view(np.uint8)), 0
+        view, done = memoryview(rows.reshape(-1).view(np.uint8).data), 0
         while done < len(view):
             count = self._stream.readinto(view[done:])  # type: ignore[attr-defined]
             if not count:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -193,7 +193,7 @@ class GenDGRLEpisodes(RawDataset):
             yield where, partial(_episode, where, name, stream, self.game or game or "")
 
 
-def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _files(path: Path) -> Iterator[tuple[str, io.BufferedReader]]:
     """Yield names and contents of the `.npy` and `.npz` files of an archive or folder.
 
     A content can be read until the next one is asked for.
@@ -207,14 +207,14 @@ def _files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     for member in open_members(path, budget=_ARCHIVE):
         # macOS puts a file ._x beside each x
         if member.name.endswith((".npy", ".npz")) and not _last(member.name).startswith("."):
-            yield member.name, member.stream
+            yield member.name, cast("io.BufferedReader", member.stream)
 
 
 def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _episode(where: str, name: str, stream: IO[bytes], game: str) -> EpisodeBatch:
+def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> EpisodeBatch:
     """Read one episode, and compare it with what its name says."""
     told = _NAME.fullmatch(_last(name))
     if told is None:
@@ -274,16 +274,13 @@ def _episode(where: str, name: str, stream: IO[bytes], game: str) -> EpisodeBatc
     )
 
 
-def _arrays(stream: IO[bytes], where: str) -> Mapping[str, Any]:
+def _arrays(stream: io.BufferedReader, where: str) -> Mapping[str, Any]:
     """Read the arrays of a file, whose name need not say which of the two kinds it is."""
-    content = io.BytesIO(stream.read(_EPISODE + 1))
-    size = content.getbuffer().nbytes
-    if size > _EPISODE:
-        raise FormatError(f"it has more than {_EPISODE:,} bytes")
-    if content.getbuffer()[:2] == b"PK":
+    if stream.peek(2)[:2] == b"PK":
+        content = io.BytesIO(stream.read(_EPISODE))
         with open_npz(Path(where), budget=_EPISODE, content=content) as packed:
             return dict(packed)
-    value = read_npy(content, size=size, where=where, objects=True)
+    value = read_npy(stream, size=_EPISODE, where=where, objects=True)
     arrays = value.item() if value.dtype == object and not value.ndim else None
     if not isinstance(arrays, dict) or not all(
         isinstance(one, np.ndarray) for one in arrays.values()

@@ -66,7 +66,7 @@ def packed(arrays: Mapping[str, Any], kind: Literal["npz", "pickle"] = "npz") ->
     if kind == "npz":
         np.savez_compressed(content, **arrays)
     else:
-        np.save(content, np.array(dict(arrays), object), allow_pickle=True)
+        np.save(content, np.array(dict(arrays), object))
     return content.getvalue()
 
 

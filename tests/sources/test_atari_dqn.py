@@ -77,7 +77,7 @@ def assert_is(truth: Truth, episodes: Iterator[dict[str, Any]]) -> None:
         np.testing.assert_array_equal(found["observation"], [*frames, frames[-1]], strict=False)
         np.testing.assert_array_equal(found["action"], [row["action"] for row in rows])
         np.testing.assert_array_equal(
-            found["reward"][:, 0], np.float32([row["reward"] for row in rows])
+            found["reward"][:, 0], np.array([row["reward"] for row in rows], np.float32)
         )
         flags = np.zeros((2, len(rows), 1), bool)
         flags[0 if ended else 1, -1] = True
