@@ -258,9 +258,7 @@ class GenDGRLExperienceReplay(_OfSource):
         root: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            self._directory(dataset_id, root, download=download), batch_size, **kwargs
-        )
+        super().__init__(self._directory(dataset_id, root, download=download), batch_size, **kwargs)
 
 
 def _done_where_terminated(batch: Any) -> Any:
