@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
@@ -46,8 +47,27 @@ _DAMAGE = (
 """Exceptions of the standard library and numpy for files that are damaged, encrypted or of a kind they
 do not read; and `OSError` without a number, or for a place before the file's first byte."""
 
+
+def _open_gzip(path: Path, mode: str) -> Any:
+    """Open by isal, which is three times as fast, where it is installed."""
+    try:
+        from isal import igzip
+    except ImportError:
+        return gzip.open(path, mode)
+    return igzip.open(path, mode)
+
+
+@cache
+def _damage() -> tuple[type[Exception], ...]:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return _DAMAGE
+    return (*_DAMAGE, isal_zlib.error)
+
+
 _STREAMS: tuple[tuple[bytes, Any], ...] = (
-    (b"\x1f\x8b", gzip.open),
+    (b"\x1f\x8b", _open_gzip),
     (b"\xfd7zXZ\0", lzma.open),
     (b"BZh", bz2.open),
 )
@@ -288,7 +308,7 @@ def damage_named(where: object) -> Iterator[None]:
         yield
     except OfflineDataError:
         raise
-    except _DAMAGE as error:
+    except _damage() as error:
         raise _damaged(where, str(error) or type(error).__name__) from error
     except OSError as error:
         if error.errno in {None, errno.EINVAL}:
