@@ -1,4 +1,4 @@
-"""Converting compressed archives: time beside their decompressor alone, which only reads, and memory."""
+"""Converting compressed archives: time beside their decompressor alone, which only reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.conversion import peak_memory
 from benchmarks.converters import make
 from benchmarks.timing import Row, interleaved
 from offline_data.sources.atari_dqn.log import file_of
@@ -53,10 +52,9 @@ def measured(
     seconds = interleaved(jobs, repeats=repeats, before=os.sync)
     for name, took in seconds.items():
         ours = name == "offline-data"
-        memory = f", peak +{peak_memory(job, path, out)} MiB" if ours else ""
         ratio = f"{took / seconds['offline-data']:.2f}×"
         target = f"≤ 1.3 × {' '.join(command)}" if ours else ""
-        yield Row(title, name, ratio, f"{took:.2f} s{memory}", target)
+        yield Row(title, name, ratio, f"{took:.2f} s", target)
 
 
 def play(random: np.random.Generator, count: int, *shape: int) -> NDArray[np.uint8]:
