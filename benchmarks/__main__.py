@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.timing import table
 
 NAMES = (
+    "archives",
     "conversion",
     "fetching",
     "sampling",

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
     from offline_data.buffers.ensemble import StorageEnsemble as StorageEnsemble
     from offline_data.buffers.ensemble import WriterEnsemble as WriterEnsemble
+    from offline_data.buffers.experience_replay import (
+        AtariDQNExperienceReplay as AtariDQNExperienceReplay,
+    )
     from offline_data.buffers.experience_replay import D4RLExperienceReplay as D4RLExperienceReplay
+    from offline_data.buffers.experience_replay import (
+        GenDGRLExperienceReplay as GenDGRLExperienceReplay,
+    )
     from offline_data.buffers.experience_replay import (
         MinariExperienceReplay as MinariExperienceReplay,
     )
@@ -85,8 +91,9 @@ _NAMES = {
         "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
     ),
     "buffers.experience_replay": (
-        "D4RLExperienceReplay MinariExperienceReplay OpenMLExperienceReplay "
-        "RobosetExperienceReplay VD4RLExperienceReplay"
+        "AtariDQNExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay "
+        "MinariExperienceReplay OpenMLExperienceReplay RobosetExperienceReplay "
+        "VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset",
     "buffers.samplers": (

@@ -9,7 +9,13 @@ import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.load import Download, ensure_dataset
-from offline_data.buffers.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
+from offline_data.buffers.samplers import (
+    RandomSampler,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
 from offline_data.config import resolve_settings
 from offline_data.errors import UsageError
 from offline_data.ids import parse_id
@@ -53,6 +59,7 @@ class _OfSource(BaseDatasetExperienceReplay):
         *,
         download: Download,
         offline: bool | None = None,
+        workers: int | None = None,
     ) -> Path:
         dataset = parse_id(dataset_id, default_source=self.source)
         if dataset.source != self.source:
@@ -60,7 +67,7 @@ class _OfSource(BaseDatasetExperienceReplay):
                 f"{type(self).__name__} loads datasets of {self.source}, not {dataset}",
                 hint=f"offline_data.load_dataset({str(dataset)!r}) loads any source's",
             )
-        settings = resolve_settings(root=root, offline=offline)
+        settings = resolve_settings(root=root, offline=offline, workers=workers)
         self.dataset_id, self.root = dataset_id, settings.root
         return ensure_dataset(str(dataset), settings, download=download)
 
@@ -171,6 +178,87 @@ class D4RLExperienceReplay(_OfSource):
             transform=transform,
             split_trajs=split_trajs,
         )
+
+
+class AtariDQNExperienceReplay(_OfSource):
+    """A run of the Atari DQN Replay dataset; TorchRL's signature.
+
+    Unlike TorchRL's, rows of zeros before an episode, and rows of a checkpoint that belong to the one
+    before it, are no transitions; an episode that goes on in the next checkpoint is one episode; next
+    frames are those of the episode. Frames are stored once, each by itself:
+    `derived=[frame_stack(4, pad="zero")]` gives the stacks that the agent saw.
+
+    Args:
+        dataset_id: `Pong/5`, or by d4rl-atari's names `pong-mixed-v0`, with or without `atari_dqn:`;
+            `Pong/5@unversioned+checkpoints-0-5` is what `offline-data download atari_dqn:Pong/5
+            --checkpoints 0:5` has brought here.
+        num_procs: Processes that convert checkpoints; 0: as the settings say.
+        num_slices, slice_len: Either makes batches of slices; see `SliceSampler`.
+        strict_len: Whether episodes that are shorter than a slice are left out.
+        replacement: Whether rows, or slices, are drawn with replacement.
+        mp_start_method: How processes start is not for the caller to choose; any value is accepted.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
+    """
+
+    source = "atari_dqn"
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        download: Download = True,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: ImmutableDatasetWriter | None = None,
+        transform: Transform | None = None,
+        num_procs: int = 0,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        strict_len: bool = True,
+        replacement: bool = True,
+        mp_start_method: str = "fork",  # noqa: ARG002
+        **kwargs: Any,
+    ) -> None:
+        if sampler is None and (num_slices is not None or slice_len is not None):
+            make = SliceSampler if replacement else SliceSamplerWithoutReplacement
+            sampler = make(num_slices=num_slices, slice_len=slice_len, strict_length=strict_len)
+        elif sampler is None and not replacement:
+            sampler = SamplerWithoutReplacement()
+        super().__init__(
+            self._directory(dataset_id, root, download=download, workers=num_procs or None),
+            batch_size,
+            sampler=sampler,
+            writer=writer,
+            transform=transform,
+            **kwargs,
+        )
+
+
+class GenDGRLExperienceReplay(_OfSource):
+    """A Gen-DGRL (Procgen) dataset; TorchRL's signature.
+
+    Unlike TorchRL's, nothing in the archive is unpickled that could run code, no row is a zero because
+    the archive was shorter than its category, the last episode is not cut, and the first frame of the
+    next episode, which is stored as the last of each, is never a next observation.
+
+    Args:
+        dataset_id: `bigfish-1M_E`, with or without `gen_dgrl:`.
+        batch_size, root, download, …: See `load_dataset`, also for what is raised.
+    """
+
+    source = "gen_dgrl"
+
+    def __init__(
+        self,
+        dataset_id: str,
+        batch_size: int | None = None,
+        *,
+        download: Download = True,
+        root: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(self._directory(dataset_id, root, download=download), batch_size, **kwargs)
 
 
 def _done_where_terminated(batch: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bz2
 import errno
-import gzip
 import io
 import lzma
 import re
@@ -19,10 +18,11 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.files import check_relative, describe_head, human_bytes, read_head
+from offline_data.readers.fast_zlib import fast_zlib, open_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,7 @@ _EXTENDED_HEADER = 1 << 14
 """Bytes of one extended tar header: `tarfile` reads each as a whole, and before Python 3.11.10 takes
 time with the square of its length (CVE-2024-6232)."""
 _HINT = "download it again, or from another mirror"
+_END = 22  # bytes of the record at the end of a zip, without its comment
 _TRAILER = 1 << 24  # bytes after the end mark of a tar: zeros that fill up a block of a tape
 
 _DAMAGE = (
@@ -47,7 +48,7 @@ _DAMAGE = (
 do not read; and `OSError` without a number, or for a place before the file's first byte."""
 
 _STREAMS: tuple[tuple[bytes, Any], ...] = (
-    (b"\x1f\x8b", gzip.open),
+    (b"\x1f\x8b", open_gzip),
     (b"\xfd7zXZ\0", lzma.open),
     (b"BZh", bz2.open),
 )
@@ -156,12 +157,17 @@ def _zip_members(path: Path, budget: int) -> Iterator[Member]:
 
 @contextmanager
 def open_zip(
-    path: Path, *, budget: int
+    path: Path, *, budget: int, content: IO[bytes] | None = None
 ) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    """Open a zip archive, and give its files by name, checked as for `open_members`."""
-    read_head(path)  # a missing file, or one that may not be read, in our words
+    """Open a zip archive, and give its files by name, checked as for `open_members`.
+
+    With `content`, these are its bytes, and `path` is only what messages call it.
+    """
+    if content is None:
+        read_head(path)  # a missing file, or one that may not be read, in our words
     with damage_named(path):
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(content or path)
+        _check_count(archive)
     with archive:
         safe, files = _SafeMembers(path, budget), {}
         for info in archive.infolist():
@@ -174,6 +180,19 @@ def open_zip(
                 raise _bad_member(path, name, "is encrypted, a link or a device; expected a file")
             files[name] = info
         yield archive, files
+
+
+def _check_count(archive: zipfile.ZipFile) -> None:
+    """Raise `BadZipFile` where the directory has not as many files as its end says.
+
+    A length in it that is damaged hides the files that follow; `zipfile` does not count.
+    """
+    file, found = cast("IO[bytes]", archive.fp), len(archive.infolist())
+    file.seek(-_END - len(archive.comment), io.SEEK_END)
+    end = file.read(_END)
+    stated = int.from_bytes(end[10:12], "little")
+    if end.startswith(b"PK\x05\x06") and stated not in {0xFFFF, found}:
+        raise zipfile.BadZipFile(f"its directory has {found} files, and {stated} are stated")
 
 
 # ---- tar, and compressed streams -------------------------------------------------------------
@@ -284,7 +303,7 @@ def damage_named(where: object) -> Iterator[None]:
         yield
     except OfflineDataError:
         raise
-    except _DAMAGE as error:
+    except (*_DAMAGE, fast_zlib().error) as error:
         raise _damaged(where, str(error) or type(error).__name__) from error
     except OSError as error:
         if error.errno in {None, errno.EINVAL}:

@@ -12,12 +12,12 @@ import itertools
 import math
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.readers.fast_zlib import fast_zlib
 from offline_data.readers.hdf5 import check_size, check_storage, h5, place_of
 
 if TYPE_CHECKING:
@@ -103,18 +103,6 @@ def _lies_as_in_memory(dataset: Any) -> bool:
     return numbers and bool(h5().h5t.py_create(dataset.dtype) == dataset.id.get_type())
 
 
-@cache
-def _zlib() -> Any:
-    """Return isal's zlib, which is twice as fast, where it is installed, else Python's own."""
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        import zlib
-
-        return zlib
-    return isal_zlib
-
-
 class Pipeline:
     """The filters that the chunks of an open low-level dataset went through; all can be undone here."""
 
@@ -157,10 +145,10 @@ class Pipeline:
 
 def _undo_deflate(raw: bytes, nbytes: int) -> bytes | None:
     """Return what `raw` is a whole stream of, or None where that is damaged or goes beyond `nbytes`."""
-    stream = _zlib().decompressobj()
+    stream = fast_zlib().decompressobj()
     try:
         data: bytes = stream.decompress(raw, nbytes + 1)  # so that a bomb is noticed, not inflated
-    except _zlib().error:
+    except fast_zlib().error:
         return None
     return data if stream.eof else None
 

@@ -1,28 +1,33 @@
-"""`.npy` and `.npz` files: arrays of plain items, and never more than their bytes can hold."""
+"""`.npy` and `.npz` files: arrays of plain items, and never more than their bytes can hold.
+
+Also a `.npy` file as a compressed stream, read some rows at a time.
+"""
 
 from __future__ import annotations
 
 import ast
 import math
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from offline_data.errors import FormatError, NotFoundError
-from offline_data.readers.archive import damage_named, open_zip
+from offline_data.readers.archive import damage_named, open_members, open_zip
 from offline_data.readers.restricted_pickle import check_text, load, plain_dtype
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
     from typing import IO
 
     from numpy.typing import NDArray
+
+    from offline_data.readers.archive import Member
 
 _BLOCK = 1 << 20
 _LONGEST_HEADER = 10_000
@@ -124,10 +129,93 @@ def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
 
 
 @contextmanager
-def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
+def open_rows(path: Path, *, budget: int) -> Iterator[NpyRows]:
+    """Open a `.npy` file that is compressed by gzip, xz or bzip2, to read its rows in order.
+
+    Args:
+        path: The file.
+        budget: Bytes that it may have in all, its header included.
+
+    Raises:
+        FormatError: It is no such file, or its values are objects, or not in C order.
+        NotFoundError, AccessError: There is no such file, or it may not be read.
+
+    Example:
+        >>> import gzip, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "action.gz")
+        ...     with gzip.open(path, "wb") as file:
+        ...         np.save(file, np.array([1001, 1002, 1003]))
+        ...     with open_rows(path, budget=1000) as rows:
+        ...         rows.skip(1)
+        ...         rows.read(2)
+        array([1002, 1003])
+    """
+    members = cast("Generator[Member, None, None]", open_members(path, budget=budget))
+    with closing(members):
+        yield NpyRows(path, next(members).stream, budget)
+
+
+class NpyRows:
+    """The rows of an open `.npy` stream, each read once, in order.
+
+    Attributes:
+        header: Shape and item type; a value without dimensions is one row.
+    """
+
+    def __init__(self, path: Path, stream: IO[bytes], budget: int) -> None:
+        self._where, self._stream = str(path), stream
+        self.header = read_header(stream, where=self._where)
+        shape, dtype = self.header.shape, self.header.dtype
+        if dtype.hasobject or (self.header.order == "F" and len(shape) > 1):
+            raise FormatError(f"{path} has objects, or columns one after the other; expected rows")
+        if math.prod(shape) * dtype.itemsize > budget:
+            raise FormatError(
+                f"{path} is damaged: it declares an array {list(shape)} of {dtype}; expected at "
+                f"most {budget:,} bytes"
+            )
+        self._left = shape[0] if shape else 1
+
+    def read(self, count: int) -> NDArray[Any]:
+        """Read rows `[count, …]`; raises `FormatError` where there are fewer, or damaged ones."""
+        rows = np.empty((count, *self.header.shape[1:]), self.header.dtype)
+        self.read_into(rows)
+        return rows
+
+    def read_into(self, rows: NDArray[Any]) -> None:
+        """Fill a contiguous array with the next rows; raises as `read` does."""
+        if len(rows) > self._left:
+            raise FormatError(f"{self._where} has {self.header.shape[:1]} rows; more are expected")
+        self._left -= len(rows)
+        view, done = memoryview(rows.reshape(-1).view(np.uint8).data), 0
+        while done < len(view):
+            count = self._stream.readinto(view[done:])  # type: ignore[attr-defined]
+            if not count:
+                raise FormatError(f"{self._where} is damaged: it ends inside its array")
+            done += count
+
+    def skip(self, count: int) -> None:
+        """Pass over rows, some megabytes at a time."""
+        size = max(1, math.prod(self.header.shape[1:]) * self.header.dtype.itemsize)
+        scratch = self.read(min(count, max(1, _BLOCK // size)))
+        count -= len(scratch)
+        while count:
+            some = scratch[:count]
+            self.read_into(some)
+            count -= len(some)
+
+    def finish(self) -> None:
+        """Read what is left, to the checksum; raises `FormatError` where bytes follow the array."""
+        self.skip(self._left)
+        if self._stream.read(1):
+            raise FormatError(f"{self._where} is damaged: bytes follow its array")
+
+
+@contextmanager
+def open_npz(path: Path, *, budget: int, content: IO[bytes] | None = None) -> Iterator[NpzArrays]:
     """Open a `.npz` file, whatever its name, whose arrays together have at most `budget` bytes.
 
-    Raises what `archive.open_zip` raises.
+    Arguments, and what is raised, are those of `archive.open_zip`.
 
     Example:
         >>> import pathlib, tempfile
@@ -138,7 +226,7 @@ def open_npz(path: Path, *, budget: int) -> Iterator[NpzArrays]:
         ...         print(list(arrays), arrays.header("reward").shape, arrays["reward"])
         ['reward'] (2,) [1001. 1002.]
     """
-    with open_zip(path, budget=budget) as (archive, files):
+    with open_zip(path, budget=budget, content=content) as (archive, files):
         yield NpzArrays(path, archive, files)
 
 

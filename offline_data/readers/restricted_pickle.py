@@ -66,10 +66,11 @@ def loads(data: bytes, *, where: str) -> Any:
 
 def load(stream: IO[bytes], *, size: int, where: str) -> Any:
     """Read one pickle from a stream to its end, or to `size` bytes, whichever is first; see `loads`."""
-    data = bytearray()
-    while block := stream.read(max(0, min(size - len(data), 1 << 20))):
-        data += block
-    return loads(bytes(data), where=where)
+    blocks: list[bytes] = []
+    while block := stream.read(max(0, min(size, 1 << 20))):
+        blocks.append(block)
+        size -= len(block)
+    return loads(b"".join(blocks), where=where)
 
 
 def plain_dtype(code: object) -> np.dtype[Any]:

@@ -35,7 +35,9 @@ _SPECIAL = {
 }
 
 _BUILT_IN = {
+    "atari_dqn": "offline_data.sources.atari_dqn:AtariDQN",
     "d4rl": "offline_data.sources.d4rl:D4RL",
+    "gen_dgrl": "offline_data.sources.gen_dgrl:GenDGRL",
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
     "openml": "offline_data.sources.openml:OpenML",

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import offline_data
-from offline_data import D4RLExperienceReplay, MinariExperienceReplay
+from offline_data import (
+    AtariDQNExperienceReplay,
+    D4RLExperienceReplay,
+    GenDGRLExperienceReplay,
+    MinariExperienceReplay,
+)
 from offline_data.errors import NotFoundError, OfflineError, UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -40,7 +45,14 @@ def d4rl(root: Path, **options: Any) -> D4RLExperienceReplay:
 
 
 @pytest.mark.parametrize(
-    "name", ["MinariExperienceReplay", "D4RLExperienceReplay", "OpenMLExperienceReplay"]
+    "name",
+    [
+        "AtariDQNExperienceReplay",
+        "D4RLExperienceReplay",
+        "GenDGRLExperienceReplay",
+        "MinariExperienceReplay",
+        "OpenMLExperienceReplay",
+    ],
 )
 def test_torchrl_calls_work_here(name: str) -> None:
     mine = inspect.signature(getattr(offline_data, name).__init__).parameters
@@ -81,6 +93,28 @@ def test_d4rl_options_of_the_d4rl_package(root: Path, options: dict[str, Any]) -
         d4rl(root, **options)
 
 
+def test_atari_options_that_choose_the_sampler(tmp_path: Path) -> None:
+    """TorchRL's program: slices by number and length, with or without replacement, or rows once."""
+    batch = toy_batch([3, 5, 4, 6])
+    write_toy(tmp_path / "atari_dqn/Pong/5/r1", [batch], dataset="atari_dqn:Pong/5@r1")
+
+    def atari(**options: Any) -> AtariDQNExperienceReplay:
+        options = {"root": tmp_path, "download": False, **options}
+        return AtariDQNExperienceReplay("Pong/5", 12, num_procs=2, **options)
+
+    for replacement in (True, False):
+        found = atari(num_slices=3, slice_len=None, replacement=replacement).sample()
+        assert all(len(set(run.tolist())) == 1 for run in found["episode"].view(3, 4))
+    assert atari(slice_len=5, strict_len=False).sample(10).batch_size[0] <= 10
+    with pytest.raises(UsageError, match="No episode has 9"):
+        atari(slice_len=9).sample(18)
+    once = atari(replacement=False, prefetch=2)
+    assert sorted(i for found in once for i in found["index"].tolist()) == list(range(18))
+    write_toy(tmp_path / "gen_dgrl/maze-1M_E/r1", [batch], dataset="gen_dgrl:maze-1M_E@r1")
+    dgrl = GenDGRLExperienceReplay("maze-1M_E", 4, root=tmp_path, download=False, split_trajs=True)
+    assert dgrl[:].batch_size == (4, 6)
+
+
 def test_what_cannot_be_had(root: Path) -> None:
     with pytest.raises(UsageError, match="loads datasets of minari") as caught:
         MinariExperienceReplay("d4rl:toy-medium-v2", root=root)
@@ -92,3 +126,6 @@ def test_what_cannot_be_had(root: Path) -> None:
 def test_available_datasets_without_a_network() -> None:
     assert "hopper-medium-v2" in D4RLExperienceReplay.available_datasets
     assert "D4RL/door/human-v2" in MinariExperienceReplay.available_datasets
+    for name in ("AtariDQNExperienceReplay", "GenDGRLExperienceReplay"):
+        known = getattr(offline_data, name).available_datasets
+        assert set(getattr(theirs, name).available_datasets) <= set(known)

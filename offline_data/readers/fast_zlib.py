@@ -1,0 +1,31 @@
+"""zlib and gzip of isal, two to three times as fast as Python's own, where it is installed."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@cache
+def fast_zlib() -> Any:
+    """Return isal's zlib where it is installed, else Python's own."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
+
+
+def open_gzip(path: Path, mode: str) -> IO[bytes]:
+    """Open a gzip file for reading; damage is what `gzip` raises, or `fast_zlib().error`."""
+    try:
+        from isal import igzip
+    except ImportError:
+        igzip = gzip
+    opened: IO[bytes] = igzip.open(path, mode)
+    return opened

@@ -1,0 +1,309 @@
+"""Atari DQN Replay: all that DQN saw while it learned 60 games, five times each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    NetworkError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.fetch.files import RemoteFile
+from offline_data.fetch.gcs import list_bucket
+from offline_data.fetch.retry import FetchLimits
+from offline_data.files import is_file, is_folder
+from offline_data.ids import nearest
+from offline_data.sources.atari_dqn.dataset import ReplayLog
+from offline_data.sources.atari_dqn.log import COUNTS, LEAVES, file_of, read_checkpoint, runs_of
+from offline_data.sources.base import CatalogEntry, Release, Source, SourceInfo
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.sources.atari_dqn.log import Run
+
+UNVERSIONED = "unversioned"
+"""The only revision: the bucket keeps one version."""
+BUCKET = "atari-replay-datasets"
+CHECKPOINTS = 51
+"""Checkpoints of a run, where none is missing."""
+FOLDER = "replay_logs"
+"""Folder of a run that has its files."""
+
+_MAGIC = b"\x1f\x8b\x08"
+_LIMITS = FetchLimits(connect=4.0, read=10.0, tries=2)  # somebody waits for a listing
+_TERMINALS = re.compile(re.escape(file_of("terminal", 0)).replace("0", r"(0|[1-9]\d{0,5})"))
+_ALIAS = re.compile(
+    r"(?P<game>[a-z-]+)-(?P<what>mixed|medium|expert|epoch-(?P<n>[1-9]\d?))-v(?P<v>[0-4])"
+)
+_EPOCHS = {"mixed": 1, "medium": 10, "expert": 50}
+
+CITATION = (
+    "Rishabh Agarwal, Dale Schuurmans, Mohammad Norouzi: An Optimistic Perspective on Offline "
+    "Reinforcement Learning, ICML 2020, arXiv:1907.04543"
+)
+LACK = "Some runs of this game have no checkpoint 50 (google-research/batch_rl issue 33)."
+_COPY = (
+    "where you have a copy of the run's folder, `offline-data convert FOLDER NAME --from atari_dqn` "
+    "reads it; OFFLINE_DATA_MIRRORS names another host"
+)
+NOTES = (
+    "Frames are single: frame_stack(4, pad='zero') gives what the agent saw.",
+    "Rewards were clipped to [-1, 1] when they were recorded.",
+    "Episodes that ended at the limit of 27,000 steps are marked terminated, as the log has them.",
+    "The frame after the last action of an episode was not recorded.",
+    "The rows of zeros before each episode are left out.",
+    "Recorded with sticky actions (0.25), minimal sets of actions and the ROMs of atari-py 0.2.5.",
+)
+
+
+@lru_cache(maxsize=1)
+def games() -> dict[str, bool]:
+    """Return the games, and whether some of their runs lack the last checkpoint."""
+    return {row["game"]: row["some_lack_50"] == "1" for row in read_catalog("atari_dqn")}
+
+
+def d4rl_atari_names() -> dict[str, str]:
+    """Return the games by the names that d4rl-atari has for them.
+
+    Example:
+        >>> d4rl_atari_names()["ms-pacman"]
+        'MsPacman'
+    """
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", game).lower(): game for game in games()}
+
+
+class AtariDQN(Source):
+    """Runs of the DQN Replay Dataset: `Pong/1`, or by d4rl-atari's names `pong-mixed-v0`.
+
+    A run has 51 checkpoints of a million steps, 0 to 50, which can be taken one by one. What d4rl-atari
+    calls `mixed`, `medium` and `expert` is checkpoint 1, 10 or 50, `epoch-N` checkpoint N; `v0` is run 1.
+    """
+
+    name = "atari_dqn"
+    title = "Atari DQN Replay: 60 games, 5 runs of DQN each, 50 million steps a run"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the runs."""
+        summary = "84×84 frames, 51 checkpoints of a million steps"
+        return [
+            CatalogEntry(f"{game}/{run}", summary=summary, notes=(LACK,) if lacks else ())
+            for game, lacks in games().items()
+            for run in range(1, 6)
+        ]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """Find a run: its files as the bucket lists them, or, offline, as they should be.
+
+        Raises:
+            NotFoundError: No such run, with the nearest names; or a revision.
+            AuthError, NetworkError: The bucket refuses, or does not answer; the hint says what else
+                there is. With mirrors in `settings`, its files are then taken as they should be.
+        """
+        run, checkpoint = _run_of(name)
+        if revision not in {None, UNVERSIONED}:
+            raise NotFoundError(
+                f"There is no {self.name}:{name}@{revision}: its files have no revisions",
+                hint=f"ask for {self.name}:{name}",
+            )
+        wanted = range(CHECKPOINTS) if checkpoint is None else (checkpoint,)
+        files = [(name, number) for number in wanted for name in (*LEAVES, *COUNTS)]
+        prefix = f"dqn/{run}/{FOLDER}/"
+        try:
+            listed = list_bucket(f"gs://{BUCKET}/{prefix}", settings, limits=_LIMITS)
+            there = {one.name.removeprefix(prefix): one for one in listed}
+        except (AuthError, NetworkError, NotFoundError) as error:
+            if not isinstance(error, OfflineError) and not settings.mirrors:
+                raise type(error)(f"{self.name}:{name}: {error.message}", hint=_COPY) from error
+            there = None
+        whole = [
+            number
+            for number in wanted
+            if there is None or all(file_of(name, number) in there for name in (*LEAVES, *COUNTS))
+        ]
+        if not whole:
+            raise NotFoundError(
+                f"{self.name}:{name}: the bucket {BUCKET} has no whole checkpoint of it", hint=_COPY
+            )
+        host = f"https://storage.googleapis.com/{BUCKET}/{prefix}"
+        remote = []
+        for path in (file_of(*file) for file in files if file[1] in whole):
+            plain = RemoteFile(path, (host + quote(path),), magic=_MAGIC)
+            remote.append(plain if there is None else there[path].file(prefix, _MAGIC))
+        return _of_checkpoints(Release(name, UNVERSIONED, tuple(remote)), whole)
+
+    def narrowed(self, release: Release, checkpoints: tuple[int | None, int | None]) -> Release:
+        """Return a release with a half-open range of its checkpoints; raises `UsageError`."""
+        first, stop = checkpoints
+        if release.local is not None:
+            there: Iterable[int] = _numbers(_log_folder(release.local))
+        else:
+            there = {int(file.path.split(".")[-2]) for file in release.files}
+        taken = [n for n in sorted(there) if (first or 0) <= n and (stop is None or n < stop)]
+        if not taken:
+            raise UsageError(
+                f"{release.name} has no checkpoint in {first or 0}:{'' if stop is None else stop}; "
+                f"it has {_ranges(sorted(there))}"
+            )
+        kept = tuple(file for file in release.files if int(file.path.split(".")[-2]) in taken)
+        return replace(
+            _of_checkpoints(replace(release, files=kept), taken), checkpoints=checkpoints
+        )
+
+    def accepts(self, path: Path) -> bool:
+        """Return True if `path` is the folder of a run, or the folder of its files."""
+        return bool(_numbers(_log_folder(path)))
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe the folder of a run.
+
+        Raises:
+            FormatError: It has no checkpoint.
+        """
+        folder = _log_folder(path)
+        numbers = _numbers(folder)
+        if not numbers:
+            raise FormatError(
+                f"{path} has no checkpoint: expected files like {file_of('terminal', 0)} in it",
+                hint="name the folder of one run, which has a folder replay_logs",
+            )
+        files = [folder / file_of(name, n) for n in numbers for name in (*LEAVES, *COUNTS)]
+        here = [file for file in files if file.is_file()]
+        return Release(name, fingerprint(folder, here), local=path, shards=len(numbers))
+
+    def open(self, release: Release, raw: Path) -> ReplayLog:
+        """Open a run: find its episodes by their terminals.
+
+        Raises:
+            FormatError: A file that is missing, damaged or of another format.
+        """
+        folder = _log_folder(raw)
+        first, stop = release.checkpoints or (None, None)
+        numbers = [n for n in _numbers(folder) if (first or 0) <= n and (stop is None or n < stop)]
+        if not numbers:
+            raise FormatError(f"{raw} has no checkpoint that is asked for")
+        for file in (file_of(name, n) for n in numbers for name in (*LEAVES, *COUNTS)):
+            if release.local is not None and not is_file(folder / file):
+                raise FormatError(
+                    f"{raw} has no {file}",
+                    hint="copy it too, or take other checkpoints: --checkpoints A:B",
+                )
+        runs = tuple(runs_of([read_checkpoint(folder, number) for number in numbers]))
+        notes = [*NOTES, *_notes_on(runs)]
+        info = SourceInfo(
+            # the first steps may turn out to be padding, where the rows before them are not here
+            None
+            if any(run.headless for run in runs)
+            else sum(int((run.stops - run.starts).sum()) for run in runs),
+            sum(len(run.starts) for run in runs),
+            notes=tuple(notes),
+        )
+        if release.local is None:
+            run, checkpoint = _run_of(release.name)
+            game = run.partition("/")[0]
+            missing = sorted(set(range(CHECKPOINTS)) - set(numbers))
+            if release.checkpoints is None and checkpoint is None and missing:
+                notes.append(f"The bucket has no checkpoint {_ranges(missing)} of this run.")
+            info = replace(
+                info,
+                spaces={"observation": {"type": "Box", "dtype": "uint8", "shape": [84, 84]}},
+                environment={
+                    "id": f"{game}NoFrameskip-v0",
+                    "frame_skip": 4,
+                    "repeat_action_probability": 0.25,
+                    "max_episode_steps": 27_000,
+                },
+                about={"game": game, "run": run, "checkpoints": numbers},
+                citation=CITATION,
+                notes=tuple(notes),
+            )
+        return ReplayLog(info, folder, runs, release.skip_bad_episodes)
+
+
+def _run_of(name: str) -> tuple[str, int | None]:
+    """Return the run that a name means, and the checkpoint if it means only one."""
+    game, slash, number = name.partition("/")
+    if game in games() and slash and number in set("12345"):
+        return name, None
+    names = d4rl_atari_names()
+    if (found := _ALIAS.fullmatch(name)) and found["game"] in names:
+        checkpoint = int(found["n"]) if found["n"] else _EPOCHS[found["what"]]
+        if checkpoint < CHECKPOINTS:
+            return f"{names[found['game']]}/{int(found['v']) + 1}", checkpoint
+    known = [f"{game}/{run}" for game in games() for run in range(1, 6)]
+    known += [f"{game}-{what}-v{v}" for game in names for what in _EPOCHS for v in range(5)]
+    near = " or ".join(f"atari_dqn:{one}" for one in nearest(name, known))
+    raise NotFoundError(
+        f"There is no atari_dqn:{name}",
+        hint=f"did you mean {near}?" if near else "`offline-data list atari_dqn` lists all",
+    )
+
+
+def _of_checkpoints(release: Release, numbers: Sequence[int]) -> Release:
+    opening = [file_of(name, n) for n in numbers for name in ("terminal", *COUNTS)]
+    return replace(release, shards=len(numbers), opening=None if release.local else tuple(opening))
+
+
+def _log_folder(path: Path) -> Path:
+    return path / FOLDER if is_folder(path / FOLDER) else path
+
+
+def _numbers(folder: Path) -> list[int]:
+    """List the checkpoints in a folder, in order."""
+    if not is_folder(folder):
+        return []
+    found = (_TERMINALS.fullmatch(file.name) for file in folder.iterdir())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write numbers, ascending, as ranges.
+
+    Example:
+        >>> _ranges([0, 1, 2, 5])
+        '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+
+def _notes_on(runs: Sequence[Run]) -> list[str]:
+    """Say where episodes are cut."""
+    notes = []
+    for run in runs:
+        first, last = run.checkpoints[0].number, run.checkpoints[-1].number
+        if run.headless:
+            notes.append(
+                f"What checkpoint {first} begins with may be the rest of an episode whose beginning "
+                "is not taken; it is kept as an episode, and `initial_observation` is False if so."
+            )
+        if run.cut:
+            notes.append(
+                f"The last episode of checkpoint {last} goes on after it: it is cut there, and marked "
+                "truncated."
+            )
+    for before, after in pairwise(runs):
+        if before.checkpoints[-1].number + 1 == after.checkpoints[0].number:
+            notes.append(
+                f"Checkpoint {after.checkpoints[0].number} does not follow the one before it: steps "
+                "between them were never recorded."
+            )
+    return notes

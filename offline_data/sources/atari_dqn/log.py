@@ -1,0 +1,208 @@
+"""Checkpoints of Dopamine's replay buffer: which rows of which files are an episode.
+
+A checkpoint is a ring of `capacity` rows. Before the first row of an episode lie `pads` rows of zeros;
+it is written when all rows but the last are new, so that the last is one of the round before:
+
+```
+checkpoint 0   0 0 0 a a A 0 0 0 b b .      row of zeros: 0; A: terminal
+checkpoint 1   b B 0 0 0 c c c c c c b      its last row follows row 10 of checkpoint 0
+joined         0 0 0 a a A 0 0 0 b b b b B 0 0 0 c c c …
+```
+
+The checkpoint that ends a training has new rows up to any place, and then those of the one before.
+`add_count`, the rows ever added, tells both. See `circular_replay_buffer.py` of google/dopamine and
+`logged_replay_buffer.py` of google-research/batch_rl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import FormatError
+from offline_data.readers.npy import open_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+LEAVES = ("observation", "action", "reward", "terminal")
+"""Columns of a checkpoint, which are files `$store$_<name>_ckpt.<number>.gz`."""
+COUNTS = ("add_count", "invalid_range")
+"""Other files of a checkpoint, `<name>_ckpt.<number>.gz`."""
+
+_SMALL = 1 << 28
+"""Bytes of any file but that of the frames; 8 MB are published."""
+
+
+def file_of(name: str, number: int) -> str:
+    """Return the name of a file of a checkpoint.
+
+    Example:
+        >>> file_of("reward", 3), file_of("add_count", 3)
+        ('$store$_reward_ckpt.3.gz', 'add_count_ckpt.3.gz')
+    """
+    prefix = "$store$_" if name in LEAVES else ""
+    return f"{prefix}{name}_ckpt.{number}.gz"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known of a checkpoint without its actions, rewards and frames."""
+
+    number: int
+    added: int
+    """Rows that had ever been added when it was written."""
+    capacity: int
+    pads: int
+    """Rows of zeros before an episode."""
+    ends: NDArray[np.int64]
+    """Terminal rows, ascending."""
+
+    @property
+    def fresh(self) -> int:
+        """Number of rows that were added since the checkpoint before: rows 0 up to this one."""
+        return self.added % self.capacity
+
+    @property
+    def stale_end(self) -> bool:
+        """Whether the last row, of the round before, is terminal."""
+        return bool(len(self.ends)) and int(self.ends[-1]) == self.capacity - 1
+
+    @property
+    def first(self) -> bool:
+        """Whether the log begins with it."""
+        return self.number == 0 and self.added < self.capacity
+
+    def follows(self, before: Checkpoint) -> bool:
+        """Return True if its row 0 was added right after the last row of the round of `before`."""
+        same = (self.capacity, self.pads) == (before.capacity, before.pads)
+        if not same or self.number != before.number + 1 or before.fresh != self.capacity - 1:
+            return False
+        if self.added >= self.capacity:
+            return self.added - before.added == self.capacity
+        # the last one counts from 0: what is left in it of the round before must be that
+        theirs, mine = (
+            c.ends[(c.ends >= self.fresh) & (c.ends < before.fresh)] for c in (before, self)
+        )
+        return np.array_equal(theirs, mine)
+
+
+def read_checkpoint(folder: Path, number: int) -> Checkpoint:
+    """Read the terminals and counts of a checkpoint; raises `FormatError` naming the file."""
+    path = folder / file_of("terminal", number)
+    terminal = read_whole(path, "ub")
+    if terminal.ndim != 1 or not len(terminal):
+        raise FormatError(f"{path} is {list(terminal.shape)}, expected one row for each step")
+    if terminal.max() > 1:
+        raise FormatError(f"{path} has the value {terminal.max()}, expected 0 and 1")
+    added = read_whole(folder / file_of("add_count", number), "iu")
+    path = folder / file_of("invalid_range", number)
+    around = read_whole(path, "iu")
+    capacity = len(terminal)
+    if added.shape or added < 0:
+        raise FormatError(f"{folder / file_of('add_count', number)} is no count: {added!r}")
+    if around.ndim != 1 or len(around) < 2 or around[1] != added % capacity:
+        raise FormatError(
+            f"{path} is {around.tolist()!r:.80}, which does not fit {added} rows added to a buffer "
+            f"of {capacity}: expected {int(added) % capacity} as the second"
+        )
+    ends = np.flatnonzero(terminal).astype(np.int64)
+    return Checkpoint(number, int(added), capacity, len(around) - 2, ends)
+
+
+def read_whole(path: Path, kinds: str) -> NDArray[Any]:
+    """Read a small file; raises `FormatError` unless its items are of one of `kinds`."""
+    with open_rows(path, budget=_SMALL) as rows:
+        header = rows.header
+        if header.dtype.kind not in kinds or not header.dtype.isnative:
+            raise FormatError(f"{path} has items {header.dtype}; expected a kind of {kinds}")
+        values = rows.read(header.shape[0] if header.shape else 1)
+        rows.finish()
+    return values.reshape(header.shape)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Checkpoints that follow each other, laid end to end, and the episodes in them.
+
+    Rows are counted from the first row of the first checkpoint; all arrays are int64 `[E]` by
+    episode, or `[C]` by checkpoint.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    offsets: NDArray[np.int64]
+    """`[C]` row 0 of each checkpoint."""
+    rows: int
+    """Rows in all."""
+    starts: NDArray[np.int64]
+    """`[E]` first row of each episode."""
+    stops: NDArray[np.int64]
+    """`[E]` one past the last row."""
+    headless: bool
+    """Whether the first episode may have begun before the first checkpoint."""
+    cut: bool
+    """Whether the last episode goes on after the last checkpoint."""
+
+    @classmethod
+    def of(cls, checkpoints: Sequence[Checkpoint]) -> Run:
+        """Find the episodes; raises `FormatError` for a terminal in a row of zeros."""
+        first, last, pads = checkpoints[0], checkpoints[-1], checkpoints[0].pads
+        lengths = [one.capacity for one in checkpoints[:-1]] + [last.fresh]
+        offsets = np.cumsum([0, *lengths])
+        found = []
+        for place, one in enumerate(checkpoints):
+            found.append(one.ends[one.ends < one.fresh] + offsets[place])
+            if one is not last and checkpoints[place + 1].stale_end:
+                found.append(offsets[place + 1 : place + 2] - 1)
+        stops = np.concatenate(found) + 1
+        known = first.first or first.stale_end
+        begins = pads if known else 0
+        starts = np.concatenate([[begins], stops + pads]).astype(np.int64)
+        total = int(offsets[-1])
+        cut = bool(starts[-1] < total)
+        if cut:
+            stops = np.append(stops, total)
+        starts = starts[: len(stops)]
+        if (bad := np.flatnonzero(starts >= stops)).size:
+            row = int(stops[bad[0]]) - 1
+            where = int(np.searchsorted(offsets[1:], row, "right"))
+            raise FormatError(
+                f"Checkpoint {checkpoints[where].number} is damaged: row {row - offsets[where]} is "
+                f"terminal, within the {pads} rows before an episode"
+            )
+        headless = not known and bool(len(starts))
+        return cls(tuple(checkpoints), offsets[:-1], total, starts, stops, headless, cut)
+
+    def begin_in(self, place: int) -> tuple[int, int]:
+        """Return the range of the episodes that begin in one of the checkpoints."""
+        stop = self.offsets[place + 1] if place + 1 < len(self.offsets) else self.rows
+        first, last = np.searchsorted(self.starts, [self.offsets[place], stop])
+        return int(first), int(last)
+
+    def checkpoints_of(self, place: int) -> range:
+        """Return the places of the checkpoints whose files the episodes that begin in one need."""
+        first, last = self.begin_in(place)
+        if first == last:
+            return range(place, place + 1)
+        row = int(self.stops[last - 1]) - 1
+        until = int(np.searchsorted(self.offsets, row, "right")) - 1
+        # the last row of a checkpoint that another follows lies in that one's files
+        if until + 1 < len(self.offsets) and row == self.offsets[until + 1] - 1:
+            until += 1
+        return range(place, until + 1)
+
+
+def runs_of(checkpoints: Sequence[Checkpoint]) -> list[Run]:
+    """Divide checkpoints, in order, into runs that follow each other."""
+    runs: list[list[Checkpoint]] = []
+    for one in checkpoints:
+        if runs and one.follows(runs[-1][-1]):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return [Run.of(run) for run in runs]

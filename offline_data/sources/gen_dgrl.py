@@ -1,0 +1,300 @@
+"""Gen-DGRL: Procgen episodes, one `.npz` or pickled `.npy` file each, in archives of one or all games."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from offline_data.episodes import Dropped, EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.episodes.joining import join_episodes
+from offline_data.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.files import is_file, is_folder
+from offline_data.ids import nearest
+from offline_data.readers.archive import open_members
+from offline_data.readers.npy import open_npz, read_npy
+from offline_data.sources.base import (
+    CatalogEntry,
+    RawDataset,
+    Release,
+    RemoteFile,
+    Shard,
+    Source,
+    SourceInfo,
+)
+from offline_data.sources.catalogs import read_catalog
+from offline_data.sources.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from offline_data.config import Settings
+
+UNVERSIONED = "unversioned"
+"""The only revision: the host publishes neither versions nor digests."""
+HOST = "https://dl.fbaipublicfiles.com/DGRL/"
+
+_XZ = b"\xfd7zXZ\0"
+_NAME = re.compile(
+    r"\d{8}T\d{6}_(?P<id>\d{1,18})_(?P<length>\d{1,9})_(?P<seed>-?\d{1,18})_(?P<total>-?\d{1,18}\.\d\d)\.np[yz]"
+)
+_ARCHIVE = 1 << 43
+"""Bytes of all episodes of an archive: 25 million frames of float32 have 2^40."""
+_EPISODE = 1 << 29
+"""Bytes of one episode, which is held in memory: ten times the 1,000 steps that Procgen allows."""
+_KEYS = frozenset({"observations", "actions", "rewards", "dones"})
+_LOOK = 8
+"""Files that are looked at to tell what an archive or folder is."""
+
+CITATION = (
+    "Ishita Mediratta, Qingfei You, Minqi Jiang, Roberta Raileanu: The Generalization Gap in Offline "
+    "Reinforcement Learning, ICLR 2024, arXiv:2312.05742"
+)
+KINDS = {
+    "1M_E": "expert, 1M steps, 200 levels",
+    "1M_S": "mixed expert and suboptimal, 1M steps, 200 levels",
+    "10M": "expert, 10M steps, 200 levels",
+    "25M": "expert, 25M steps, 200 levels",
+    "level_1_E": "expert, 100k steps, 1 level",
+    "level_1_S": "suboptimal, 100k steps, 1 level",
+    "level_40_E": "expert, 100k steps, 40 levels",
+    "level_40_S": "suboptimal, 100k steps, 40 levels",
+}
+NOTES = (
+    "The last frame stored of an episode is the first one of the next: it is left out.",
+    "Episodes that ended at the limit of 1,000 steps are marked terminated, as in the source.",
+    "Frames are stored as float32 or uint8, and are uint8 here: every value is the same.",
+    "Episodes are in the order of the archive, or by name in a folder.",
+)
+
+
+@lru_cache(maxsize=1)
+def listed() -> dict[str, tuple[str, str]]:
+    """Return the two places of each published set, the likelier first."""
+    return {
+        row["id"]: (HOST + row["first"], HOST + row["second"]) for row in read_catalog("gen_dgrl")
+    }
+
+
+@lru_cache(maxsize=1)
+def games() -> frozenset[str]:
+    """Return the names of the games."""
+    return frozenset(name.partition("-")[0] for name in listed())
+
+
+class GenDGRL(Source):
+    """The published sets, and archives or folders of the user's in their format."""
+
+    name = "gen_dgrl"
+    title = "Gen-DGRL: 16 Procgen games, to learn on some levels and play on others"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the published sets; their sizes are not published."""
+        return [CatalogEntry(one, summary=KINDS[one.partition("-")[2]]) for one in listed()]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
+        """Find a published set in the catalogue; needs no network.
+
+        Raises:
+            NotFoundError: No such set, with the nearest names; or a revision.
+        """
+        if name not in listed():
+            near = " or ".join(f"{self.name}:{one}" for one in nearest(name, listed()))
+            raise NotFoundError(
+                f"There is no {self.name}:{name}",
+                hint=f"did you mean {near}?"
+                if near
+                else f"`offline-data list {self.name}` lists all",
+            )
+        if revision not in {None, UNVERSIONED}:
+            raise NotFoundError(
+                f"There is no {self.name}:{name}@{revision}: its files have no revisions",
+                hint=f"ask for {self.name}:{name}",
+            )
+        urls = listed()[name]
+        packed = all(url.endswith(".tar.xz") for url in urls)
+        file = RemoteFile(f"{name}.tar", urls, magic=_XZ if packed else b"")
+        return Release(name, UNVERSIONED, (file,))
+
+    def accepts(self, path: Path) -> bool:
+        """Return True if `path` is an archive or folder that begins with such episodes."""
+        try:
+            return any(_NAME.fullmatch(_last(name)) for name, _ in islice(_files(path), _LOOK))
+        except OfflineDataError:
+            return False
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe an archive or folder of the user's.
+
+        Raises:
+            FormatError: It has no such episode among its first files.
+        """
+        if not any(_NAME.fullmatch(_last(one)) for one, _ in islice(_files(path), _LOOK)):
+            raise FormatError(
+                f"{path} has no Gen-DGRL episodes: expected files like "
+                "20220101T120000_0_9_40_10.00.npz, of 9 steps in level 40 and a return of 10"
+            )
+        files = [path] if is_file(path) else [file for file in path.rglob("*") if is_file(file)]
+        return Release(name, fingerprint(path, files), local=path)
+
+    def open(self, release: Release, raw: Path) -> GenDGRLEpisodes:
+        """Open an archive or folder; nothing of it is read yet."""
+        if release.local is not None:
+            return GenDGRLEpisodes(
+                SourceInfo(notes=NOTES), raw, None, skip_bad=release.skip_bad_episodes
+            )
+        game, _, kind = release.name.partition("-")
+        info = SourceInfo(
+            spaces={
+                "observation": {"type": "Box", "dtype": "uint8", "shape": [3, 64, 64]},
+                "action": {"type": "Discrete", "n": 15},
+            },
+            environment={"id": f"procgen-{game}-v0", "distribution_mode": "easy"},
+            about={"game": game, "kind": KINDS[kind]},
+            licence="CC-BY-NC-4.0",
+            citation=CITATION,
+            notes=NOTES,
+        )
+        path = raw / release.files[0].path if is_folder(raw) else raw
+        return GenDGRLEpisodes(info, path, game, skip_bad=release.skip_bad_episodes)
+
+
+@dataclass(frozen=True)
+class GenDGRLEpisodes(RawDataset):
+    """The episodes of an archive, of one game or of all, read as a stream."""
+
+    info: SourceInfo
+    path: Path
+    game: str | None
+    """The only game to be taken out of an archive of all."""
+    skip_bad: bool = False
+
+    def shards(self) -> Sequence[Shard]:
+        """Return the archive."""
+        return (Shard("all episodes"),)
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 -- there is only one
+        """Read the episodes; raises `FormatError` naming archive and file."""
+        return join_episodes(self._readings(), skip_bad=self.skip_bad)
+
+    def _readings(self) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
+        for name, stream in _files(self.path):
+            game = next((part for part in name.split("/")[:-1] if part in games()), None)
+            if self.game is not None and game not in {None, self.game}:
+                continue
+            where = f"{self.path}, {name}"
+            yield where, partial(_episode, where, name, stream, self.game or game or "")
+
+
+def _files(path: Path) -> Iterator[tuple[str, io.BufferedReader]]:
+    """Yield names and contents of the `.npy` and `.npz` files of an archive or folder.
+
+    A content can be read until the next one is asked for.
+    """
+    if is_folder(path):
+        for file in sorted(path.rglob("*.np[yz]")):
+            if is_file(file) and not file.name.startswith("."):
+                with file.open("rb") as stream:
+                    yield file.relative_to(path).as_posix(), stream
+        return
+    for member in open_members(path, budget=_ARCHIVE):
+        # macOS puts a file ._x beside each x
+        if member.name.endswith((".npy", ".npz")) and not _last(member.name).startswith("."):
+            yield member.name, cast("io.BufferedReader", member.stream)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> EpisodeBatch:
+    """Read one episode, and compare it with what its name says."""
+    told = _NAME.fullmatch(_last(name))
+    if told is None:
+        raise FormatError("its name is not <time>_<number>_<length>_<level seed>_<return>.npz")
+    arrays = _arrays(stream, where)
+    if lacking := _KEYS - set(arrays):
+        raise FormatError(f"it has no {' and no '.join(sorted(lacking))}")
+    seen = arrays["observations"]
+    action, reward, done = (arrays[key] for key in ("actions", "rewards", "dones"))
+    length = int(told["length"])
+    rows = [len(column) if column.ndim else None for column in (seen, action, reward, done)]
+    if rows != [length + 1, length, length, length] or not length:
+        raise FormatError(
+            f"it has {rows[0]} observations, {rows[1]} actions, {rows[2]} rewards and {rows[3]} "
+            f"dones; its name says {length} steps, at least 1 and one observation more are expected"
+        )
+    for key, column, kinds in (
+        ("actions", action, "iu"),
+        ("rewards", reward, "fiu"),
+        ("dones", done, "fiub"),
+    ):
+        if column.size != length or column.dtype.kind not in kinds:
+            raise FormatError(
+                f"its {key} are {column.dtype} {list(column.shape)}; expected a number for each step"
+            )
+    total = float(reward.sum(dtype=np.float64))
+    if not abs(total - float(told["total"])) <= 0.006:
+        raise FormatError(f"its rewards add up to {total:.3f}; its name says {told['total']}")
+    ends = done.reshape(-1) != 0
+    if ends[:-1].any():
+        raise FormatError(f"it is done after step {int(ends.argmax())} of {length}, and goes on")
+    ended = bool(ends[-1])
+    flags = np.zeros((2, length, 1), bool)
+    flags[0 if ended else 1, -1] = True
+    seen = _as_bytes(seen)
+    if ended:
+        seen[-1] = seen[-2]
+    return EpisodeBatch(
+        np.array([length]),
+        {
+            ("action",): action,
+            REWARD: reward.reshape(-1, 1),
+            TERMINATED: flags[0],
+            TRUNCATED: flags[1],
+        },
+        {("observation",): seen},
+        np.array([not ended]),
+        {
+            ("id",): np.array([int(told["id"])]),
+            ("seed",): np.array([int(told["seed"])]),
+            ("game",): np.array([game], object),
+        },
+        dropped=tuple(
+            Dropped(key, "Gen-DGRL has no leaf of this name.")
+            for key in sorted(set(arrays) - _KEYS)
+        ),
+    )
+
+
+def _arrays(stream: io.BufferedReader, where: str) -> Mapping[str, Any]:
+    """Read the arrays of a file, whose name need not say which of the two kinds it is."""
+    if stream.peek(2)[:2] == b"PK":
+        content = io.BytesIO(stream.read(_EPISODE))
+        with open_npz(Path(where), budget=_EPISODE, content=content) as packed:
+            return dict(packed)
+    value = read_npy(stream, size=_EPISODE, where=where, objects=True)
+    arrays = value.item() if value.dtype == object and not value.ndim else None
+    if not isinstance(arrays, dict) or not all(
+        isinstance(one, np.ndarray) for one in arrays.values()
+    ):
+        raise FormatError("it holds no dict of arrays")
+    return arrays
+
+
+def _as_bytes(seen: Any) -> Any:
+    """Return frames as uint8, in memory of their own; raises `FormatError` if a value would change."""
+    if seen.dtype.kind not in "fiu":
+        raise FormatError(f"its observations are {seen.dtype}, expected numbers from 0 to 255")
+    with np.errstate(invalid="ignore"):
+        frames = seen.astype(np.uint8)
+    if not np.array_equal(frames, seen):
+        raise FormatError("its observations are not whole numbers from 0 to 255")
+    return frames
