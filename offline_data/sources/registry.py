@@ -103,12 +103,12 @@ def source_accepting(path: Path) -> Source:
 
 def _described(path: Path) -> str:
     if path.is_dir():
-        return "it is a folder without a Minari dataset and without a manifest.json"
+        return "it is a folder without files of a known format"
     head = read_head(path)
     if not head.startswith(MAGIC):
         return describe_head(head)
     with open_hdf5(path):
-        return "it is HDF5 without D4RL or Minari data"
+        return "it is HDF5 with none of the known layouts"
 
 
 def check_plain(path: Path) -> None:

@@ -205,8 +205,8 @@ UNFIT: dict[str, tuple[Callable[[Path], object], str]] = {
         "a Git LFS pointer",
     ),
     "text": (lambda path: path.write_text("hello"), "it begins with b'hello'"),
-    "hdf5": (_hdf5, "HDF5 without D4RL or Minari data"),
-    "folder": (lambda path: path.mkdir(), "a folder without a Minari dataset"),
+    "hdf5": (_hdf5, "HDF5 with none of the known layouts"),
+    "folder": (lambda path: path.mkdir(), "a folder without files of a known format"),
 }
 
 
