@@ -16,6 +16,7 @@ from offline_data import ingest
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
+from offline_data.sources.registry import source_names
 from offline_data.store.layout import DEFAULT_AUDIT as LIBRARY_AUDIT
 from offline_data.store.library import entry_at
 from offline_data.testing.d4rl_toy import TOYS, write_d4rl_hdf5
@@ -223,7 +224,7 @@ def test_what_is_no_dataset_is_named(
     assert f"Cannot tell what {path} is: " in ran.err
     assert said in ran.err
     special = kind in {"fifo", "socket", "device"}
-    assert special or "--from d4rl|local|minari" in ran.err
+    assert special or f"--from {'|'.join(source_names())}" in ran.err
     for source in ("d4rl", "minari", "local") if special else ():
         assert said in cli("convert", str(path), "mine", "--from", source).err
     assert cli("list", "--json").json == []
