@@ -62,7 +62,6 @@ class RldsDataset(RawDataset):
                 f"table tells which{alone}."
             )
             warnings = (said,)
-        citation = str(about.get("citation") or "").strip()
         terms = about.get("redistributionInfo")
         licence = terms.get("license") if isinstance(terms, dict) else None
         self.info = SourceInfo(
@@ -71,16 +70,12 @@ class RldsDataset(RawDataset):
             about={
                 "name": about.get("name"),
                 "version": about.get("version"),
-                "description": about.get("description"),
+                "description": _unless_todo(about.get("description")),
                 "splits": {one.name: one.episodes for one in splits.values()},
                 "labels": self._labels(),
             },
             licence=str(licence) if licence else LICENCE if known else None,
-            citation=citation
-            if citation and "TODO" not in citation
-            else CITATION
-            if known
-            else None,
+            citation=_unless_todo(about.get("citation")) or (CITATION if known else None),
             notes=(*(known.notes if known else ()), *self._notes()),
             warnings=warnings,
             dropped=tuple(dropped),
@@ -145,6 +140,11 @@ def _read(record: Record, features: Sequence[Feature], split: str) -> EpisodeBat
     return read_episode(record.data, features, split)
 
 
+def _unless_todo(text: object) -> str | None:
+    """Return a text of `dataset_info.json`, or None for none and for what TFDS puts there first."""
+    return text.strip() or None if isinstance(text, str) and "TODO" not in text else None
+
+
 def _name_of(piece: Piece) -> str:
     whole = (piece.first, piece.stop) == (0, piece.length)
     return piece.file if whole else f"{piece.file}[{piece.first}:{piece.stop}]"
@@ -152,10 +152,14 @@ def _name_of(piece: Piece) -> str:
 
 def _spaces(features: Sequence[Feature]) -> dict[str, Any]:
     """Return what is observed and done, as `{"observation": {name: "float32 [7]"}, …}`."""
-    spaces: dict[str, Any] = {"observation": {}, "action": {}}
+    spaces: dict[str, Any] = {}
     for feature in features:
-        if feature.in_steps and feature.path[1] in spaces:
+        root, *below = feature.path[1:] if feature.in_steps else [""]
+        if root in {"observation", "action"}:
             shape = [-1 if size is None else size for size in (*feature.inner, *feature.shape)]
-            what = feature.dtype if feature.kind == "tensor" else feature.kind
-            spaces[feature.path[1]]["/".join(feature.path[2:])] = f"{what} {shape}"
+            what = f"{feature.dtype if feature.kind == 'tensor' else feature.kind} {shape}"
+            if below:
+                spaces.setdefault(root, {})["/".join(below)] = what
+            else:
+                spaces[root] = what
     return spaces

@@ -53,8 +53,14 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """Name in a record, and for messages."""
+        """Name for messages."""
         return "/".join(self.path)
+
+    @property
+    def stored(self) -> str:
+        """Name of its values in a record: those whose shape is stored beside them have another."""
+        packed = self.encoding != "none" and self.shape.count(None) > 1
+        return f"{self.name}/value" if packed else self.name
 
     @property
     def in_steps(self) -> bool:
@@ -146,13 +152,14 @@ def _leaf(
             sequences=sequences,
         )
         return _image_or_reason(found)
-    if "tensor" not in node:
+    form = next((one for one in ("tensor", "boundingBox") if one in node), None)
+    if form is None:
         known = {"pythonClassName", "description", "value"}
         kind = next(
             (key for key in node if key not in known), node.get("pythonClassName", "nothing")
         )
         return Dropped(name, f"Features of the kind {shown(kind)} are not read.")
-    tensor = _part(node, "tensor", path, where)
+    tensor = _part(node, form, path, where)
     dtype, encoding = str(tensor.get("dtype")), str(tensor.get("encoding") or "none").lower()
     optional = tensor.get("optional") is True
     if dtype in _TEXT_DTYPES:

@@ -28,14 +28,15 @@ _MOST_BYTES = 1 << 28
 
 def row_count(record: Mapping[str, Value], feature: Feature) -> int | None:
     """Return how many rows a record has of a feature, or None if it has none of it."""
-    lengths = record.get(f"{feature.name}/ragged_row_lengths_0")
+    lengths = record.get(f"{feature.stored}/ragged_row_lengths_0")
     if lengths is not None:
         return len(lengths)
-    values = record.get(feature.name)
-    if values is None or feature.encoding != "none" or feature.kind != "tensor":
-        return None if values is None else len(values)
-    size = prod(feature.row_shape)
-    return len(values) // size if size and not feature.varies else None
+    values = record.get(feature.stored)
+    if values is None or feature.varies:
+        return None if values is None or feature.encoding == "none" else len(values)
+    each = feature.kind == "image" or feature.encoding != "none"  # one value for all of a row
+    size = 1 if each else prod(feature.row_shape)
+    return len(values) // size if size else None
 
 
 def column_of(record: Mapping[str, Value], feature: Feature, rows: int, data: bytes) -> Any:
@@ -57,7 +58,7 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int, data: by
     if feature.inner:
         values, lengths = _ragged(record, feature, rows)
     else:
-        values, lengths = record.get(feature.name), []
+        values, lengths = record.get(feature.stored), []
     if values is None:
         return _nothing(feature, rows)
     if (feature.kind == "tensor" and feature.encoding == "none") == isinstance(values, BytesValues):
@@ -90,12 +91,12 @@ def _ragged(
     A sequence of an episode, which is the only one around its values, is stored without lengths.
     """
     if not feature.in_steps and len(feature.inner) == 1:
-        values = record.get(feature.name)
+        values = record.get(feature.stored)
         size = prod(x or 1 for x in feature.shape)
         return values, [] if values is None else [np.array([len(values) // max(1, size)])]
     levels = len(feature.sequences) - 1
-    lengths = [record.get(f"{feature.name}/ragged_row_lengths_{n}") for n in range(levels)]
-    values = record.get(f"{feature.name}/ragged_flat_values")
+    lengths = [record.get(f"{feature.stored}/ragged_row_lengths_{n}") for n in range(levels)]
+    values = record.get(f"{feature.stored}/ragged_flat_values")
     if values is None and all(one is None for one in lengths):
         return None, []
     count = rows
