@@ -83,12 +83,11 @@ def _read_features(data: bytes, at: int, end: int, found: dict[str, Value]) -> N
             raise ValueError("an entry ends after its map")
         # Every writer puts a name and one list of values, in this order; anything else is read as
         # the wire format allows it.
-        size = data[at + 1]
-        key = at + 2 + size
-        if data[at] == 0x0A and size < 128 and data[key] == 0x12:
+        key = at + 2 + data[at + 1] if stop - at > 1 and data[at + 1] < 128 else stop
+        if key + 3 < stop and data[at] == 0x0A and data[key] == 0x12:
             length, begin = _varint(data, key + 1)
             kind = data[begin] >> 3
-            if begin + length == stop and data[begin] & 7 == _LENGTH:
+            if length and begin + length == stop and data[begin] & 7 == _LENGTH:
                 length, begin = _varint(data, begin + 1)
                 if begin + length == stop and kind in _READERS:
                     found[data[at + 2 : key].decode()] = _READERS[kind](data, [(begin, stop)])

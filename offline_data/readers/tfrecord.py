@@ -72,12 +72,10 @@ def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iter
             head = file.read(_HEADER.size)
             length, crc = _HEADER.unpack(head) if len(head) == _HEADER.size else (0, None)
             if crc is None or masked_crc32c(head[:8]) != crc:
-                what = "is not a TFRecord file" if number == 0 else f"is damaged at record {number}"
-                if crc is None and number:
-                    what = f"is cut off in record {number}"
-                raise FormatError(
-                    f"{path} {what}: {describe_head(head)}", hint="fetch or copy it again"
-                )
+                what = f"is {'damaged' if crc else 'cut off'} in record {number}"
+                if number == 0:
+                    what = f"is not a TFRecord file: {describe_head(head + file.read(100))}"
+                raise FormatError(f"{path} {what}", hint="fetch or copy it again")
             at += _HEADER.size + length + _CRC.size
             if length > MAX_RECORD or at > size:
                 raise FormatError(

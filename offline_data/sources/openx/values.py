@@ -208,23 +208,31 @@ def _images(values: BytesValues, feature: Feature, rows: int, data: bytes) -> An
     """
     if len(values) != rows:
         raise FormatError(f"{feature.name} has {len(values)} images; expected {rows}")
-    offsets = np.array([values.begins, values.ends], np.int64).T.reshape(-1)
-    bytes_of_record = np.frombuffer(data, np.uint8)
+    places = np.array([values.begins, values.ends], np.int64)
+    empty = np.flatnonzero(places[0] == places[1])
+    if len(empty):
+        raise FormatError(f"{feature.name} of step {empty[0]} is empty")
+    pixels = np.frombuffer(data, np.uint8)
     encoding = "jpeg" if is_jpeg(values[0][:4]) else "png"
-    shape = feature.shape
-    if None in shape:
-        header = header_shapes(bytes_of_record, offsets[:1], offsets[1:2], encoding)[0].tolist()
-        shape = tuple(
-            known if known is not None else found
-            for known, found in zip(shape, header, strict=False)
-        )
-    where = feature.name
-    if feature.dtype == "float32":  # a PNG image of the four bytes of each number
+    headers = header_shapes(pixels, *places, encoding)
+    shape = tuple(
+        found if said is None else said
+        for said, found in zip(feature.shape, headers[0].tolist(), strict=False)
+    )
+    kind = (encoding, feature.dtype, shape)
+    if feature.dtype == "float32":  # TFDS stores the four bytes of each number as a pixel
         kind = (encoding, "uint8", (*shape[:2], 4))
-    else:
-        kind = (encoding, feature.dtype, shape)
-    column = EncodedColumn(bytes_of_record, offsets, kind, where, np.arange(0, 2 * rows, 2))
-    column.check_headers()
+    expected = [*(*kind[2], 1)[:3], 8 * np.dtype(kind[1]).itemsize]
+    wrong = np.flatnonzero((headers != expected).any(axis=1))
+    if len(wrong):
+        raise FormatError(
+            f"{feature.name} of step {wrong[0]} is no {encoding} image of {kind[1]} {list(kind[2])}: "
+            "its header says {} x {} pixels, {} channels of {} bits".format(
+                *headers[wrong[0]].tolist()
+            )
+        )
+    offsets, which = places.T.reshape(-1), np.arange(0, 2 * rows, 2)
+    column = EncodedColumn(pixels, offsets, kind, feature.name, which)
     return np.asarray(column).view("<f4") if feature.dtype == "float32" else column
 
 
