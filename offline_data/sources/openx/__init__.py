@@ -8,12 +8,14 @@ from urllib.parse import quote
 from offline_data.errors import (
     AuthError,
     FormatError,
+    NetworkError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
 )
+from offline_data.fetch import gcs
 from offline_data.fetch.client import get_json
-from offline_data.fetch.gcs import HOST, list_bucket
+from offline_data.fetch.retry import FetchLimits
 from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
 from offline_data.sources.base import CatalogEntry, Release, RemoteFile, Source
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from offline_data.fetch.gcs import BucketObject
 
 _COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on this machine"
+_LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # somebody waits for a listing
 
 
 class OpenX(Source):
@@ -143,12 +146,12 @@ def _read_info(
     failed: list[OfflineDataError] = []
     for place in places:
         try:
-            return get_json(f"{place}/{INFO}", settings), place
-        except (NotFoundError, AuthError) as error:
+            return get_json(f"{place}/{INFO}", settings, limits=_LIMITS), place
+        except (NotFoundError, AuthError, NetworkError) as error:
             failed.append(error)
-    refused = next((error for error in failed if isinstance(error, AuthError)), None)
-    if refused is not None:
-        raise AuthError(f"openx:{dataset}@{version}: {refused.message}", hint=_COPY) from refused
+    for error in failed:
+        if not isinstance(error, NotFoundError):
+            raise type(error)(error.message, hint=_COPY) from error
     above = places[0].rpartition("/")[0]
     infos = _listed_at(above, settings, ending=f"/{INFO}")
     versions = sorted(path.partition("/")[0] for path in infos)
@@ -161,11 +164,11 @@ def _read_info(
 
 def _listed_at(place: str, settings: Settings, ending: str = "") -> dict[str, BucketObject]:
     """Return the objects below a place by their paths; none where it lists nothing."""
-    if not place.startswith(f"{HOST}/"):
+    if not place.startswith(f"{gcs.HOST}/"):
         return {}
-    below = place.removeprefix(f"{HOST}/") + "/"
+    below = place.removeprefix(f"{gcs.HOST}/") + "/"
     try:
-        found = list_bucket(f"gs://{below}", settings, ending=ending)
+        found = gcs.list_bucket(f"gs://{below}", settings, ending=ending, limits=_LIMITS)
     except (AuthError, NotFoundError):
         return {}
     prefix = below.partition("/")[2]

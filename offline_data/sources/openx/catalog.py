@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from offline_data.fetch import gcs
 from offline_data.sources.base import CatalogEntry
 from offline_data.sources.catalogs import read_catalog
 
@@ -92,5 +93,4 @@ def places_of(name: str, version: str) -> tuple[str, ...]:
     """Return the folders that may have a version of a dataset, best first, as URLs without `/`."""
     if name == "bridge_dataset":
         return (f"{BRIDGE_HOST}/{name}/{version}",)
-    host = "https://storage.googleapis.com"
-    return tuple(f"{host}/{bucket}/{name}/{version}" for bucket in BUCKETS)
+    return tuple(f"{gcs.HOST}/{bucket}/{name}/{version}" for bucket in BUCKETS)
