@@ -40,6 +40,9 @@ if TYPE_CHECKING:
         OpenMLExperienceReplay as OpenMLExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
+        OpenXExperienceReplay as OpenXExperienceReplay,
+    )
+    from offline_data.buffers.experience_replay import (
         RobosetExperienceReplay as RobosetExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
@@ -86,7 +89,7 @@ _NAMES = {
     ),
     "buffers.experience_replay": (
         "D4RLExperienceReplay MinariExperienceReplay OpenMLExperienceReplay "
-        "RobosetExperienceReplay VD4RLExperienceReplay"
+        "OpenXExperienceReplay RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset",
     "buffers.samplers": (
