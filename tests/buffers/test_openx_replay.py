@@ -132,4 +132,5 @@ def test_it_streams_where_torchrl_does(
         assert (named["batch_size"], named["num_slices"], named["root"]) == (8, 2, root)
     else:
         assert isinstance(found, OpenXExperienceReplay)
-        assert len(pickle.loads(pickle.dumps(found)).sample()) == 8
+        copy = pickle.loads(pickle.dumps(found))  # noqa: S301 -- our own bytes
+        assert len(copy.sample()) == 8
