@@ -78,7 +78,7 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
     """
     record = parse_example(data)
     rows = _rows(record, features)
-    columns = {key_of(f): column_of(record, f, rows, data) for f in features if f.in_steps}
+    columns = {key_of(f): column_of(record, f, rows) for f in features if f.in_steps}
     flags = {name: _flag(columns.pop((name,), None), name, rows) for name in _FLAGS}
     first, last, terminal = flags.values()
     rewards = columns.pop(("reward",), None)
@@ -121,7 +121,7 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
         np.array([only_observation]),
         {
             ("split",): np.array([split], object),
-            **{key_of(f): column_of(record, f, 1, data) for f in features if not f.in_steps},
+            **{key_of(f): column_of(record, f, 1) for f in features if not f.in_steps},
         },
         notes=tuple(notes),
     )

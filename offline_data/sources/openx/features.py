@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,38 +52,38 @@ class Feature:
     optional: bool = False
     label: bool = False
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name for messages."""
         return "/".join(self.path)
 
-    @property
+    @cached_property
     def stored(self) -> str:
         """Name of its values in a record: those whose shape is stored beside them have another."""
         packed = self.encoding != "none" and self.shape.count(None) > 1
         return f"{self.name}/value" if packed else self.name
 
-    @property
+    @cached_property
     def in_steps(self) -> bool:
         """Whether every step has a value."""
         return self.path[0] == STEPS and bool(self.sequences)
 
-    @property
+    @cached_property
     def inner(self) -> tuple[int | None, ...]:
         """Lengths of the sequences inside a step, or inside an episode for what is not in steps."""
         return self.sequences[1:] if self.in_steps else self.sequences
 
-    @property
+    @cached_property
     def varies(self) -> bool:
         """Whether the shape of its values may vary; those of images must not."""
         return self.kind != "image" and None in (*self.inner, *self.shape)
 
-    @property
+    @cached_property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of the value of a step or an episode, where it does not vary."""
         return tuple(size or 0 for size in (*self.inner, *self.shape))
 
-    @property
+    @cached_property
     def stored_dtype(self) -> DTypeLike:
         """Type of what a record has: no number in it has more than 32 bits of a float."""
         plain = {"bfloat16": "float32"}.get(self.dtype, self.dtype)

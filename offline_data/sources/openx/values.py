@@ -39,18 +39,17 @@ def row_count(record: Mapping[str, Value], feature: Feature) -> int | None:
     return len(values) // size if size else None
 
 
-def column_of(record: Mapping[str, Value], feature: Feature, rows: int, data: bytes) -> Any:
+def column_of(record: Mapping[str, Value], feature: Feature, rows: int) -> Any:
     """Return the values of a feature for `rows` steps, or for one episode.
 
     Args:
         record: All values.
         feature: What they are.
         rows: Number of steps, 1 for a feature of the episode.
-        data: Bytes of the record.
 
     Returns:
         Numbers `[rows, *shape]`; text: objects `[rows, *shape]` of `str`; images: an
-        `EncodedColumn` of the record's own bytes; JSON text `[rows]` where the shape may vary.
+        `EncodedColumn`; JSON text `[rows]` where the shape may vary.
 
     Raises:
         FormatError: Values of another kind, number or range than declared.
@@ -65,7 +64,7 @@ def column_of(record: Mapping[str, Value], feature: Feature, rows: int, data: by
         raise FormatError(f"{feature.name} has values of another kind than features.json says")
     if isinstance(values, BytesValues):
         if feature.kind == "image":
-            return _images(values, feature, rows, data)
+            return _images(values, feature, rows)
         items: Any = (
             _texts(values, feature)
             if feature.kind == "text"
@@ -198,41 +197,28 @@ def _inflated(raw: bytes, size: int | None, feature: Feature) -> bytes:
     return found
 
 
-def _images(values: BytesValues, feature: Feature, rows: int, data: bytes) -> Any:
-    """Return the image files of a column, without copying or decoding any.
+def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
+    """Return the image files of a column; none is decoded but those of numbers.
 
-    ```
-    record          … image 0 … image 1 …
-    offsets         b0 e0 b1 e1 …            of which every other one begins a row
-    ```
+    The encoding is that of the first file, whatever `features.json` says, as TFDS reads them.
     """
     if len(values) != rows:
         raise FormatError(f"{feature.name} has {len(values)} images; expected {rows}")
-    places = np.array([values.begins, values.ends], np.int64)
-    empty = np.flatnonzero(places[0] == places[1])
-    if len(empty):
-        raise FormatError(f"{feature.name} of step {empty[0]} is empty")
-    pixels = np.frombuffer(data, np.uint8)
-    encoding = "jpeg" if is_jpeg(values[0][:4]) else "png"
-    headers = header_shapes(pixels, *places, encoding)
-    shape = tuple(
-        found if said is None else said
-        for said, found in zip(feature.shape, headers[0].tolist(), strict=False)
-    )
+    files = [values[row] for row in range(rows)]
+    if not all(files):
+        raise FormatError(f"{feature.name} of step {files.index(b'')} is empty")
+    encoding, shape = "jpeg" if is_jpeg(files[0][:4]) else "png", feature.shape
+    if None in shape:
+        first, ends = np.frombuffer(files[0], np.uint8), np.array([0, len(files[0])])
+        header = header_shapes(first, ends[:1], ends[1:], encoding)[0].tolist()
+        shape = tuple(
+            found if said is None else said for said, found in zip(shape, header, strict=False)
+        )
     kind = (encoding, feature.dtype, shape)
     if feature.dtype == "float32":  # TFDS stores the four bytes of each number as a pixel
         kind = (encoding, "uint8", (*shape[:2], 4))
-    expected = [*(*kind[2], 1)[:3], 8 * np.dtype(kind[1]).itemsize]
-    wrong = np.flatnonzero((headers != expected).any(axis=1))
-    if len(wrong):
-        raise FormatError(
-            f"{feature.name} of step {wrong[0]} is no {encoding} image of {kind[1]} {list(kind[2])}: "
-            "its header says {} x {} pixels, {} channels of {} bits".format(
-                *headers[wrong[0]].tolist()
-            )
-        )
-    offsets, which = places.T.reshape(-1), np.arange(0, 2 * rows, 2)
-    column = EncodedColumn(pixels, offsets, kind, feature.name, which)
+    column = EncodedColumn.of(files, kind, feature.name)
+    column.check_headers()
     return np.asarray(column).view("<f4") if feature.dtype == "float32" else column
 
 
