@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import FormatError
-from offline_data.readers.images import header_shapes, is_jpeg
+from offline_data.readers.images import image_head, is_jpeg
 from offline_data.readers.tf_example import BytesValues
 from offline_data.store.encoded import EncodedColumn
 
@@ -198,27 +198,40 @@ def _inflated(raw: bytes, size: int | None, feature: Feature) -> bytes:
 
 
 def _images(values: BytesValues, feature: Feature, rows: int) -> Any:
-    """Return the image files of a column; none is decoded but those of numbers.
+    """Return the image files of a column, where they lie in the record; none is decoded but numbers.
 
     The encoding is that of the first file, whatever `features.json` says, as TFDS reads them.
+
+    ```
+    record          … image 0 … image 1 …
+    offsets         b0 e0 b1 e1 …            of which every other one begins a row
+    ```
     """
     if len(values) != rows:
         raise FormatError(f"{feature.name} has {len(values)} images; expected {rows}")
-    files = [values[row] for row in range(rows)]
-    if not all(files):
-        raise FormatError(f"{feature.name} of step {files.index(b'')} is empty")
-    encoding, shape = "jpeg" if is_jpeg(files[0][:4]) else "png", feature.shape
-    if None in shape:
-        first, ends = np.frombuffer(files[0], np.uint8), np.array([0, len(files[0])])
-        header = header_shapes(first, ends[:1], ends[1:], encoding)[0].tolist()
-        shape = tuple(
-            found if said is None else said for said, found in zip(shape, header, strict=False)
-        )
-    kind = (encoding, feature.dtype, shape)
-    if feature.dtype == "float32":  # TFDS stores the four bytes of each number as a pixel
-        kind = (encoding, "uint8", (*shape[:2], 4))
-    column = EncodedColumn.of(files, kind, feature.name)
-    column.check_headers()
+    first, data = values[0], values.data
+    encoding = "jpeg" if is_jpeg(first) else "png"
+    size, header = image_head(first)
+    shape = tuple(
+        found if said is None else said for said, found in zip(feature.shape, header, strict=False)
+    )
+    dtype = feature.dtype
+    if dtype == "float32":  # TFDS stores the four bytes of each number as a pixel
+        dtype, shape = "uint8", (*shape[:2], 4)
+    expected = (*(*shape, 1)[:3], 8 * np.dtype(dtype).itemsize)
+    head = first[:size]  # those that begin with it, as most do, are not looked at further
+    for row, (begin, end) in enumerate(zip(values.begins, values.ends, strict=True)):
+        if row and head and size <= end - begin and data.startswith(head, begin):
+            continue
+        if image_head(values[row])[1] != expected:
+            found = "{} x {} pixels, {} channels of {} bits".format(*image_head(values[row])[1])
+            raise FormatError(
+                f"{feature.name} of step {row} is no {encoding} image of {dtype} {list(shape)}: "
+                + ("it is empty" if begin == end else f"its header says {found}")
+            )
+    offsets = np.array([values.begins, values.ends], np.int64).T.reshape(-1)
+    pixels, which = np.frombuffer(data, np.uint8), np.arange(0, 2 * rows, 2)
+    column = EncodedColumn(pixels, offsets, (encoding, dtype, shape), feature.name, which)
     return np.asarray(column).view("<f4") if feature.dtype == "float32" else column
 
 

@@ -362,10 +362,10 @@ BAD: dict[str, Callable[[Record], object]] = {
     "value of other than 8 bytes": lambda r: r.update(
         {"steps/observation/cloud": [zlib.compress(bytes(1 << 20))] * 3}
     ),
-    "steps/observation/image, row 1, is no jpeg image of uint8": lambda r: r[
+    "steps/observation/image of step 1 is no jpeg image of uint8": lambda r: r[
         "steps/observation/image"
     ].__setitem__(1, encode_image(np.zeros((2, 2, 3), np.uint8), "jpeg")),
-    "steps/observation/image of step 1 is empty": lambda r: r[
+    "it is empty": lambda r: r[
         "steps/observation/image"
     ].__setitem__(1, b""),
     "episode_metadata/id has 2 values": lambda r: r.update(
