@@ -1,5 +1,6 @@
-"""RLDS records to arrays: ours beside tf.data and TFDS, one core each, without images and with.
+"""RLDS records to arrays: ours beside tf.data and TFDS, without images and with.
 
+Seconds are those of a processor: pipelines of TensorFlow have a thread beside the one that asks.
 The peers run in an interpreter of their own, which has TensorFlow: `--tensorflow PYTHON`.
 """
 
@@ -7,15 +8,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.memory import added_mib
-from benchmarks.timing import Row, interleaved
+from benchmarks.timing import Row
 from offline_data.readers.images import encode_image
+from offline_data.sources.base import Release
 from offline_data.sources.openx import OpenX
 from offline_data.store.encoded import EncodedColumn
 from offline_data.testing.rlds_toy import write_rlds
@@ -32,41 +36,53 @@ def run(
 ) -> Iterator[Row]:
     """Measure both cases; without `tensorflow` only ours."""
     path = write(folder / "bench" / "0.1.0", max(2, int(EPISODES * scale)))
+    episodes = max(2, int(EPISODES * scale))
+    size = sum(file.stat().st_size for file in path.glob("*.tfrecord*"))
+    peer = Peer(tensorflow, path) if tensorflow else None
     for case, decode in (("images left encoded", False), ("images decoded", True)):
-        jobs: dict[str, Any] = {"offline-data": partial(ours, path, decode=decode)}
-        said = {"offline-data": jobs["offline-data"]()}
-        peer = Peer(tensorflow, path) if tensorflow else None
+        jobs: dict[str, Any] = {
+            "offline-data": partial(ours, path, decode=decode),
+            "offline-data, joined to batches": partial(ours, path, decode=decode, join=True),
+        }
         for name, job in PEERS.items() if peer else ():
             jobs[name] = partial(peer.run, job, decode=decode)  # type: ignore[union-attr]
-            said[name] = jobs[name]()
-        seconds = interleaved(jobs, repeats=repeats)
-        mine = seconds["offline-data"]
-        size = sum(file.stat().st_size for file in path.glob("*.tfrecord*"))
+        seen: dict[str, list[float]] = {name: [] for name in jobs}
+        said: dict[str, list[float]] = {}
+        for _ in range(repeats + 1):
+            for name, job in jobs.items():
+                seconds, said[name] = job()
+                seen[name].append(seconds)
+        seconds = {name: median(times[1:]) for name, times in seen.items()}
         for name, took in seconds.items():
             wrong = "" if np.allclose(said[name], said["offline-data"]) else ", WRONG VALUES"
-            episodes = max(2, int(EPISODES * scale))
             note = f"{episodes / took:,.0f} episodes/s, {size / took / 2**20:,.0f} MiB/s{wrong}"
-            if name == "offline-data":
-                note += f", peak +{peak_memory(path, decode)} MiB"
+            if name.startswith("offline-data"):
+                note += f", peak +{peak_memory(path, decode, 'joined' in name)} MiB"
             title = f"{episodes} episodes of {STEPS} steps, {CAMERAS} cameras {SIDE}², {case}"
             target = "≥ 2× tf.data" if name == "offline-data" and not decode else ""
-            yield Row(title, name, f"{took / mine:.2f}×", note, target)
+            yield Row(title, name, f"{took / seconds['offline-data']:.2f}×", note, target)
 
 
-def ours(path: Path, *, decode: bool) -> list[float]:
-    """Read all episodes in one thread, as a conversion does; returns sums that tell right from wrong."""
-    release = OpenX().release_of(path, "bench")
-    dataset = OpenX().open(release, path)
+def ours(path: Path, *, decode: bool, join: bool = False) -> tuple[float, list[float]]:
+    """Read all episodes in one thread: one by one as the peers do, or as a conversion does.
+
+    Returns:
+        Seconds of processor time, and sums that tell right from wrong.
+    """
+    before = time.process_time()
+    dataset = OpenX().open(Release("bench", "0.1.0", local=path), path)
     sums = np.zeros(2)
     for shard in dataset.shards():
-        for batch in dataset.read(shard):
+        piece = dataset._pieces[shard.name]
+        alone = (read() for _, read in dataset._readings(piece))
+        for batch in dataset.read(shard) if join else alone:
             sums += batch.steps[("action",)].sum(dtype=float), batch.transitions
             for column in batch.observations.values() if decode else ():
                 if isinstance(column, EncodedColumn):
                     for row in batch.root_rows:  # as the peers: a row at a time, in one thread
                         out = np.empty(column.shape[1:], column.dtype)
                         column[row : row + 1].decode([out], 1)
-    return sums.tolist()
+    return time.process_time() - before, sums.tolist()
 
 
 class Peer:
@@ -80,19 +96,19 @@ class Peer:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        self._answers = iter(self._process.stdout or ())
 
-    def run(self, job: str, *, decode: bool) -> list[float]:
-        """Do a job, and return its sums."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def run(self, job: str, *, decode: bool) -> tuple[float, list[float]]:
+        """Do a job; returns what `ours` does."""
         print(job, int(decode), file=self._process.stdin, flush=True)
-        return [float(one) for one in json.loads(self._process.stdout.readline())]
+        seconds, sums = json.loads(next(self._answers))
+        return float(seconds), sums
 
 
-def peak_memory(path: Path, decode: bool) -> int:
+def peak_memory(path: Path, decode: bool, join: bool) -> int:
     """MiB that reading adds to a process that has imported what it needs."""
     setup = "from benchmarks import rlds\nimport PIL.JpegImagePlugin\n"
-    return added_mib(setup, f"rlds.ours(Path(sys.argv[1]), decode={decode})", path)
+    return added_mib(setup, f"rlds.ours(Path(sys.argv[1]), decode={decode}, join={join})", path)
 
 
 def write(folder: Path, episodes: int) -> Path:

@@ -459,7 +459,7 @@ class OpenXExperienceReplay(_OfSource):
             batch_size = slice_len
             drawn = False  # a slice of each episode
         if sliced and batch_size is not None:
-            options = {"num_slices": num_slices, "slice_len": slice_len}
+            options: dict[str, Any] = {"num_slices": num_slices, "slice_len": slice_len}
             sampler = (
                 SliceSampler(strict_length=strict_length, **options)
                 if drawn
@@ -493,7 +493,7 @@ class OpenXExperienceReplay(_OfSource):
         starts, lengths = self.episodes["start"], self.episodes["length"]
         count = len(lengths)
         order = torch.randperm(count) if self._shuffle else torch.arange(count)
-        for some in order.split(self._episodes_at_once):
+        for some in torch.split(order, self._episodes_at_once):
             rows = [torch.arange(int(starts[e]), int(starts[e] + lengths[e])) for e in some]
             yield self.batch_of(torch.cat(rows), {})
 

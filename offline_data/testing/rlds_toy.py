@@ -38,7 +38,7 @@ def toy_record(episode: int, length: int, *, final_step: bool = False) -> dict[s
         length: Steps.
         final_step: Whether the last step only has an observation, as RLDS defines it.
     """
-    code = 1000.0 * episode + np.arange(length) + 1
+    code = np.arange(length, dtype=np.float64) + 1000 * episode + 1
     alone = np.ones(length)
     if final_step:
         alone[-1] = 0

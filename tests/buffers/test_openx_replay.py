@@ -123,7 +123,12 @@ def test_it_streams_where_torchrl_does(
     root: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], streams: bool
 ) -> None:
     asked: list[Any] = []
-    module = SimpleNamespace(StreamingDataset=lambda *a, **k: asked.append((a, k)) or "stream")
+
+    def stream(*positional: Any, **named: Any) -> str:
+        asked.append((positional, named))
+        return "stream"
+
+    module = SimpleNamespace(StreamingDataset=stream)
     monkeypatch.setitem(sys.modules, "offline_data.buffers.streaming", module)
     found: Any = OpenXExperienceReplay("toy", 8, num_slices=2, root=root, **options)
     if streams:

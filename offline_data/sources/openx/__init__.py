@@ -149,9 +149,9 @@ def _read_info(
             return get_json(f"{place}/{INFO}", settings, limits=_LIMITS), place
         except (NotFoundError, AuthError, NetworkError) as error:
             failed.append(error)
-    for error in failed:
-        if not isinstance(error, NotFoundError):
-            raise type(error)(error.message, hint=_COPY) from error
+    for one in failed:
+        if not isinstance(one, NotFoundError):
+            raise type(one)(one.message, hint=_COPY) from one
     above = places[0].rpartition("/")[0]
     infos = _listed_at(above, settings, ending=f"/{INFO}")
     versions = sorted(path.partition("/")[0] for path in infos)
@@ -177,7 +177,9 @@ def _listed_at(place: str, settings: Settings, ending: str = "") -> dict[str, Bu
 
 def _remote_file(path: str, places: Sequence[str], listing: BucketObject | None) -> RemoteFile:
     urls = tuple(f"{place}/{quote(path)}" for place in places)
-    return RemoteFile(path, urls, listing and listing.size, listing and listing.digest)
+    if listing is None:
+        return RemoteFile(path, urls)
+    return RemoteFile(path, urls, listing.size, listing.digest)
 
 
 def _find_folder(path: Path) -> Path | None:

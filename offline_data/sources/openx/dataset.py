@@ -54,7 +54,7 @@ class RldsDataset(RawDataset):
         name = release.name.partition("/")[0]
         known = listed().get(name) if release.local is None else None
         several = tuple(dict.fromkeys(piece.split for piece in pieces))
-        warnings = ()
+        warnings: tuple[str, ...] = ()
         if split in {None, ALL} and len(several) > 1:
             alone = f"; openx:{name}/{several[0]} is only one of them" if known else ""
             said = (

@@ -15,7 +15,7 @@ from offline_data.files import check_relative
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _PART = re.compile(r"(?P<split>[\w-]+)(\[(?P<slice>[^\[\]]+)\])?")
 _BOUND = re.compile(r"((?P<number>-?[\d_.]+)(?P<unit>%|shard)?)?")
@@ -98,7 +98,9 @@ def _read_split(split: Any, dataset: str, where: str) -> Split:
             "NUM_SHARDS": f"{len(counts):05d}",
             "SHARD_X_OF_Y": f"{number:05d}-of-{len(counts):05d}",
         }
-        file = re.sub(r"\{(\w+)\}", lambda found, w=words: w.get(found[1], found[0]), str(template))
+        file = str(template)
+        for word, value in words.items():
+            file = file.replace(f"{{{word}}}", value)
         files.append(check_relative(file, f"A file of {where}"))
     return Split(name, tuple(files), counts)
 
@@ -150,23 +152,35 @@ def _range_of(splits: Mapping[str, Split], part: str, text: str) -> tuple[Split,
     unit = next((bound["unit"] for bound in bounds if bound and bound["unit"]), "")
     if len(bounds) == 1 and unit != "shard":
         raise UsageError(f"{text!r} has one bound, which only shards may have", hint=_HINT)
-    kind = float if unit == "%" else int
-    try:
-        given = [kind(bound["number"]) if bound and bound[0] else None for bound in bounds]
-    except ValueError:
-        raise UsageError(f"{text!r} has a bound that is not a number", hint=_HINT) from None
-    first, stop = given if len(given) == 2 else (given[0], (given[0] or 0) + 1 or None)
     if unit == "shard":
-        shards = range(len(split.lengths))[first:stop]
         ends = [0, *accumulate(split.lengths)]
+        given = _numbers(bounds, text, 0, unit)
+        first, stop = given if len(given) == 2 else (given[0], (given[0] or 0) + 1 or None)
+        shards = range(len(split.lengths))[first:stop]
         return (split, ends[shards[0]], ends[shards[-1] + 1]) if shards else (split, 0, 0)
     total = split.episodes
-    if unit == "%":
-        first, stop = (n if n is None else round(n * total / 100) for n in (first, stop))
+    first, stop = _numbers(bounds, text, total, unit)
     first, stop = first or 0, total if stop is None else stop
     if max(abs(first), abs(stop)) > total:
         raise UsageError(f"{text!r} goes beyond the {total} episodes of {split.name}", hint=_HINT)
     return split, first + total * (first < 0), stop + total * (stop < 0)
+
+
+def _numbers(
+    bounds: Sequence[re.Match[str] | None], text: str, total: int, unit: str
+) -> list[int | None]:
+    """Return the bounds as integers, percentages rounded as TFDS does; None where there is none."""
+    try:
+        return [
+            None
+            if bound is None or not bound[0]
+            else round(float(bound["number"]) * total / 100)
+            if unit == "%"
+            else int(bound["number"])
+            for bound in bounds
+        ]
+    except ValueError:
+        raise UsageError(f"{text!r} has a bound that is not a number", hint=_HINT) from None
 
 
 def _pieces(split: Split, first: int, stop: int) -> list[Piece]:

@@ -81,11 +81,10 @@ def expected(records: list[tuple[str, Record]]) -> dict[str, list[Any]]:
         empty = all(not r[name][-n:].any() for name, n in last.items())
         n = t - (empty and t > 1)
         flat = {k: np.reshape(r[k], (t, -1)) for k in last}
-        state, points = r["steps/observation/state"].reshape(t, 3), []
-        for size in r["steps/observation/points/ragged_row_lengths_0"]:
-            begin = sum(map(len, points))
-            values = r["steps/observation/points/ragged_flat_values"][begin : begin + size]
-            points.append(values.tolist())
+        state = r["steps/observation/state"].reshape(t, 3)
+        ends = np.cumsum(r["steps/observation/points/ragged_row_lengths_0"])[:-1]
+        parts = np.split(r["steps/observation/points/ragged_flat_values"], ends)
+        points = [part.tolist() for part in parts]
         clouds = [np.frombuffer(zlib.decompress(b), "<i2") for b in r["steps/observation/cloud"]]
         whole = [*range(t), *([t - 1] if n == t else [])]
         table = {
@@ -264,7 +263,7 @@ def tensor(dtype: str, *shape: int, **more: Any) -> Any:
 
 ODD: dict[str, tuple[Any, Any, Any]] = {
     "uint64 as its bits": (tensor("uint64"), np.array([-1, 2, 3]), [2**64 - 1, 2, 3]),
-    "float16": (tensor("float16"), np.float32([0.5, 1, 2]), [0.5, 1, 2]),
+    "float16": (tensor("float16"), np.array([0.5, 1, 2], np.float32), [0.5, 1, 2]),
     "bytes of bfloat16": (
         tensor("bfloat16", 1, encoding="bytes"),
         [b"\x80\x3f", b"\x00\x40", b"\x40\x40"],
@@ -365,9 +364,7 @@ BAD: dict[str, Callable[[Record], object]] = {
     "steps/observation/image of step 1 is no jpeg image of uint8": lambda r: r[
         "steps/observation/image"
     ].__setitem__(1, encode_image(np.zeros((2, 2, 3), np.uint8), "jpeg")),
-    "it is empty": lambda r: r[
-        "steps/observation/image"
-    ].__setitem__(1, b""),
+    "it is empty": lambda r: r["steps/observation/image"].__setitem__(1, b""),
     "episode_metadata/id has 2 values": lambda r: r.update(
         {"episode_metadata/id": np.array([1, 2])}
     ),
