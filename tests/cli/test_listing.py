@@ -109,6 +109,7 @@ def test_sources(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         "local",
         "minari",
         "openml",
+        "openx",
         "roboset",
         "vd4rl",
     ]
