@@ -20,6 +20,7 @@ NAMES = (
     "cold",
     "preprocess",
     "decode",
+    "rlds",
 )
 
 
@@ -29,6 +30,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the data (1.0)")
     parser.add_argument("--threads", type=int, help="torch threads; torch's own choice if absent")
+    parser.add_argument(
+        "--tensorflow", metavar="PYTHON", help="interpreter with TensorFlow and TFDS, for rlds"
+    )
     options = parser.parse_args()
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
@@ -39,7 +43,8 @@ def main() -> None:
     for name in options.names or NAMES:
         with tempfile.TemporaryDirectory(prefix="offline-data-bench-") as folder:
             run = import_module(f"benchmarks.{name}").run
-            print(table(run(Path(folder), repeats=options.repeats, scale=options.scale)))
+            more = {"tensorflow": options.tensorflow} if name == "rlds" else {}
+            print(table(run(Path(folder), repeats=options.repeats, scale=options.scale, **more)))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
         OpenMLExperienceReplay as OpenMLExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
+        OpenXExperienceReplay as OpenXExperienceReplay,
+    )
+    from offline_data.buffers.experience_replay import (
         RobosetExperienceReplay as RobosetExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
@@ -92,8 +95,8 @@ _NAMES = {
     ),
     "buffers.experience_replay": (
         "AtariDQNExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay "
-        "MinariExperienceReplay OpenMLExperienceReplay RobosetExperienceReplay "
-        "VD4RLExperienceReplay"
+        "MinariExperienceReplay OpenMLExperienceReplay OpenXExperienceReplay "
+        "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset",
     "buffers.samplers": (

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SOURCE = re.compile(r"[a-z][a-z0-9_]*\Z")
-_SEGMENT = re.compile(r"[A-Za-z0-9(][A-Za-z0-9._()+=, \-]*\Z")
+_SEGMENT = re.compile(r"[A-Za-z0-9(](?:[A-Za-z0-9._()+=, \-]|\[[A-Za-z0-9.%:\-]+\])*\Z")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*\Z")
 _RULES = {
     "source": "use lower-case letters, digits and _, and begin with a letter",
-    "name": "use letters, digits, . _ + - and begin with a letter or digit",
+    "name": "use letters, digits, . _ + - and begin with a letter or digit; a slice is [A:B]",
     "revision": "use letters, digits, . _ + - and begin with a letter or digit",
 }
 _REMOTE = re.compile(r"(?P<scheme>[a-z][a-z0-9]*)://(?P<rest>.*)\Z", re.DOTALL)

@@ -15,6 +15,7 @@ GOOD = [
     "minari:D4RL/door/human-v2",
     "d4rl:halfcheetah-medium-v2",
     "openx:bridge@0.1.0",
+    "openx:bridge/train[10%:20%]+test[:-5]@0.1.0",
     "roboset:FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4",
     "vd4rl:main/walker_walk/random/64px",
     "minari:hf://user/ns/name-v0",
@@ -47,6 +48,10 @@ def test_good_ids_come_back(text: str) -> None:
         "minari:hf://../x",
         "d4rl:" + "a" * 400,
         "d4rl:con. ",
+        "openx:a/train[",
+        "openx:a/train[:1",
+        "openx:a/train[../x]",
+        "openx:a/[:1]",
     ],
 )
 def test_bad_ids_are_refused_with_a_sentence(text: str) -> None:

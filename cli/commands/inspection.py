@@ -233,11 +233,12 @@ def sample_result(entry: "Entry", batch: int, slices: int | None = None) -> Resu
 
 def _leaf(tensor: Any) -> dict[str, Any]:
     ordered = tensor.numel() > 0 and not tensor.is_complex()
+    values = tensor.cpu().numpy() if ordered else None  # torch orders no uint16, numpy does
     return {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),
-        "min": tensor.min().item() if ordered else None,
-        "max": tensor.max().item() if ordered else None,
+        "min": None if values is None else values.min().item(),
+        "max": None if values is None else values.max().item(),
     }
 
 

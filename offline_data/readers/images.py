@@ -27,6 +27,8 @@ _UNREADABLE = (
     struct.error, zlib.error,
 )  # fmt: skip
 """What Pillow raises for damaged images."""
+_PASSED = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)})
+"""Markers of segments that may come before the frame header of a JPEG image."""
 _PNG_BEGIN = np.frombuffer(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", np.uint8)
 
 
@@ -70,6 +72,29 @@ def decode_jpegs(frames: Sequence[bytes], out: NDArray[np.generic], where: str) 
         out[row] = image
 
 
+def image_head(data: bytes) -> tuple[int, tuple[int, int, int, int]]:
+    """Read the header of one image file: how many bytes it and what is before it are, and its shape.
+
+    Returns:
+        The bytes, and height, width, channels and bits of a channel, as `header_shapes` gives them;
+        all 0 where there is no such header. Files that begin with the same bytes have the same shape.
+    """
+    kind = {0: 1, 2: 3, 6: 4}.get(data[25]) if len(data) >= 33 else None
+    if kind and data.startswith(_PNG_BEGIN.tobytes()):
+        width, height, bits = struct.unpack_from(">IIB", data, 16)
+        return 33, (height, width, kind, bits)
+    at = 2
+    while data.startswith(b"\xff\xd8") and at + 10 <= len(data) and data[at] == 0xFF:
+        code = data[at + 1]
+        length, bits, height, width, channels = struct.unpack_from(">HBHHB", data, at + 2)
+        if 0xC0 <= code <= 0xC2:
+            return at + 10, (height, width, channels, bits)
+        if code != 0xFF and code not in _PASSED:
+            break
+        at += 1 if code == 0xFF else length + 2
+    return 0, (0, 0, 0, 0)
+
+
 def header_shapes(
     data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], encoding: str
 ) -> NDArray[np.int64]:
@@ -101,8 +126,8 @@ def _read_jpeg_headers(
     found: NDArray[np.int64],
 ) -> None:
     """Go from segment to segment, all images at once, up to the frame header (ITU-T T.81, B.2)."""
-    passed = np.zeros(256, bool)  # markers of segments that may come before it
-    passed[[0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)]] = True
+    passed = np.zeros(256, bool)
+    passed[list(_PASSED)] = True
     rows = np.flatnonzero(ends - begins >= 12)
     rows = rows[(data[begins[rows]] == 0xFF) & (data[begins[rows] + 1] == 0xD8)]
     at = begins[rows] + 2

@@ -41,6 +41,7 @@ _BUILT_IN = {
     "local": "offline_data.sources.local:Local",
     "minari": "offline_data.sources.minari:Minari",
     "openml": "offline_data.sources.openml:OpenML",
+    "openx": "offline_data.sources.openx:OpenX",
     "roboset": "offline_data.sources.roboset:RoboSet",
     "vd4rl": "offline_data.sources.vd4rl:VD4RL",
 }

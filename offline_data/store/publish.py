@@ -33,7 +33,8 @@ def lock_name(folder: str) -> str:
         'human-v2-36a5127c61'
     """
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:10]
-    return f"{folder.rsplit('/', 1)[-1][:40]}-{digest}"
+    plain = folder.rsplit("/", 1)[-1][:40].translate({ord(c): "_" for c in "[]"})  # as in globs
+    return f"{plain}-{digest}"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from PIL import Image, PngImagePlugin
 
 from offline_data.errors import MissingDependencyError
 from offline_data.readers import images
-from offline_data.readers.images import decode_into, encode_image, header_shapes
+from offline_data.readers.images import decode_into, encode_image, header_shapes, image_head
 from tests.pictures import JPEG, pictures, read, written
 
 
@@ -43,6 +43,12 @@ def test_headers_are_those_that_pillow_reads() -> None:
         shapes = [read(one).shape for one in files]
         expected = [[*shape[:2], (*shape, 1)[2], 8] for shape in shapes]
         assert header_shapes(data, begins, ends, encoding).tolist() == expected
+        heads = [image_head(one) for one in files]
+        assert [list(shape) for _, shape in heads] == expected
+        assert [image_head(one[:n]) for one, (n, _) in zip(files, heads, strict=True)] == heads
+        assert {image_head(one[: n - 1]) for one, (n, _) in zip(files, heads, strict=True)} == {
+            (0, (0, 0, 0, 0))
+        }
         short = header_shapes(data, begins, np.minimum(ends, begins + 20), encoding)
         assert not short.any()
         other = header_shapes(data, begins, ends, "png" if encoding == "jpeg" else "jpeg")
@@ -54,6 +60,7 @@ def test_headers_are_those_that_pillow_reads() -> None:
         data = np.frombuffer(file.getvalue(), np.uint8)
         found = header_shapes(data, np.array([0]), np.array([len(data)]), kind.lower())
         assert found[0].tolist() not in ([20, 30, 1, 8], [20, 30, 3, 8])
+        assert list(image_head(file.getvalue())[1]) == found[0].tolist()
 
 
 class TestFasterDecoder:

@@ -1,0 +1,207 @@
+"""Open X-Embodiment, and any other RLDS dataset in TFRecord files; needs no TensorFlow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    NetworkError,
+    NotFoundError,
+    OfflineDataError,
+    OfflineError,
+)
+from offline_data.fetch import gcs
+from offline_data.fetch.client import get_json
+from offline_data.fetch.retry import FetchLimits
+from offline_data.files import is_file, is_folder
+from offline_data.ids import nearest
+from offline_data.sources.base import CatalogEntry, Release, RemoteFile, Source
+from offline_data.sources.fingerprint import fingerprint
+from offline_data.sources.openx.catalog import ALIASES, listed, places_of
+from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
+from offline_data.sources.openx.splits import read_splits, select
+from offline_data.strict_json import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.fetch.gcs import BucketObject
+
+_COPY = "`offline-data convert DIR NAME --from openx` reads a copy that is on this machine"
+_LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # somebody waits for a listing
+
+
+class OpenX(Source):
+    """RLDS datasets: of the public bucket by name, and any other from a folder of the user's.
+
+    A name may end with a split or a slice of one, as TFDS writes them: `viola/train`,
+    `viola/train[:100]`, `viola/train[10%:20%]+test`. Without one it is all splits, `train` first.
+
+    Example:
+        >>> [entry.episodes for entry in OpenX().catalog() if entry.name == "viola"]
+        [150]
+    """
+
+    name = "openx"
+    title = "Open X-Embodiment: robots of many kinds, and any RLDS dataset (TFRecord)"
+    needs = ("google_crc32c", "PIL")
+    extra = "openx"
+
+    def catalog(self) -> Sequence[CatalogEntry]:
+        """List the datasets that have a public place."""
+        return [one.entry for one in listed().values() if one.version]
+
+    def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
+        """List the files of a version, and of a split of it: asks the bucket for both.
+
+        Raises:
+            NotFoundError: No such dataset, version or split.
+            AuthError: The bucket refuses; the hint says what else there is.
+            OfflineError: `settings.offline` is set.
+        """
+        dataset, _, split = name.partition("/")
+        known = listed().get(dataset)
+        if known is None or not known.version:
+            raise _not_listed(dataset)
+        version = revision or known.version
+        if settings.offline:
+            raise OfflineError(
+                f"openx:{name} is not on this disk, and its files cannot be listed in offline mode",
+                hint=f"online: offline-data download 'openx:{name}'",
+            )
+        places = places_of(dataset, version)
+        about, place = _read_info(dataset, version, places, settings)
+        pieces = select(read_splits(about, f"{place}/{INFO}"), split or None)
+        objects = _listed_at(place, settings)
+        labels = sorted(path for path in objects if path.endswith(LABELS))
+        opening = (INFO, FEATURES, *labels)
+        files = dict.fromkeys([*opening, *(piece.file for piece in pieces)])
+        ordered = (place, *(other for other in places if other != place))
+        return Release(
+            name,
+            version,
+            tuple(_remote_file(path, ordered, objects.get(path)) for path in files),
+            opening=opening,
+            shards=len(pieces),
+        )
+
+    def accepts(self, path: Path) -> bool:
+        """Return True if `path` is a folder with `dataset_info.json` and `features.json`.
+
+        They may also lie in a folder of it, named like the version, if there is one such folder.
+        """
+        return _find_folder(path) is not None
+
+    def release_of(self, path: Path, name: str) -> Release:
+        """Describe a folder of the user's: its revision is a fingerprint of its files.
+
+        Raises:
+            FormatError: It is no RLDS dataset, or a file of it is missing.
+        """
+        folder = _need_folder(path)
+        splits = read_splits(read_json(folder / INFO), str(folder / INFO))
+        needed = [piece.file for piece in select(splits, None)]
+        missing = [file for file in needed if not is_file(folder / file)]
+        if missing:
+            raise FormatError(
+                f"{folder} lacks {len(missing)} of the {len(needed)} files that {INFO} names: "
+                f"{missing[0]}{' …' if len(missing) > 1 else ''}",
+                hint="copy the whole dataset",
+            )
+        labels = [one.name for one in folder.iterdir() if one.name.endswith(LABELS)]
+        files = [folder / file for file in (INFO, FEATURES, *labels, *needed)]
+        return Release(name, fingerprint(folder, files), local=folder, shards=len(needed))
+
+    def open(self, release: Release, raw: Path) -> RldsDataset:
+        """Open it: the descriptions are read, the records not yet."""
+        split = release.name.partition("/")[2] if release.local is None else ""
+        return RldsDataset(_need_folder(raw), split or None, release)
+
+
+def _not_listed(dataset: str) -> NotFoundError:
+    if dataset in ALIASES:
+        return NotFoundError(
+            f"There is no openx:{dataset} in a public place", hint=f"openx:{ALIASES[dataset]} is it"
+        )
+    if dataset in listed():
+        return NotFoundError(f"openx:{dataset} is in no bucket: its authors publish it", hint=_COPY)
+    near = nearest(dataset, [one.name for one in listed().values() if one.version])
+    return NotFoundError(
+        f"There is no openx:{dataset}",
+        hint=f"did you mean {' or '.join(f'openx:{one}' for one in near)}?"
+        if near
+        else "`offline-data list openx` lists all",
+    )
+
+
+def _read_info(
+    dataset: str, version: str, places: Sequence[str], settings: Settings
+) -> tuple[Any, str]:
+    """Return `dataset_info.json` and the place that has it; raises the first place's error."""
+    failed: list[OfflineDataError] = []
+    for place in places:
+        try:
+            return get_json(f"{place}/{INFO}", settings, limits=_LIMITS), place
+        except (NotFoundError, AuthError, NetworkError) as error:
+            failed.append(error)
+    for one in failed:
+        if not isinstance(one, NotFoundError):
+            raise type(one)(one.message, hint=_COPY) from one
+    above = places[0].rpartition("/")[0]
+    infos = _listed_at(above, settings, ending=f"/{INFO}")
+    versions = sorted(path.partition("/")[0] for path in infos)
+    there = f"there are {', '.join(versions)}" if versions else "its bucket has none"
+    raise NotFoundError(
+        f"There is no openx:{dataset}@{version}: {there}",
+        hint=f"ask for openx:{dataset}@{versions[-1]}" if versions else _COPY,
+    ) from failed[0]
+
+
+def _listed_at(place: str, settings: Settings, ending: str = "") -> dict[str, BucketObject]:
+    """Return the objects below a place by their paths; none where it lists nothing."""
+    if not place.startswith(f"{gcs.HOST}/"):
+        return {}
+    below = place.removeprefix(f"{gcs.HOST}/") + "/"
+    try:
+        found = gcs.list_bucket(f"gs://{below}", settings, ending=ending, limits=_LIMITS)
+    except (AuthError, NotFoundError):
+        return {}
+    prefix = below.partition("/")[2]
+    return {one.name.removeprefix(prefix): one for one in found}
+
+
+def _remote_file(path: str, places: Sequence[str], listing: BucketObject | None) -> RemoteFile:
+    urls = tuple(f"{place}/{quote(path)}" for place in places)
+    if listing is None:
+        return RemoteFile(path, urls)
+    return RemoteFile(path, urls, listing.size, listing.digest)
+
+
+def _find_folder(path: Path) -> Path | None:
+    def is_one(folder: Path) -> bool:
+        return is_file(folder / INFO) and is_file(folder / FEATURES)
+
+    if not is_folder(path):
+        return None
+    if is_one(path):
+        return path
+    try:
+        versions = [folder for folder in path.iterdir() if is_one(folder)]
+    except OSError:
+        return None
+    return versions[0] if len(versions) == 1 else None
+
+
+def _need_folder(path: Path) -> Path:
+    found = _find_folder(path)
+    if found is None:
+        raise FormatError(
+            f"{path} is not an RLDS dataset: expected a folder with {INFO} and {FEATURES}",
+            hint="name the folder of the version, which tfds.builder(…).data_dir is",
+        )
+    return found

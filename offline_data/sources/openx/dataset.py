@@ -1,0 +1,165 @@
+"""One RLDS dataset, opened: each TFRecord file is a shard, each record of it an episode."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from offline_data.episodes.joining import join_episodes
+from offline_data.errors import FormatError
+from offline_data.readers.tfrecord import read_records
+from offline_data.sources.base import RawDataset, Shard, SourceInfo
+from offline_data.sources.openx.catalog import CITATION, LICENCE, listed
+from offline_data.sources.openx.episodes import read_episode
+from offline_data.sources.openx.features import read_features
+from offline_data.sources.openx.splits import ALL, read_splits, select
+from offline_data.strict_json import read_json, read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.readers.tfrecord import Record
+    from offline_data.sources.base import Release
+    from offline_data.sources.openx.features import Feature
+    from offline_data.sources.openx.splits import Piece
+
+INFO, FEATURES = "dataset_info.json", "features.json"
+LABELS = ".labels.txt"
+_LABEL_BYTES = 1 << 20
+
+
+class RldsDataset(RawDataset):
+    """The records that a split names, file by file.
+
+    Args:
+        folder: Has `dataset_info.json`, `features.json`, and TFRecord files when they are read.
+        split: What is read, see `select`; None: all splits.
+        release: Options, and the name by which the catalogue knows the dataset.
+
+    Raises:
+        FormatError: It is no RLDS dataset in TFRecord files.
+        NotFoundError, UsageError: There is no such split.
+    """
+
+    def __init__(self, folder: Path, split: str | None, release: Release) -> None:
+        self._folder = folder
+        self._skip_bad = release.skip_bad_episodes
+        about, tree = read_json(folder / INFO), read_json(folder / FEATURES)
+        splits = read_splits(about, str(folder / INFO))
+        pieces = select(splits, split)
+        self._features, dropped = read_features(tree, str(folder / FEATURES))
+        self._pieces = {_name_of(piece): piece for piece in pieces}
+        name = release.name.partition("/")[0]
+        known = listed().get(name) if release.local is None else None
+        several = tuple(dict.fromkeys(piece.split for piece in pieces))
+        warnings: tuple[str, ...] = ()
+        if split in {None, ALL} and len(several) > 1:
+            alone = f"; openx:{name}/{several[0]} is only one of them" if known else ""
+            said = (
+                f"It has the splits {' and '.join(several)}, in this order: `split` in the episode "
+                f"table tells which{alone}."
+            )
+            warnings = (said,)
+        terms = about.get("redistributionInfo")
+        licence = terms.get("license") if isinstance(terms, dict) else None
+        self.info = SourceInfo(
+            episodes=sum(piece.stop - piece.first for piece in pieces),
+            spaces=_spaces(self._features),
+            about={
+                "name": about.get("name"),
+                "version": about.get("version"),
+                "description": _unless_todo(about.get("description")),
+                "splits": {one.name: one.episodes for one in splits.values()},
+                "labels": self._labels(),
+            },
+            licence=str(licence) if licence else LICENCE if known else None,
+            citation=_unless_todo(about.get("citation")) or (CITATION if known else None),
+            notes=(*(known.notes if known else ()), *self._notes()),
+            warnings=warnings,
+            dropped=tuple(dropped),
+        )
+
+    def shards(self) -> Sequence[Shard]:
+        """List the TFRecord files, in the order of the splits, with the number of their episodes."""
+        return [
+            Shard(name, (piece.file,), episodes=piece.stop - piece.first)
+            for name, piece in self._pieces.items()
+        ]
+
+    def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
+        """Read the records of a file, one in memory beside the batch that is being made."""
+        piece = self._pieces[shard.name]
+        return join_episodes(self._readings(piece), skip_bad=self._skip_bad)
+
+    def _readings(self, piece: Piece) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
+        path = self._folder / piece.file
+        whole = piece.stop == piece.length
+        number = piece.first - 1
+        for record in read_records(path, first=piece.first, stop=None if whole else piece.stop):
+            number = record.number
+            if number < piece.stop:
+                yield (
+                    f"{path}, record {number}",
+                    partial(_read, record, self._features, piece.split),
+                )
+        if number + 1 != piece.stop:
+            raise FormatError(
+                f"{path} has {number + 1} records; {INFO} says {piece.length}",
+                hint="fetch or copy the whole dataset again",
+            )
+
+    def _labels(self) -> dict[str, list[str]]:
+        """Return the names of class labels, where their files are beside the others."""
+        found = {}
+        for feature in self._features:
+            path = self._folder / f"{'-'.join(feature.path)}{LABELS}"
+            if feature.label and path.is_file():
+                found[feature.name] = (
+                    read_whole(path, _LABEL_BYTES).decode(errors="replace").split("\n")
+                )
+                if not found[feature.name][-1]:
+                    found[feature.name].pop()
+        return found
+
+    def _notes(self) -> list[str]:
+        narrowed = [f.name for f in self._features if f.dtype == "float64" and f.encoding == "none"]
+        texts = [f.name for f in self._features if f.varies]
+        notes = []
+        if narrowed:
+            notes.append(
+                f"TFRecord files have float32 of what is float64 in {FEATURES}: {', '.join(narrowed)}."
+            )
+        if texts:
+            notes.append(f"Rows of these vary in shape, and are JSON texts: {', '.join(texts)}.")
+        return notes
+
+
+def _read(record: Record, features: Sequence[Feature], split: str) -> EpisodeBatch:
+    return read_episode(record.data, features, split)
+
+
+def _unless_todo(text: object) -> str | None:
+    """Return a text of `dataset_info.json`, or None for none and for what TFDS puts there first."""
+    return text.strip() or None if isinstance(text, str) and "TODO" not in text else None
+
+
+def _name_of(piece: Piece) -> str:
+    whole = (piece.first, piece.stop) == (0, piece.length)
+    return piece.file if whole else f"{piece.file}[{piece.first}:{piece.stop}]"
+
+
+def _spaces(features: Sequence[Feature]) -> dict[str, Any]:
+    """Return what is observed and done, as `{"observation": {name: "float32 [7]"}, …}`."""
+    spaces: dict[str, Any] = {}
+    for feature in features:
+        root, *below = feature.path[1:] if feature.in_steps else [""]
+        if root in {"observation", "action"}:
+            shape = [-1 if size is None else size for size in (*feature.inner, *feature.shape)]
+            what = f"{feature.dtype if feature.kind == 'tensor' else feature.kind} {shape}"
+            if below:
+                spaces.setdefault(root, {})["/".join(below)] = what
+            else:
+                spaces[root] = what
+    return spaces

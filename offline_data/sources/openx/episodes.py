@@ -1,0 +1,176 @@
+"""A record of RLDS to an episode: which feature becomes which leaf, and how its rows are aligned.
+
+Row `t` of a record has the observation before action `t`, the action, and the reward that came of it.
+Of what came after the last action there is either nothing, or one more row of which only the
+observation counts (https://github.com/google-research/rlds#dataset-format):
+
+```
+rows of the record      o0 a0 r0   o1 a1 r1   o2 a2 r2     the last action is one
+observations            o0         o1         o2    o2     repeated, final_observation False
+steps                   a0 r0      a1 r1      a2 r2
+
+rows of the record      o0 a0 r0   o1 a1 r1   o2 0  0      is_last; action, reward, discount zero
+observations            o0         o1         o2           final_observation True
+steps                   a0 r0      a1 r1                   is_terminal of o2 is that of step 1
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
+from offline_data.errors import FormatError
+from offline_data.readers.tf_example import parse_example
+from offline_data.sources.openx.features import STEPS
+from offline_data.sources.openx.values import column_of, row_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.episodes import Key
+    from offline_data.readers.tf_example import Value
+    from offline_data.sources.openx.features import Feature
+
+NOTE_FINAL_STEP = (
+    "Some episodes end with a step of RLDS that only has an observation: is_last is set, and action, "
+    "reward and discount are zero; that is their final observation, and no transition."
+)
+NOTE_NO_FINAL = (
+    "Some episodes end with a step that has an action; the observation after it is not in the "
+    "source, and the last one is repeated there."
+)
+NOTE_FLAGS = (
+    "is_first and is_last are not set on the first and last step, and on no other, of some episodes; "
+    "an episode is a whole record."
+)
+NOTE_UNENDED = "Episodes whose last step is not is_terminal are truncated."
+NOTE_TERMINAL = "is_terminal is set before the last step of some episodes, which is kept."
+NOTE_REWARD = "The source has no rewards; they are 0."
+NOTE_MISSING = "{name} is missing in some episodes; it is {nothing} there."
+
+_FLAGS = ("is_first", "is_last", "is_terminal")
+_RESERVED = {"next", "done", "terminated", "truncated", "index", "episode"}
+_OF_TABLE = {"start", "length", "return", "terminated", "truncated", "final_observation", "split"}
+
+
+def key_of(feature: Feature) -> Key:
+    """Return the leaf of a feature: of a step without `steps`, of an episode as it is named.
+
+    Names that mean something else here are put below `steps`, or `episode`.
+    """
+    if feature.in_steps:
+        key = feature.path[1:]
+        return (STEPS, *key) if key[0] in _RESERVED else key
+    return ("episode", *feature.path) if feature.path[0] in _OF_TABLE else feature.path
+
+
+def read_episode(data: bytes, features: Sequence[Feature], split: str) -> EpisodeBatch:
+    """Read one record, which is one episode; raises `FormatError`.
+
+    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, but for
+    `observation`; those of the episode are in its table, with `split`.
+    """
+    record = parse_example(data)
+    rows = _rows(record, features)
+    columns = {key_of(f): column_of(record, f, rows) for f in features if f.in_steps}
+    flags = {name: _flag(columns.pop((name,), None), name, rows) for name in _FLAGS}
+    first, last, terminal = flags.values()
+    rewards = columns.pop(("reward",), None)
+    observations = {key: c for key, c in columns.items() if key[0] == "observation"}
+    steps = {key: column for key, column in columns.items() if key not in observations}
+    notes = [NOTE_UNENDED]
+    reward = _reward(rewards, rows)
+    if rewards is None:
+        notes.append(NOTE_REWARD)
+    means = [c for key, c in steps.items() if key[0] in {"action", "discount"}]
+    only_observation = (
+        rows > 1 and last is not None and bool(last[-1]) and all(map(_is_empty, [*means, reward]))
+    )
+    count = rows - only_observation
+    terminated = np.zeros((count, 1), bool) if terminal is None else terminal[:count, None].copy()
+    if terminal is not None:
+        terminated[-1] |= terminal[-1]
+        if terminated[:-1].any():
+            notes.append(NOTE_TERMINAL)
+    truncated = np.zeros((count, 1), bool)
+    truncated[-1] = not terminated[-1]
+    alone = np.arange(rows)
+    if (first is not None and (first != (alone == 0)).any()) or (
+        last is not None and (last != (alone == rows - 1)).any()
+    ):
+        notes.append(NOTE_FLAGS)
+    notes.append(NOTE_FINAL_STEP if only_observation else NOTE_NO_FINAL)
+    missing = [f for f in features if f.optional and row_count(record, f) is None]
+    notes += [_missing(feature) for feature in missing]
+    whole = np.append(alone, [] if only_observation else rows - 1).astype(np.int64)
+    return EpisodeBatch(
+        np.array([count]),
+        {
+            **{key: column[:count] for key, column in steps.items()},
+            REWARD: reward[:count],
+            TERMINATED: terminated,
+            TRUNCATED: truncated,
+        },
+        {key: column[whole] for key, column in observations.items()},
+        np.array([only_observation]),
+        {
+            ("split",): np.array([split], object),
+            **{key_of(f): column_of(record, f, 1) for f in features if not f.in_steps},
+        },
+        notes=tuple(notes),
+    )
+
+
+def _rows(record: Mapping[str, Value], features: Sequence[Feature]) -> int:
+    """Return the number of steps of a record, on which all features agree."""
+    counts = {f.name: row_count(record, f) for f in features if f.in_steps}
+    known = {name: count for name, count in counts.items() if count is not None}
+    if not known or not max(known.values()):
+        raise FormatError("it has no step")
+    most = max(known.values())
+    other = next((name for name, count in known.items() if count != most), None)
+    if other is not None:
+        longest = next(name for name, count in known.items() if count == most)
+        raise FormatError(f"{other} has {known[other]} steps, and {longest} {most}")
+    return most
+
+
+def _flag(column: Any, name: str, rows: int) -> NDArray[np.bool_] | None:
+    if column is None:
+        return None
+    if column.size != rows or column.dtype.kind not in "biu":
+        raise FormatError(
+            f"{STEPS}/{name} is {column.dtype} {list(column.shape)}; expected one flag a step"
+        )
+    return np.asarray(column.reshape(rows), bool)
+
+
+def _reward(column: Any, rows: int) -> NDArray[Any]:
+    if column is None:
+        return np.zeros((rows, 1), np.float32)
+    if column.size != rows or column.dtype.kind not in "biuf":
+        raise FormatError(
+            f"{STEPS}/reward is {column.dtype} {list(column.shape)}; expected one number a step"
+        )
+    return np.asarray(column.reshape(rows, 1))
+
+
+def _is_empty(column: Any) -> bool:
+    """Return True if the last row is what RLDS puts where there is nothing: zeros, NaN, no text."""
+    row = column[-1:]
+    if row.dtype == object:
+        return all(value in {None, "", "[]"} for value in row.flat)
+    return not np.nan_to_num(row).any()
+
+
+def _missing(feature: Feature) -> str:
+    nothing = "NaN" if feature.dtype.startswith(("float", "bfloat")) else "0"
+    if feature.kind == "text" or feature.varies:
+        nothing = "None"
+    return NOTE_MISSING.format(name=feature.name, nothing=nothing)

@@ -1,0 +1,524 @@
+"""RLDS records to episodes: every value against protobuf's reading, and each rule that is applied."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offline_data.config import Settings
+from offline_data.episodes import EpisodeBatch
+from offline_data.episodes.joining import concatenate
+from offline_data.errors import FormatError, OfflineDataError
+from offline_data.ingest import Options, convert
+from offline_data.readers.images import encode_image
+from offline_data.readers.tfrecord import read_records
+from offline_data.sources.base import Release, RemoteFile
+from offline_data.sources.openx import OpenX
+from offline_data.sources.openx.episodes import (
+    NOTE_FINAL_STEP,
+    NOTE_FLAGS,
+    NOTE_NO_FINAL,
+    NOTE_REWARD,
+    NOTE_TERMINAL,
+)
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.reader import open_reader
+from offline_data.testing.rlds_toy import (
+    decode_example,
+    encode_example,
+    toy_features,
+    toy_record,
+    write_rlds,
+    write_toy_rlds,
+)
+from offline_data.testing.sources import SourceCase, SourceContract
+
+Record = dict[str, Any]
+LENGTHS = [3, 4, 1, 2, 3, 4, 1]
+"""Of the episodes of `write_toy_rlds`, numbered 0 to 6; `val` has the last two."""
+
+
+class TestContract(SourceContract):
+    @pytest.fixture(params=[False, True], ids=["actions", "final steps"])
+    def case(self, tmp_path: Path, request: Any) -> SourceCase:
+        raw = write_toy_rlds(tmp_path / "raw", final_step=request.param)
+        opening = ("dataset_info.json", "features.json", "steps-label.labels.txt")
+        names = [*opening, *sorted(p.name for p in raw.iterdir() if "tfrecord" in p.name)]
+        files = tuple(RemoteFile(name, (f"https://host.invalid/{name}",)) for name in names)
+        return SourceCase(OpenX(), Release("toy", "0.1.0", files, opening=opening), raw)
+
+
+def read(folder: Path, **options: Any) -> EpisodeBatch:
+    release = replace(OpenX().release_of(folder, "mine"), **options)
+    assert release.local is not None
+    opened = OpenX().open(release, release.local)
+    return concatenate([batch for shard in opened.shards() for batch in opened.read(shard)])
+
+
+def records_of(folder: Path) -> list[tuple[str, Record]]:
+    """Read all records by protobuf, `train` first, with the name of their split."""
+    paths = sorted(folder.glob("*.tfrecord-*"), key=lambda path: "-val." in path.name)
+    return [
+        ("val" if "-val." in path.name else "train", decode_example(record.data))
+        for path in paths
+        for record in read_records(path)
+    ]
+
+
+def expected(records: list[tuple[str, Record]]) -> dict[str, list[Any]]:
+    """Return rows of every leaf, from protobuf's lists: ten lines of numpy that know the toy only."""
+    rows: dict[str, list[Any]] = {}
+    for split, r in records:
+        last = {"steps/action/move": 2, "steps/action/close": 1, "steps/reward": 1}
+        t = len(r["steps/reward"])
+        empty = all(not r[name][-n:].any() for name, n in last.items())
+        n = t - (empty and t > 1)
+        flat = {k: np.reshape(r[k], (t, -1)) for k in last}
+        state = r["steps/observation/state"].reshape(t, 3)
+        ends = np.cumsum(r["steps/observation/points/ragged_row_lengths_0"])[:-1]
+        parts = np.split(r["steps/observation/points/ragged_flat_values"], ends)
+        points = [part.tolist() for part in parts]
+        clouds = [np.frombuffer(zlib.decompress(b), "<i2") for b in r["steps/observation/cloud"]]
+        whole = [*range(t), *([t - 1] if n == t else [])]
+        table = {
+            "observation/state": state[whole],
+            "observation/cloud": [clouds[i].reshape(2, 2) for i in whole],
+            "observation/points": [json.dumps(points[i]) for i in whole],
+            "observation/instruction": [
+                r["steps/observation/instruction"][i].decode() for i in whole
+            ],
+            "observation/image": [r["steps/observation/image"][i] for i in whole],
+            "observation/depth": [r["steps/observation/depth"][i] for i in whole],
+            "action/move": flat["steps/action/move"][:n],
+            "action/close": flat["steps/action/close"][:n].astype(np.int32),
+            "next/reward": flat["steps/reward"][:n],
+            "next/terminated": [
+                [i == n - 1 and bool(r["steps/is_terminal"][-1])] for i in range(n)
+            ],
+            "next/truncated": [[i == n - 1 and not r["steps/is_terminal"][-1]] for i in range(n)],
+            "discount": r["steps/discount"][:n],
+            "language_instruction": [b.decode() for b in r["steps/language_instruction"][:n]],
+            "label": r["steps/label"][:n],
+            "wide": r["steps/wide"][:n],
+            "split": [split],
+            "episode_metadata/id": r["episode_metadata/id"],
+            "episode_metadata/file_path": [r["episode_metadata/file_path"][0].decode()],
+        }
+        for key, values in table.items():
+            rows.setdefault(key, []).extend(values)
+    return rows
+
+
+def assert_rows(batch: EpisodeBatch, rows: dict[str, list[Any]]) -> None:
+    found = {
+        "/".join(key): column
+        for table in (batch.steps, batch.observations, batch.episodes)
+        for key, column in table.items()
+    }
+    assert found.keys() >= rows.keys()
+    assert not found.keys() - rows.keys() - {"start", "length", "return"} - {
+        "terminated", "truncated", "final_observation",
+    }  # fmt: skip
+    for key, values in rows.items():
+        column: Any = found[key]
+        if isinstance(column, EncodedColumn):
+            assert column.images() == values, key
+        else:
+            assert np.asarray(column).tolist() == np.asarray(values, column.dtype).tolist(), key
+
+
+def test_every_value_after_the_disk(tmp_path: Path, settings: Settings) -> None:
+    folder = write_toy_rlds(tmp_path / "toy")
+    stored = convert(folder, "toy", settings, Options(audit="all"))
+    batch = open_reader(stored.path).episode_batch(0, 7)
+    assert_rows(batch, expected(records_of(folder)))
+    assert batch.lengths.tolist() == LENGTHS
+    assert {str(column.dtype) for column in batch.steps.values()} == {
+        "float32", "int32", "int64", "bool", "object",
+    }  # fmt: skip
+    manifest = stored.manifest
+    assert manifest.about["labels"] == {"steps/label": ["pick", "place"]}
+    assert (manifest.about["description"], manifest.citation) == ("A toy.", "Nobody, 2024.")
+    assert manifest.spaces["action"] == {"move": "float32 [2]", "close": "int32 [1]"}
+    assert any("float64" in note and "steps/wide" in note for note in manifest.notes)
+    assert any("`split` in the episode table" in note for note in manifest.notes)
+
+
+@pytest.mark.parametrize("final_step", [False, True])
+def test_every_value(tmp_path: Path, *, final_step: bool) -> None:
+    folder = write_toy_rlds(tmp_path / "toy", final_step=final_step)
+    batch = read(folder)
+    assert_rows(batch, expected(records_of(folder)))
+    has = [final_step and length > 1 for length in LENGTHS]
+    assert batch.lengths.tolist() == [n - one for n, one in zip(LENGTHS, has, strict=True)]
+    assert batch.final_observation.tolist() == has
+    assert (NOTE_FINAL_STEP in batch.notes) == final_step
+    assert NOTE_NO_FINAL in batch.notes  # of one step there is nothing to take away
+
+
+def one(tmp_path: Path, change: Callable[[Record], object], features: Any = None) -> EpisodeBatch:
+    """Read one episode of three steps, of which a test changed the record."""
+    record = toy_record(1, 3)
+    change(record)
+    return read(write_rlds(tmp_path / "one", {"train": [[record]]}, features=features))
+
+
+def set_last(names: str, value: float = 0.0) -> Callable[[Record], None]:
+    def change(record: Record) -> None:
+        for name in names.split():
+            record[f"steps/{name}"][-2 if name == "action/move" else -1 :] = value
+
+    return change
+
+
+ALL_EMPTY = "action/move action/close reward discount"
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "steps"),
+    [
+        (ALL_EMPTY, 0.0, 2),
+        ("action/move action/close discount", 0.0, 3),
+        ("action/move reward discount", 0.0, 3),
+        ("action/move action/close reward", 0.0, 3),
+        ("action/close reward discount", 0.0, 3),
+        (f"{ALL_EMPTY} is_last", 0.0, 3),
+    ],
+)
+def test_a_last_step_is_an_observation_only_where_nothing_else_is_in_it(
+    tmp_path: Path, names: str, value: float, steps: int
+) -> None:
+    batch = one(tmp_path, set_last(names, value))
+    assert batch.lengths.tolist() == [steps]
+    assert batch.final_observation.tolist() == [steps == 2]
+    state = np.asarray(batch.observations["observation", "state"])[:, 0]
+    assert state.tolist() == [1001, 1002, 1003, 1003][: steps + 1]
+
+
+def test_nan_is_nothing_as_zero_is(tmp_path: Path) -> None:
+    def change(record: Record) -> None:
+        set_last(ALL_EMPTY)(record)
+        record["steps/action/move"][-2:] = np.nan
+
+    assert one(tmp_path, change).final_observation.all()
+
+
+def test_is_terminal_of_a_final_step_ends_the_step_before(tmp_path: Path) -> None:
+    for terminal in (0, 1):
+        folder = tmp_path / str(terminal)
+
+        def change(record: Record, terminal: int = terminal) -> None:
+            set_last(ALL_EMPTY)(record)
+            record["steps/is_terminal"][-1] = terminal
+
+        batch = one(folder, change)
+        assert batch.steps["next", "terminated"].tolist() == [[False], [bool(terminal)]]
+        assert batch.steps["next", "truncated"].tolist() == [[False], [not terminal]]
+
+
+def test_clips_without_flags_end_with_their_record(tmp_path: Path) -> None:
+    batch = one(tmp_path, lambda r: [r[f"steps/is_{name}"].fill(0) for name in ("first", "last")])
+    assert batch.steps["next", "truncated"].tolist() == [[False], [False], [True]]
+    assert NOTE_FLAGS in batch.notes
+
+
+def test_is_terminal_inside_an_episode_is_kept(tmp_path: Path) -> None:
+    batch = one(tmp_path, lambda r: r["steps/is_terminal"].__setitem__(0, 1))
+    assert batch.steps["next", "terminated"].tolist() == [[True], [False], [False]]
+    assert batch.steps["next", "truncated"].tolist() == [[False], [False], [True]]
+    assert NOTE_TERMINAL in batch.notes
+
+
+def changed(path: str, feature: Any) -> Any:
+    """Return the toy's features with another one at a path, or none for None."""
+    tree = toy_features()
+    node = tree["featuresDict"]["features"]
+    *above, name = path.split("/")
+    for part in above:
+        node = node[part].get("sequence", {}).get("feature", node[part])["featuresDict"]["features"]
+    if feature is None:
+        del node[name]
+    else:
+        node[name] = feature
+    return tree
+
+
+def test_without_rewards(tmp_path: Path) -> None:
+    batch = one(tmp_path, lambda r: r.pop("steps/reward"), changed("steps/reward", None))
+    assert batch.steps["next", "reward"].tolist() == [[0.0]] * 3
+    assert NOTE_REWARD in batch.notes
+
+
+def tensor(dtype: str, *shape: int, **more: Any) -> Any:
+    sizes = {"dimensions": [str(size) for size in shape]}
+    return {"tensor": {"dtype": dtype, "shape": sizes, "encoding": "none", **more}}
+
+
+ODD: dict[str, tuple[Any, Any, Any]] = {
+    "uint64 as its bits": (tensor("uint64"), np.array([-1, 2, 3]), [2**64 - 1, 2, 3]),
+    "float16": (tensor("float16"), np.array([0.5, 1, 2], np.float32), [0.5, 1, 2]),
+    "bytes of bfloat16": (
+        tensor("bfloat16", 1, encoding="bytes"),
+        [b"\x80\x3f", b"\x00\x40", b"\x40\x40"],
+        [[1.0], [2.0], [3.0]],
+    ),
+    "bytes of float64": (
+        tensor("float64", encoding="bytes"),
+        [np.float64(x).tobytes() for x in (0.1, 0.2, 0.3)],
+        [0.1, 0.2, 0.3],
+    ),
+    "two texts a step": (tensor("string", 2), [b"a", b"b"] * 3, [["a", "b"]] * 3),
+    "a name with a slash": (tensor("int32"), np.array([4, 5, 6]), [4, 5, 6]),
+    "missing, but optional": (tensor("int32", optional=True), None, [0, 0, 0]),
+    "missing text, optional": (tensor("string", optional=True), None, [None] * 3),
+    "shapes that differ": (
+        tensor("uint8", -1, encoding="zlib"),
+        [zlib.compress(bytes(range(n))) for n in (1, 0, 2)],
+        ["[0]", "[]", "[0, 1]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_features(tmp_path: Path, case: str) -> None:
+    feature, values, wanted = ODD[case]
+    name = "deep/odd" if "slash" in case else "odd"
+    tree = changed("steps/label", tensor("int64"))
+    steps = tree["featuresDict"]["features"]["steps"]["sequence"]["feature"]
+    steps["featuresDict"]["features"][name] = feature
+    stored = {} if values is None else {f"steps/{name}": values}
+    batch = one(tmp_path, lambda record: record.update(stored), tree)
+    column = batch.steps[tuple(name.split("/"))]
+    assert column.tolist() == wanted
+    if values is None:
+        assert any("odd is missing" in note for note in batch.notes)
+
+
+def test_images_are_what_they_are_and_not_what_is_said(tmp_path: Path) -> None:
+    """Neither the encoding nor, where it may vary, the size comes from features.json."""
+    pixels = np.arange(3 * 7 * 9 * 3, dtype=np.uint8).reshape(3, 7, 9, 3)
+    files = [encode_image(image, "png") for image in pixels]
+    tree = toy_features()
+    steps = tree["featuresDict"]["features"]["steps"]["sequence"]["feature"]
+    image = steps["featuresDict"]["features"]["observation"]["featuresDict"]["features"]["image"]
+    image["image"]["shape"]["dimensions"][:2] = ["-1", "-1"]
+    batch = one(tmp_path, lambda r: r.update({"steps/observation/image": files}), tree)
+    column: Any = batch.observations["observation", "image"]
+    assert (column.encoding, column.shape) == ("png", (4, 7, 9, 3))
+    assert np.array_equal(column, pixels[[0, 1, 2, 2]])
+
+
+def test_float_images_are_their_four_bytes(tmp_path: Path) -> None:
+    depth = np.linspace(-1, 1, 3 * 4 * 5, dtype="<f4").reshape(3, 4, 5, 1)
+    files = [encode_image(one.view(np.uint8).reshape(4, 5, 4), "png") for one in depth]
+    shape = {"dimensions": ["4", "5", "1"]}
+    tree = changed("steps/label", {"image": {"dtype": "float32", "shape": shape}})
+    batch = one(tmp_path, lambda r: r.update({"steps/label": files}), tree)
+    assert np.array_equal(batch.steps[("label",)], depth)
+
+
+def test_names_that_mean_something_else_here(tmp_path: Path) -> None:
+    tree = toy_features()
+    features = tree["featuresDict"]["features"]
+    features["length"] = tensor("int64")
+    features["steps"]["sequence"]["feature"]["featuresDict"]["features"]["done"] = tensor("bool")
+    values = {"length": np.array([7]), "steps/done": np.array([0, 1, 0])}
+    batch = one(tmp_path, lambda r: r.update(values), tree)
+    assert batch.episodes["episode", "length"].tolist() == [7]
+    assert batch.steps["steps", "done"].tolist() == [False, True, False]
+
+
+def test_what_cannot_be_read_is_listed(tmp_path: Path) -> None:
+    tree = changed("steps/label", {"video": {"shape": {}}})
+    tree["featuresDict"]["features"]["photo"] = {"image": {"shape": {}, "dtype": "uint8"}}
+    folder = write_rlds(tmp_path / "toy", {"train": [[toy_record(1, 3)]]}, features=tree)
+    info = OpenX().open(OpenX().release_of(folder, "x"), folder).info
+    assert [leaf.key for leaf in info.dropped] == ["steps/label", "photo"]
+
+
+BAD: dict[str, Callable[[Record], object]] = {
+    "it has no step": lambda r: [r.update({k: v[:0]}) for k, v in list(r.items()) if "steps" in k],
+    "steps/reward has 2 steps": lambda r: r.update({"steps/reward": r["steps/reward"][:2]}),
+    "steps/label is missing": lambda r: r.pop("steps/label"),
+    "values of another kind": lambda r: r.update({"steps/label": [b"1"] * 3}),
+    "float32 values; features.json says int64": lambda r: r.update(
+        {"steps/label": np.ones(3, np.float32)}
+    ),
+    "has a value that is no int32": lambda r: r["steps/action/close"].__setitem__(0, 2**40),
+    "has a value that is no bool": lambda r: r["steps/is_first"].__setitem__(0, 2),
+    "is not UTF-8 text": lambda r: r.update({"steps/language_instruction": [b"\xff"] * 3}),
+    "whose lengths do not add up": lambda r: r.update(
+        {"steps/observation/points/ragged_row_lengths_0": np.array([9, 9, 9])}
+    ),
+    "zlib cannot read": lambda r: r.update({"steps/observation/cloud": [b"not zlib"] * 3}),
+    "value of other than 8 bytes": lambda r: r.update(
+        {"steps/observation/cloud": [zlib.compress(bytes(1 << 20))] * 3}
+    ),
+    "steps/observation/image of step 1 is no jpeg image of uint8": lambda r: r[
+        "steps/observation/image"
+    ].__setitem__(1, encode_image(np.zeros((2, 2, 3), np.uint8), "jpeg")),
+    "it is empty": lambda r: r["steps/observation/image"].__setitem__(1, b""),
+    "episode_metadata/id has 2 values": lambda r: r.update(
+        {"episode_metadata/id": np.array([1, 2])}
+    ),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_a_bad_record_is_named_and_may_be_left_out(tmp_path: Path, said: str) -> None:
+    bad = toy_record(1, 3)
+    BAD[said](bad)
+    records = [toy_record(0, 2), bad, toy_record(2, 3)]
+    folder = write_rlds(tmp_path / "toy", {"train": [records]})
+    with pytest.raises(FormatError, match=said) as caught:
+        read(folder)
+    assert "toy-train.tfrecord-00000-of-00001, record 1: " in caught.value.message
+    assert "--skip-bad-episodes" in str(caught.value.hint)
+    batch = read(folder, skip_bad_episodes=True)
+    assert batch.episodes["episode_metadata", "id"].tolist() == [0, 2]
+    (skipped,) = batch.skipped
+    assert skipped.where.endswith("record 1")
+    assert said in skipped.reason
+
+
+def test_images_that_change_their_size_between_episodes(tmp_path: Path) -> None:
+    tree = changed(
+        "steps/observation/image", {"image": {"shape": {"dimensions": ["-1", "-1", "3"]}}}
+    )
+    other = toy_record(1, 2)
+    small = encode_image(np.zeros((2, 2, 3), np.uint8), "jpeg")
+    other["steps/observation/image"] = [small, small]
+    folder = write_rlds(tmp_path / "toy", {"train": [[toy_record(0, 2), other]]}, features=tree)
+    with pytest.raises(
+        FormatError, match=r"record 1: leaf 'observation/image' is jpeg uint8 \[2, 2"
+    ):
+        read(folder)
+
+
+def test_another_number_of_records_than_stated(tmp_path: Path) -> None:
+    folder = write_toy_rlds(tmp_path / "toy")
+    for lengths, said in ((["9", "2"], "3 records"), (["2", "2"], "more than 2|says 2")):
+        info = json.loads((folder / "dataset_info.json").read_text())
+        next(s for s in info["splits"] if s["name"] == "train")["shardLengths"] = lengths
+        (folder / "dataset_info.json").write_text(json.dumps(info))
+        with pytest.raises(FormatError, match=said):
+            read(folder)
+
+
+INFO: dict[str, Any] = {
+    "array_record": {"fileFormat": "array_record"},
+    "has no list of splits": {"splits": None},
+    "without a name": {"splits": [{"name": "../x"}]},
+    "shardLengths of split train": {"splits": [{"name": "train", "shardLengths": ["x"]}]},
+    "no episodes": {"splits": [{"name": "train", "shardLengths": []}]},
+    "does not say how many": {"splits": [{"name": "train", "numShards": "3"}]},
+    "expected a relative path": {
+        "splits": [{"name": "train", "shardLengths": ["1"], "filepathTemplate": "../../{SPLIT}"}]
+    },
+    "lacks 2 of the 2 files": {"splits": [{"name": "test", "shardLengths": ["1", "1"]}]},
+}
+
+
+@pytest.mark.parametrize("said", INFO)
+def test_a_folder_that_is_not_what_it_should_be(tmp_path: Path, said: str) -> None:
+    folder = write_rlds(tmp_path / "toy", {"train": [[toy_record(1, 3)]]}, **INFO[said])
+    with pytest.raises(OfflineDataError, match=said):
+        read(folder)
+
+
+TREES: dict[str, Any] = {
+    "no sequence of features called 'steps'": {"featuresDict": {"features": {}}},
+    "expected an object": {"featuresDict": {"features": {"steps": {"sequence": {"feature": 3}}}}},
+    "'features' of feature": {"featuresDict": {}},
+    "a size that is": changed("steps/label", tensor("int64", -7)),
+    "more than 2..31 items": changed("steps/label", tensor("int64", 1 << 20, 1 << 20)),
+}
+
+
+@pytest.mark.parametrize("said", TREES)
+def test_features_that_are_not_those_of_rlds(tmp_path: Path, said: str) -> None:
+    folder = write_rlds(tmp_path / "toy", {"train": [[toy_record(1, 3)]]}, features=TREES[said])
+    with pytest.raises(FormatError, match=said):
+        read(folder)
+
+
+def test_the_folder_above_the_version(tmp_path: Path) -> None:
+    write_toy_rlds(tmp_path / "toy" / "0.1.0")
+    assert OpenX().accepts(tmp_path / "toy")
+    assert len(read(tmp_path / "toy").lengths) == 7
+    write_toy_rlds(tmp_path / "toy" / "0.2.0")
+    assert not OpenX().accepts(tmp_path / "toy")
+    with pytest.raises(FormatError, match="not an RLDS dataset"):
+        read(tmp_path / "toy")
+
+
+def test_no_more_than_a_batch_is_in_memory(tmp_path: Path) -> None:
+    """A file of 200 records is read in batches, and none of them holds the file's bytes."""
+    record = toy_record(1, 2)
+    record["steps/observation/image"] = [record["steps/observation/image"][0] + bytes(1 << 20)] * 2
+    folder = write_rlds(tmp_path / "toy", {"train": [[encode_example(record)] * 40]})
+    opened = OpenX().open(OpenX().release_of(folder, "x"), folder)
+    sizes = [len(batch.lengths) for batch in opened.read(opened.shards()[0])]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 16
+
+
+def test_what_tfds_decodes(realdata: Path) -> None:
+    """Files of TFDS 4.9.10 give the values that it decodes; JPEG within its other rounding."""
+    folder = realdata / "rlds_tfds_generated"
+    truth = np.load(folder / "toy_robot_expected.npz")
+    batch = read(folder / "toy_robot")
+    splits = batch.episodes[("split",)].tolist()
+    seen = 0
+    for name, wanted in truth.items():
+        split, number, t, key = name.split("|")
+        episode = splits.index(split) + int(number)
+        path = tuple(key.removeprefix("steps/").split("/"))
+        if path[0] == "episode_metadata":
+            found = batch.episodes[path][episode]
+        elif path[0] in {"is_first", "is_last"}:
+            continue
+        else:
+            renamed = {"reward": ("next", "reward"), "is_terminal": ("next", "terminated")}
+            path, row = renamed.get(path[0], path), batch.starts[episode] + int(t)
+            found = (
+                batch.observations[path][row + episode] if path[0] == "observation"
+                else batch.steps[path][row]
+            )  # fmt: skip
+        seen += 1
+        if isinstance(found, str):
+            points = key == "steps/points"
+            assert (
+                json.loads(found) == wanted.tolist() if points else found == bytes(wanted).decode()
+            )
+        elif key.endswith("wrist_image"):
+            assert np.abs(np.asarray(found, int) - wanted).max() <= 16
+        else:
+            assert np.array_equal(np.reshape(found, wanted.shape).astype(wanted.dtype), wanted), (
+                name
+            )
+    assert seen == 565
+
+
+def test_clips_of_bridge(realdata: Path) -> None:
+    """Octo's records: no is_last, no rewards, images of cameras that are not there are black."""
+    folder = realdata / "rlds_octo_bridge" / "bridge_dataset" / "1.0.0"
+    batch = read(folder)
+    assert batch.lengths.tolist() == [10] * 50
+    assert not batch.final_observation.any()
+    assert not batch.steps["next", "terminated"].any()
+    records = records_of(folder)
+    assert np.array_equal(
+        batch.steps[("action",)],
+        np.concatenate([r["steps/action"] for _, r in records]).reshape(-1, 7),
+    )
+    images: Any = batch.observations["observation", "image_0"]
+    files = [r["steps/observation/image_0"] for _, r in records]
+    assert images.images() == [one for some in files for one in (*some, some[-1])]
