@@ -60,7 +60,7 @@ _MIN_AGE = timedelta(seconds=60)
 
 
 class FetchCancelledError(BaseException):
-    """Ends a thread of a run that is over; never reaches a caller of this package."""
+    """Ends a thread of a run that is over; reaches only who cancelled the run."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,11 @@ from offline_data.fetch.cache import (
     write_record,
 )
 from offline_data.fetch.client import offline_error, open_client
-from offline_data.fetch.download import FetchSession, ResumableDownload
+from offline_data.fetch.download import (
+    FetchCancelledError,
+    FetchSession,
+    ResumableDownload,
+)
 from offline_data.fetch.files import FetchedFile, Hashes, check_whole, hash_file
 from offline_data.fetch.hub import cached_by_user, hub_headers, url_on_hub, with_facts
 from offline_data.fetch.mirrors import Hosts, host_of, path_of_url, scheme_of
@@ -60,6 +64,7 @@ def run_fetch(
     *,
     limits: FetchLimits | None = None,
     sleep: Callable[[float], None] | None = None,
+    cancelled: Event | None = None,
 ) -> tuple[FetchedFile, ...]:
     """Fetch every file of a plan and verify it.
 
@@ -73,6 +78,7 @@ def run_fetch(
         progress: Gets one task of bytes over all files.
         limits: Waits, tries, connections; None for the defaults.
         sleep: Waits so many seconds between tries; None for a wait that Ctrl-C ends.
+        cancelled: Set by another thread to end the run.
 
     Returns:
         One for each step, in the order of the plan.
@@ -83,10 +89,13 @@ def run_fetch(
         IntegrityError: A file is not what is published, or changed since it was last fetched.
         NotFoundError, AuthError, NetworkError: Of the published host, after all mirrors failed.
         AccessError: The downloads folder may not be written.
+        FetchCancelledError: `cancelled` was set.
     """
     coming = [step for step in plan.steps if step.path is None]
     bounds = limits or FetchLimits()
-    fetched = iter(_fetch_all(coming, settings, progress, bounds, sleep) if coming else ())
+    fetched = iter(
+        _fetch_all(coming, settings, progress, bounds, sleep, cancelled) if coming else ()
+    )
     return tuple(
         _kept(step.file, step.path, step.record) if step.path else next(fetched)
         for step in plan.steps
@@ -99,6 +108,7 @@ def _fetch_all(
     progress: Progress,
     limits: FetchLimits,
     sleep: Callable[[float], None] | None,
+    cancelled: Event | None,
 ) -> list[FetchedFile]:
     wanted = sum(step.wanted or 0 for step in steps)
     require_bytes(settings.downloads, wanted, f"Fetching {len(steps)} files")
@@ -117,6 +127,7 @@ def _fetch_all(
             len(steps),
             limits.files_at_once,
             stop,
+            cancelled,
         )
 
 
@@ -300,11 +311,17 @@ def _kept(file: RemoteFile, path: Path, record: FetchRecord | None) -> FetchedFi
     )
 
 
-def in_threads(call: Callable[[int], T], count: int, threads: int, stop: Event) -> list[T]:
+def in_threads(
+    call: Callable[[int], T],
+    count: int,
+    threads: int,
+    stop: Event,
+    cancelled: Event | None = None,
+) -> list[T]:
     """Return `[call(0), …, call(count - 1)]`, several calls at a time.
 
-    The first error ends it: `stop` is set, calls that have not begun do not begin, and the error is
-    raised after the running calls ended or had a second to do so. Threads are daemons: they never
+    The first error ends it, as does `cancelled`: `stop` is set, calls that have not begun do not begin,
+    and the error is raised after the running calls ended or had a second to do so. Threads are daemons: they never
     keep a process from ending.
     """
     numbers = iter(range(count))  # `next` of it is one step, whichever thread takes it
@@ -326,6 +343,8 @@ def in_threads(call: Callable[[int], T], count: int, threads: int, stop: Event) 
             try:
                 index, outcome = done.get(timeout=0.1)
             except Empty:
+                if cancelled is not None and cancelled.is_set():
+                    raise FetchCancelledError from None
                 continue
             if isinstance(outcome, BaseException):
                 raise outcome

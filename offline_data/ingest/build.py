@@ -7,6 +7,7 @@ that pays; what needs no parsing, a dataset directory of this package, in this p
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
@@ -298,6 +299,26 @@ def decoded(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:
             begin = stop
         if not len(batch.lengths):
             yield batch
+
+
+def read_pieces(
+    raw: RawDataset, shards: Sequence[Shard], skip: int
+) -> Iterator[tuple[int, int, EpisodeBatch]]:
+    """Yield the episodes of shards in batches, with the numbers of the first episode and row in them.
+
+    The first `skip` episodes are read and left out. Raises what `read_shard` raises, but for shards
+    without episodes.
+    """
+    episode = row = 0
+    for shard in shards:
+        with suppress(NoEpisodesError):
+            for batch in read_shard(raw, shard, None):
+                before = min(max(0, skip - episode), len(batch.lengths))
+                wanted = episodes_between(batch, before, len(batch.lengths))
+                if len(wanted.lengths) or batch.skipped:
+                    first = row + batch.transitions - wanted.transitions
+                    yield episode + before, first, wanted
+                episode, row = episode + len(batch.lengths), row + batch.transitions
 
 
 def episodes_between(batch: EpisodeBatch, first: int, stop: int) -> EpisodeBatch:

@@ -8,13 +8,14 @@ rows are sent from one process to another; only publishing it is left to the cal
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
-from offline_data.ingest.build import DatasetBuild, as_random_access
+from offline_data.errors import OfflineDataError
+from offline_data.ingest.build import DatasetBuild, as_random_access, read_pieces
 from offline_data.ingest.parsing import ParsedDataset, blaming, died
 from offline_data.processes import Child, ChildDiedError
 from offline_data.processes.protocol import pack_importable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from offline_data.episodes import EpisodeBatch
     from offline_data.ingest.build import BuildJob
     from offline_data.ingest.options import Options
     from offline_data.progress import Progress
@@ -54,6 +56,7 @@ class Conversion:
         self.path = path
         self._raw: RawDataset | None = None
         self._build: DatasetBuild | None = None
+        self._pieces: Iterator[tuple[int, int, EpisodeBatch]] = iter(())
 
     def __call__(self, request: tuple[Any, ...]) -> Any:
         """Call the method named first with the rest."""
@@ -89,6 +92,14 @@ class Conversion:
         raw = cast("RawDataset", self._raw)
         self._build = DatasetBuild(raw, job, options, workers, folder, shard)
         return self._build.episodes
+
+    def read(self, shards: Sequence[Shard], skip: int) -> None:
+        """Get ready to hand out the episodes of shards, without the first `skip`."""
+        self._pieces = read_pieces(cast("RawDataset", self._raw), shards, skip)
+
+    def piece(self) -> tuple[int, int, EpisodeBatch] | None:
+        """Return the next ones; see `read_pieces`."""
+        return next(self._pieces, None)
 
     def step(self) -> int:
         """Convert the next part; returns its number of episodes, 0 when all is written."""
@@ -152,6 +163,29 @@ class ConversionProcess:
         """Read a shard to count its episodes."""
         self._child.send(("count", shard))
         return cast("int", self._receive())
+
+    def reading(
+        self, shards: Sequence[Shard], skip: int = 0
+    ) -> Iterator[tuple[int, int, EpisodeBatch]]:
+        """Yield the episodes of shards, the next batch being read meanwhile; see `read_pieces`.
+
+        Use it to its end, or end the process.
+        """
+        self._child.send(("read", tuple(shards), skip))
+        self._child.send(("piece",))
+        self._receive()
+        while True:
+            self._child.send(("piece",))
+            piece = self._receive()
+            if piece is None:
+                self._receive()
+                return
+            yield piece
+
+    def kill(self) -> None:
+        """End the process at once; another thread that waits for it gets an error."""
+        with suppress(OfflineDataError):  # it has ended
+            self._child.kill()
 
     @contextmanager
     def writing(

@@ -17,6 +17,7 @@ from offline_data.ingest.build import StrictError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from threading import Event
 
     from offline_data.config import Settings
     from offline_data.fetch.files import FetchedFile, RemoteFile
@@ -34,15 +35,18 @@ def fetch_files(
     progress: Progress,
     *,
     force: bool = False,
+    cancelled: Event | None = None,
 ) -> tuple[FetchedFile, ...]:
-    """Fetch files and lay them out under `folder`; raises what `run_fetch` raises."""
+    """Fetch files and lay them out under `folder`; raises what `run_fetch` raises, ends as it does."""
     from offline_data.fetch.files import assemble
     from offline_data.fetch.plan import plan_fetch
     from offline_data.fetch.run import run_fetch
 
     fetched: tuple[FetchedFile, ...] = ()
     for _ in range(_TRIES):
-        fetched = run_fetch(plan_fetch(files, settings, force=force), settings, progress)
+        fetched = run_fetch(
+            plan_fetch(files, settings, force=force), settings, progress, cancelled=cancelled
+        )
         assemble(fetched, folder)
         if all(is_file(folder / file.name) for file in fetched):
             break

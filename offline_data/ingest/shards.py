@@ -104,15 +104,7 @@ class ShardedJob:
             opened.transitions,
             opened.episodes,
         )
-        listed = {file.path for file in release.files}
-        for shard in shards:
-            with naming(shard):
-                for path in shard.files:
-                    check_relative(path)
-                    if release.local is None and path not in listed:
-                        raise FormatError(
-                            f"it needs {shown(path)}, which is none of the files of the release"
-                        )
+        check_files(release, shards)
         return job
 
     @cached_property
@@ -523,6 +515,19 @@ def convert_shards(
         if published is not None:
             published()
         run.clear()
+
+
+def check_files(release: Release, shards: Sequence[Shard]) -> None:
+    """Raise unless the files of all shards are those of the release, and inside its folder."""
+    listed = {file.path for file in release.files}
+    for shard in shards:
+        with naming(shard):
+            for path in shard.files:
+                check_relative(path)
+                if release.local is None and path not in listed:
+                    raise FormatError(
+                        f"it needs {shown(path)}, which is none of the files of the release"
+                    )
 
 
 def read_record(work: Path, number: int) -> ShardRecord | None:

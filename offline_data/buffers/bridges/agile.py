@@ -191,7 +191,7 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer = buffer
         self.batch_size = positive(size, "batch_size")
         self.seed = seed
-        self._epochs = _WorkerEpochs()
+        self._epochs = WorkerEpochs()
         self._first: int | None = None
         self._begun = 0
 
@@ -249,7 +249,7 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer._drop_drawn()
 
 
-class _WorkerEpochs:
+class WorkerEpochs:
     """Counts the iterations of a `DataLoader`'s workers, in memory that they share with each other.
 
     All that tells a worker that was started anew which iteration it is for is the seed, which

@@ -1,0 +1,323 @@
+"""Batches of a dataset that is read as it comes from its host, and never written to the disk."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from offline_data.buffers.arguments import positive
+from offline_data.buffers.bridges.agile import WorkerEpochs
+from offline_data.buffers.gather.plan import INDEX
+from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.windows import BatchForm, Position, Window, read_windows, shard_order
+from offline_data.config import resolve_settings, user_path
+from offline_data.errors import NotFoundError, UsageError
+from offline_data.ingest.options import Options
+from offline_data.ingest.stream import Ahead, ShardReader, StreamPlan, plan_stream
+from offline_data.progress import SILENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from offline_data.buffers.buffer import Transform
+    from offline_data.config import Settings
+    from offline_data.episodes import Skipped
+    from offline_data.progress import Progress
+
+WINDOW_BYTES = 256 << 20
+"""Bytes of episodes that are shuffled together by default, images as JPEG or PNG."""
+
+
+class StreamingDataset(IterableDataset[Any]):
+    """A dataset read from its host while it is used: batches in TED, with no copy on the disk.
+
+    Batches have the leaves, names, dtypes and shapes that those of the same dataset on the disk have
+    (`load_dataset(id, decode_text=True)`), so that a program can switch; text is `str`, for the codes of
+    a dataset are only known when all of it has been read. `index` and `episode` are `shard << 32 |
+    number in the shard`, int64: the same in every epoch and process.
+
+    Shards are read in an order that `(seed, epoch)` decides, each once an epoch. Consecutive episodes
+    make windows of about `window_bytes`; rows are shuffled within a window, and the next one is read
+    meanwhile, so memory is two windows (one batch of the source's more), and on the disk are raw files
+    of at most two shards for each process that reads. Raw data are parsed in a child process.
+
+    | given | a batch | of an epoch |
+    |---|---|---|
+    | `batch_size` | transitions `[B]` | each transition once, but those whose next observation is unknown |
+    | `batch_size` and `num_slices` or `slice_len` | slices end to end `[B]` | a slice of each episode |
+    | `slice_len` | one slice `[slice_len]` | a slice of each episode |
+    | none, or `num_slices` | one whole episode `[T]` | each episode |
+
+    Slices begin anywhere in their episode with the same probability; their last row has `truncated`
+    and `done` set. Unlike TorchRL's stream, a slice may also be the last that fits, transitions can be
+    drawn, errors and positions are exact, and what cannot be had is no zero.
+
+    In a `DataLoader` each worker reads shards of its own, as does each of `world` ranks: together they
+    give what one reader does. Every iteration is the next epoch. `state_dict` after a batch and
+    `load_state_dict` go on with exactly the batches that would have come; a `StatefulDataLoader` of
+    torchdata keeps those of its workers.
+
+    ```python
+    stream = StreamingDataset("openx:nyu_rot_dataset_converted_externally_to_rlds", 256)
+    DataLoader(stream, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=2)
+    ```
+
+    Args:
+        id: `source:name[@revision]`; or the path of raw files, as `offline-data convert` takes them.
+        batch_size: Rows of a batch.
+        num_slices, slice_len: Slices of a batch, or rows of a slice; the other one follows.
+        pad: True: episodes shorter than a slice are filled up with 0; a number: real and signed
+            leaves with this. The leaf `("collector", "mask")` says which rows are no padding.
+        strict_length: False: episodes shorter than a slice are slices themselves, and batches that
+            have some are shorter. True: without `pad` they are an error.
+        replacement: None or False: a stream draws nothing twice in an epoch.
+        shuffle: False: all rows in the dataset's order.
+        seed: Seed of all orders; the same in all ranks.
+        window_bytes: Bytes of episodes that are shuffled together.
+        drop_last: Whether an epoch has no batch that is not full.
+        keys: Leaves that batches have, a parent standing for all below it; None: all.
+        decode: Whether encoded images are pixels; False: the `bytes` of each file.
+        transform: Called with every batch.
+        rank, world: Which of how many programs this is, each with a part of the shards.
+        skip_bad_episodes: Whether episodes that cannot be read are left out, and listed in `skipped`.
+        root: Folder below which raw files lie while they are read; see `load_dataset`.
+        source: Adapter that reads raw files of a path; None: the only one that takes them.
+        settings: Instead of `root` and the environment.
+        progress: Where to tell of fetching; picklable, if there are workers.
+
+    Attributes:
+        epoch: The epoch of the next iteration.
+        skipped: Episodes that were left out so far, in this process.
+
+    Raises:
+        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
+        FormatError: A shard is damaged; names it. Batches of the windows before were handed out.
+        UsageError: Invalid argument.
+    """
+
+    def __init__(
+        self,
+        id: str | os.PathLike[str],
+        batch_size: int | None = None,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        pad: bool | float | None = None,
+        strict_length: bool = True,
+        replacement: Literal[False] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+        drop_last: bool = False,
+        keys: Iterable[KeyLike] | None = None,
+        decode: bool = True,
+        transform: Transform | None = None,
+        rank: int = 0,
+        world: int = 1,
+        skip_bad_episodes: bool = False,
+        root: str | os.PathLike[str] | None = None,
+        source: str | None = None,
+        settings: Settings | None = None,
+        progress: Progress = SILENT,
+    ) -> None:
+        if replacement:
+            raise UsageError(
+                "replacement=True draws from all of a dataset, and a stream has a window of it",
+                hint="load_dataset(…, sampler=SliceSampler(…)) does, from the disk",
+            )
+        if not 0 <= rank < world:
+            raise UsageError(f"rank is {rank}; expected 0 <= rank < world, which is {world}")
+        if seed < 0:
+            raise UsageError(f"A seed must not be negative; found {seed}")
+        self._form = BatchForm(batch_size, num_slices, slice_len, pad, strict_length)
+        self.batch_size = batch_size
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.window_bytes = positive(window_bytes, "window_bytes")
+        self.rank, self.world = rank, world
+        self._keys = None if keys is None else tuple(keys)
+        self._decode, self._transform = decode, transform
+        self._settings = settings or resolve_settings(root=root)
+        self._progress = progress
+        text = id if isinstance(id, str) else str(user_path(id, "the raw data").absolute())
+        self.plan: StreamPlan = plan_stream(
+            text,
+            self._settings,
+            Options(skip_bad_episodes=skip_bad_episodes),
+            source=source,
+            progress=progress,
+        )
+        self.epoch = 0
+        self.skipped: list[Skipped] = []
+        self._position = Position()
+        self._loaded: Position | None = None
+        self._epochs = WorkerEpochs()
+        self._open: WeakSet[_Windows] = WeakSet()
+        self._sampling: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of one epoch, or of the rest of the one whose state was loaded."""
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        part, parts = self.rank * workers + worker, self.world * workers
+        if parts > len(self.plan.shards):
+            raise UsageError(
+                f"{self.plan.id} has {len(self.plan.shards)} shards, and {parts} readers ("
+                f"{self.world} ranks of {workers}) cannot have one each",
+                hint="use fewer workers or ranks",
+            )
+        begin, self._loaded = self._loaded, None
+        if info is None:
+            begin = begin or Position(self.epoch)
+            self.epoch = begin.epoch + 1
+        else:
+            if begin is not None:
+                self._epochs.restart(begin.epoch)
+            number, first = self._epochs.begin(info.id, info.seed - info.id), self._epochs.first
+            begin = begin or Position(number + (self.epoch if first is None else first))
+        self._position = begin
+        return self._batches(begin, part, parts)
+
+    def sample(self, batch_size: int | None = None) -> Any:
+        """Return the next batch, of the next epoch when one ends.
+
+        `batch_size` is for streams that were given none, and the same in every call.
+        """
+        if batch_size is not None and batch_size != self.batch_size:
+            if self.batch_size is not None:
+                raise UsageError(
+                    f"This stream has batches of {self.batch_size}, and was asked for {batch_size}",
+                    hint="make another stream",
+                )
+            self._form, self.batch_size = replace(self._form, batch_size=batch_size), batch_size
+        if self.batch_size is None and self._form.slice_len is None:
+            raise UsageError("A batch of how many rows? sample(N), or batch_size=N for the stream")
+        for _ in range(2):
+            self._sampling = self._sampling or iter(self)
+            batch = next(self._sampling, None)
+            if batch is not None:
+                return batch
+            self._sampling = None
+        raise NotFoundError(f"{self.plan.id} has no batch in an epoch")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is, which is not needed for epochs to differ."""
+        self.epoch, self._loaded = epoch, None
+        self._position = Position(epoch)
+        self._epochs.restart(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch, and what it is a position in, as JSON values."""
+        return {**self._identity(), **asdict(self._position)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a position; raises `UsageError` for another stream's."""
+        own, position = self._identity(), asdict(Position())
+        if state.keys() != {*own, *position}:
+            raise UsageError(f"A stream has no such state: {sorted(map(str, state))}")
+        for name, value in own.items():
+            if state[name] != value:
+                raise UsageError(
+                    f"The state is of a stream with {name}={state[name]!r}, and this one has {value!r}",
+                    hint="make the stream, and the workers that read it, with the same arguments",
+                )
+        if not all(type(state[name]) is int and state[name] >= 0 for name in position):
+            raise UsageError("The state has a position that is not made of numbers")
+        self.close()
+        self._loaded = self._position = Position(**{name: state[name] for name in position})
+
+    def close(self) -> None:
+        """End all iterations, their processes and threads, and delete the raw files."""
+        self._sampling = None
+        for windows in list(self._open):
+            windows.close()
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a position depends on."""
+        info = get_worker_info()
+        workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
+        reader = [self.rank * workers + worker, self.world * workers]
+        form = [*self._form.size, self._form.transitions, self.drop_last]
+        return {
+            "id": self.plan.id,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "window_bytes": self.window_bytes,
+            "batch": form,
+            "reader": reader,
+        }
+
+    def _batches(self, begin: Position, part: int, parts: int) -> Iterator[Any]:
+        windows = _Windows(self, begin, part, parts)
+        self._open.add(windows)
+        left: deque[Window] = deque()
+        try:
+            for window in windows:
+                left.append(window)
+                self.skipped += window.skipped
+                del window  # which is not to stay in memory while the next one is awaited
+                while sum(map(len, left)) >= self._form.size[0]:
+                    yield self._batch(left)
+            if not self.drop_last and sum(map(len, left)):
+                yield self._batch(left)
+            self._position = Position(begin.epoch + 1)
+        finally:
+            windows.close()
+
+    def _batch(self, left: deque[Window]) -> Any:
+        """Take the next batch of windows, and make it; the position is then behind it."""
+        missing, taken = self._form.size[0], []
+        while left and missing:
+            window = left[0]
+            count = min(missing, len(window))
+            missing -= count
+            taken.append(window.take(count))
+            self._position = window.position
+            if not len(window):
+                left.popleft()
+        if left:
+            self._position = left[0].position
+        known = [INDEX, *taken[0][0].keys]
+        keys = known if self._keys is None else [INDEX, *select_keys(known[1:], self._keys)]
+        batch = self._form.made(taken, keys, decode=self._decode)
+        return batch if self._transform is None else self._transform(batch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is under way: the other process reads for itself."""
+        return {**vars(self), "_open": WeakSet(), "_sampling": None}
+
+    def __repr__(self) -> str:
+        return (
+            f"StreamingDataset({self.plan.id!r}, shards={len(self.plan.shards)}, "
+            f"batch_size={self.batch_size}, epoch={self._position.epoch})"
+        )
+
+
+class _Windows:
+    """The windows of one iteration, each read while the one before is used."""
+
+    def __init__(self, stream: StreamingDataset, begin: Position, part: int, parts: int) -> None:
+        plan, seed, shuffle = stream.plan, stream.seed, stream.shuffle
+        self._reader = ShardReader(plan, stream._settings, stream._progress)
+        order = shard_order(len(plan.shards), seed, begin.epoch, shuffle=shuffle)[part::parts]
+        windows = read_windows(
+            self._reader,
+            order,
+            begin,
+            stream._form,
+            shuffle=shuffle,
+            seed=(seed, part),
+            limit=stream.window_bytes,
+        )
+        self._windows = Ahead(windows)
+
+    def __iter__(self) -> Iterator[Window]:
+        return self._windows
+
+    def close(self) -> None:
+        self._reader.close()
+        self._windows.close()

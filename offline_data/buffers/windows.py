@@ -1,0 +1,367 @@
+"""Windows of a stream: consecutive episodes in memory, the order in which they are drawn, and batches of them.
+
+```
+episodes of the stream   e0 e1 e2 | e3 e4 | e5 e6 …     windows of about as many bytes
+drawn                    2 0 1    | 4 3   | …           each shuffled by itself
+batches                  [2 0][1     4][3 …             a batch may have the end of one and begin the next
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import NonTensorStack
+
+from offline_data.buffers.assemble import assemble, tree_of
+from offline_data.buffers.gather.plan import FLAGS, INDEX
+from offline_data.buffers.samplers.slices import MASK, SliceSampler
+from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of
+from offline_data.episodes.joining import concatenate
+from offline_data.errors import UsageError
+from offline_data.ingest.shards import naming
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.layout import EPISODE, OBSERVATIONS, STEPS
+from offline_data.store.tables import Schema, Vocabularies, encoded, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from offline_data.episodes import EpisodeBatch, Skipped
+    from offline_data.ingest.stream import Piece, ShardReader
+
+SHARD_BITS = 32
+"""Bits of a row's number in its shard, in the leaves `index` and `episode`."""
+
+_ORDER, _ROWS = 0, 1
+"""Separates the random numbers that order shards from those of windows."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream has come: everything before was handed out, nothing after."""
+
+    epoch: int = 0
+    window: int = 0
+    """Number of the window in the epoch of this reader."""
+    shard: int = 0
+    """Where it begins: how many shards of this reader's order lie before it, …"""
+    episode: int = 0
+    """… and how many episodes of the next one."""
+    taken: int = 0
+    """Rows, slices or episodes of the window that were handed out."""
+
+
+@dataclass(frozen=True)
+class BatchForm:
+    """What a batch is made of: transitions, slices, or one whole episode.
+
+    Raises:
+        UsageError: Arguments that contradict each other.
+    """
+
+    batch_size: int | None = None
+    num_slices: int | None = None
+    slice_len: int | None = None
+    pad: bool | float | None = None
+    strict_length: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError(f"batch_size is {self.batch_size}; expected at least 1")
+        if self._sampler is not None:
+            self.size  # noqa: B018 - raises for a batch that is no multiple
+        elif self.padded:
+            raise UsageError("pad fills up slices: give num_slices or slice_len, too")
+
+    @property
+    def padded(self) -> bool:
+        """Whether episodes that are too short are filled up."""
+        return self.pad is not None and self.pad is not False
+
+    @property
+    def size(self) -> tuple[int, int | None]:
+        """Items of a batch, and rows of a slice; None: as many as an episode has, or one."""
+        if self._sampler is not None and self.batch_size is not None:
+            return self._sampler.slices_of(self.batch_size)
+        if self._sampler is None and self.batch_size is not None:
+            return self.batch_size, None
+        return 1, self.slice_len
+
+    @property
+    def transitions(self) -> bool:
+        """Whether batches are transitions, drawn one by one."""
+        return self._sampler is None and self.batch_size is not None
+
+    @property
+    def _sampler(self) -> SliceSampler | None:
+        if self.num_slices is None and self.slice_len is None:
+            return None
+        return SliceSampler(
+            num_slices=self.num_slices,
+            slice_len=self.slice_len,
+            strict_length=self.strict_length and not self.padded,
+            pad_output=self.padded,
+        )
+
+    def draw(
+        self, batch: EpisodeBatch, generator: np.random.Generator, *, shuffle: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return first rows and lengths `[K]` of all items of a window, in the order to be taken.
+
+        Raises `UsageError` for an episode that is too short.
+        """
+        if self.transitions:
+            last = batch.last_rows
+            lost = last[~batch.final_observation & ~batch.steps[TERMINATED][last, 0]]
+            starts = np.delete(np.arange(batch.transitions), lost)
+            lengths = np.ones_like(starts)
+        else:
+            starts, lengths = batch.starts, batch.lengths
+        order = generator.permutation(len(starts)) if shuffle else np.arange(len(starts))
+        starts, lengths, (_, width) = starts[order], lengths[order], self.size
+        if width is None:
+            return starts, lengths
+        if self.strict_length and not self.padded and (lengths < width).any():
+            raise UsageError(
+                f"An episode has {lengths.min()} transitions, and slices have {width}",
+                hint="ask for shorter slices, take short episodes whole with strict_length=False, "
+                "or fill them up with pad=True",
+            )
+        counts = np.maximum(lengths - width + 1, 1)
+        starts = starts + (generator.random(len(starts)) * counts).astype(np.int64)
+        return starts, np.minimum(lengths, width)
+
+    def made(
+        self,
+        parts: Sequence[tuple[Window, NDArray[Any], NDArray[Any]]],
+        keys: Sequence[Key],
+        *,
+        decode: bool,
+    ) -> Any:
+        """Make the batch of items, given by window, first rows and lengths."""
+        sampler, (_, width) = self._sampler, self.size
+        values: dict[Key, list[Any]] = {key: [] for key in keys}
+        marks: dict[Any, list[Tensor]] = {}
+        for window, starts, lengths in parts:
+            if sampler is None or width is None:
+                rows = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+                rows += np.arange(len(rows))
+            else:
+                drawn, leaves = sampler.batch_of(starts, lengths, width)
+                rows = drawn.numpy()
+                for key, leaf in leaves.items():
+                    marks.setdefault(key, []).append(leaf)
+            for key, leaf in window.gather(rows, keys, decode=decode).items():
+                values[key].append(leaf)
+        leaves = {
+            key: some[0] if len(some) == 1 else np.concatenate(some) for key, some in values.items()
+        }
+        batch = _assembled(leaves)
+        if sampler is not None and marks:
+            sampler.complete(batch, {key: torch.cat(some) for key, some in marks.items()})
+        if self.padded:
+            _fill(batch, 0 if self.pad is True else self.pad, leaves)
+        return batch
+
+
+class Window:
+    """Consecutive episodes in memory: rows by their numbers, and items that are still to be drawn.
+
+    Attributes:
+        keys: Leaves of its rows but `index`.
+        skipped: What was left out before or among its episodes.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        items: tuple[NDArray[np.int64], NDArray[np.int64]],
+        batch: EpisodeBatch,
+        begin: Position,
+        end: Position,
+        skipped: Sequence[Skipped],
+    ) -> None:
+        self._batch, self._begin, self._end, self.skipped = batch, begin, end, tuple(skipped)
+        self._items, self._taken = items, begin.taken
+        self._numbers = {
+            INDEX: _numbers((p.shard, p.row, p.batch.transitions) for p in pieces),
+            EPISODE: _numbers((p.shard, p.episode, len(p.batch.lengths)) for p in pieces)[
+                batch.episode_of
+            ],
+        }
+        observed = list(batch.observations)
+        self.keys: list[Key] = [
+            *observed,
+            EPISODE,
+            *batch.steps,
+            *FLAGS,
+            *map(next_of, observed),
+            DONE,
+        ]
+
+    def __len__(self) -> int:
+        """Return how many items are left."""
+        return len(self._items[0]) - self._taken
+
+    def take(self, count: int) -> tuple[Window, NDArray[np.int64], NDArray[np.int64]]:
+        """Return the next items."""
+        chosen = slice(self._taken, self._taken + count)
+        self._taken += count
+        return self, self._items[0][chosen], self._items[1][chosen]
+
+    @property
+    def position(self) -> Position:
+        """How far the stream has come with it."""
+        return replace(self._begin, taken=self._taken) if len(self) else self._end
+
+    def gather(
+        self, rows: NDArray[np.int64], keys: Sequence[Key], *, decode: bool
+    ) -> dict[Key, Any]:
+        """Return leaves of rows `[B]`: arrays, of objects for text and, without `decode`, images."""
+        batch, found = self._batch, dict[Key, Any]()
+        places = {(): batch.root_rows[rows], ("next",): batch.next_rows[rows]}
+        wanted = set(keys)
+        for key, column in batch.observations.items():
+            at = {(*above, *key): one for above, one in places.items() if (*above, *key) in wanted}
+            found.update(_taken(column, at, decode=decode))
+        for key, column in {**batch.steps, **self._numbers}.items():
+            if key in wanted:
+                found.update(_taken(column, {key: rows}, decode=decode))
+        for key in wanted.intersection(FLAGS):
+            found[key] = np.zeros((len(rows), 1), bool)
+        if DONE in wanted:
+            ended = batch.steps[TERMINATED][rows] | batch.steps[TRUNCATED][rows]
+            found[DONE] = np.asarray(ended)
+        return found
+
+
+def read_windows(
+    reader: ShardReader,
+    order: Sequence[int],
+    begin: Position,
+    form: BatchForm,
+    *,
+    shuffle: bool,
+    seed: Sequence[int],
+    limit: int,
+) -> Generator[Window]:
+    """Read shards, the first ones of `order` excepted as `begin` says, and yield their windows.
+
+    The same windows come wherever it begins. `seed` is of all windows; `limit` the bytes after which
+    a window is complete.
+    """
+    places = {shard: place for place, shard in enumerate(order)}
+    pieces: list[Piece] = []
+    skipped: list[Skipped] = []
+    schema: Schema | None = None
+    end, size = begin, 0
+
+    def window() -> Window:
+        numbers = (*seed, begin.epoch, begin.window, _ROWS)
+        generator = np.random.default_rng(np.random.SeedSequence(numbers))
+        batch = concatenate([piece.batch for piece in pieces])
+        with naming(reader.plan.shards[pieces[0].shard]):
+            items = form.draw(batch, generator, shuffle=shuffle)
+        made = Window(pieces, items, batch, begin, end, skipped)
+        pieces.clear()  # before the next one is waited for
+        skipped.clear()
+        return made
+
+    for piece in reader.pieces(order[begin.shard :], begin.episode):
+        skipped += piece.batch.skipped
+        if not len(piece.batch.lengths):
+            continue
+        with naming(reader.plan.shards[piece.shard]):
+            schema = schema or schema_of(piece.batch)
+            schema.conform(piece.batch, piece.episode)
+            piece = replace(piece, batch=_stored(piece.batch, schema))
+        pieces.append(piece)
+        stop = piece.episode + len(piece.batch.lengths)
+        end = Position(begin.epoch, begin.window + 1, places[piece.shard], stop)
+        size += piece.batch.nbytes
+        if size >= limit:
+            yield window()
+            begin, size = end, 0
+    if pieces:
+        yield window()
+
+
+def shard_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> list[int]:
+    """Return the numbers of all shards in the order of an epoch."""
+    if not shuffle:
+        return list(range(count))
+    numbers = np.random.SeedSequence((seed, epoch, _ORDER))
+    order: list[int] = np.random.default_rng(numbers).permutation(count).tolist()
+    return order
+
+
+def _stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:
+    """Return a batch with the item types that a dataset on the disk would have; text stays."""
+    words = Vocabularies()
+
+    def cast(table: str, columns: Mapping[Key, Any], values: Mapping[Key, Any]) -> dict[Key, Any]:
+        return {
+            key: one if one.dtype == object else encoded(table, columns[key], one, words)
+            for key, one in values.items()
+        }
+
+    return replace(
+        batch,
+        steps=cast(STEPS, schema.steps, batch.steps),
+        observations=cast(OBSERVATIONS, schema.observations, batch.observations),
+        episodes={},
+        skipped=(),
+    )
+
+
+def _numbers(runs: Any) -> NDArray[np.int64]:
+    parts = [(shard << SHARD_BITS) + np.arange(first, first + n) for shard, first, n in runs]
+    return np.concatenate(parts)
+
+
+def _taken(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool) -> dict[Key, Any]:
+    """Return rows of a column for each key; images of all keys are decoded together."""
+    if not isinstance(column, EncodedColumn):
+        return {key: np.take(column, rows, axis=0) for key, rows in at.items()}
+    if not decode:
+        images = {key: column[rows].images() for key, rows in at.items()}
+        return {key: np.array([*some, None], object)[:-1] for key, some in images.items()}
+    if not at:
+        return {}
+    made = {key: np.empty((len(rows), *column.shape[1:]), column.dtype) for key, rows in at.items()}
+    wanted = column[np.concatenate(list(at.values()))]
+    wanted.decode([row for leaf in made.values() for row in leaf], torch.get_num_threads())
+    return made
+
+
+def _assembled(leaves: Mapping[Key, Any]) -> Any:
+    """Build the TensorDict of columns; those of objects become a `NonTensorStack`."""
+    numeric = {key: torch.from_numpy(leaf) for key, leaf in leaves.items() if leaf.dtype != object}
+    slots = {key: slot for slot, key in enumerate(numeric)}
+    size = torch.Size([len(leaves[INDEX])])
+    batch = assemble(tree_of(slots), list(numeric.values()), size, torch.device("cpu"))
+    for key, leaf in leaves.items():
+        if leaf.dtype == object:
+            batch.set(key, NonTensorStack.from_list(leaf.tolist()))
+    return batch
+
+
+def _fill(batch: Any, value: float | None, leaves: Mapping[Key, Any]) -> None:
+    """Overwrite the padding of a batch: signed and real leaves by `value`, others by 0, objects by None."""
+    padding = ~batch.get(MASK)
+    for key, leaf in leaves.items():
+        if leaf.dtype == object:
+            texts = np.where(padding.numpy(), None, leaf)
+            batch.set(key, NonTensorStack.from_list(texts.tolist()))
+        else:
+            tensor = batch.get(key)
+            fill = value if tensor.is_floating_point() or tensor.dtype.is_signed else 0
+            shaped = padding.reshape(-1, *[1] * (tensor.ndim - 1))
+            batch.set(key, tensor.masked_fill(shaped, fill if tensor.dtype != torch.bool else 0))

@@ -1,0 +1,319 @@
+"""Shards of a dataset read as they come: fetched, read in a child process, and freed; nothing is written.
+
+```
+thread of fetching      fetch 4 | fetch 7        | fetch 1 …
+child process                   | read 4         | read 7 …
+raw files on the disk   4       | 4 7            | 7 1 …
+```
+
+    .staging/stream-<digits>/
+        lock/held.lock     held by the process that reads
+        raw/               files of the shard that is read, and of the next one
+        .downloads/        the same files under the names of their content
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import shutil
+from collections import Counter
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from typing_extensions import Self
+
+from offline_data.config import user_path
+from offline_data.errors import UsageError
+from offline_data.files import disk_errors, file_lock, is_file, unless_locked
+from offline_data.ids import looks_like_path, parse_id
+from offline_data.ingest.conversion import ConversionProcess, open_release
+from offline_data.ingest.download import naming_the_command
+from offline_data.ingest.options import Options
+from offline_data.ingest.raw import described, fetch_files, files_of, free, opening_files
+from offline_data.ingest.shards import check_files, naming
+from offline_data.progress import SILENT
+from offline_data.sources.base import Shard
+from offline_data.sources.registry import check_plain, get_source
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from offline_data.config import Settings
+    from offline_data.episodes import EpisodeBatch
+    from offline_data.fetch.files import RemoteFile
+    from offline_data.progress import Progress
+    from offline_data.sources.base import Release
+
+T = TypeVar("T")
+
+_PREFIX = "stream-"
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """A dataset that is read shard by shard; the same in every process."""
+
+    id: str
+    """Its id with the revision, or the path of the raw files."""
+    adapter: str
+    """Source whose adapter reads it."""
+    release: Release
+    shards: tuple[Shard, ...]
+    warnings: tuple[str, ...] = ()
+    """What the source says that a user would not expect."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is known before all files are there: they are one shard."""
+        return self.release.local is None and self.release.opening is None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive whole episodes of a shard."""
+
+    shard: int
+    """Number of the shard in the dataset."""
+    episode: int
+    """Number of the first episode in its shard."""
+    row: int
+    """Number of the first transition in its shard."""
+    batch: EpisodeBatch
+
+
+def plan_stream(
+    text: str,
+    settings: Settings,
+    options: Options | None = None,
+    *,
+    source: str | None = None,
+    progress: Progress = SILENT,
+) -> StreamPlan:
+    """Find a dataset and list its shards; fetches what this needs, and keeps none of it.
+
+    Args:
+        text: Its id, or the path of raw files as `convert` takes them.
+        settings: Root, mirrors, offline mode.
+        options: Checkpoints, and what is done with bad episodes.
+        source: Adapter that reads raw files; None: the only one whose format they look like.
+        progress: Where to tell of it.
+
+    Raises:
+        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
+        FormatError: It cannot be read.
+    """
+    options = options or Options()
+    with ExitStack() as stack:
+        if looks_like_path(text):
+            path = user_path(text, "the raw data").absolute()
+            check_plain(path)
+            process = stack.enter_context(ConversionProcess(path))
+            adapter, release = process.describe(source, path.name)
+            release, name = options.apply_to(release, adapter), str(path)
+        else:
+            dataset = parse_id(text)
+            adapter = dataset.source
+            with naming_the_command(dataset, settings, options):
+                release = get_source(adapter).resolve(dataset.name, dataset.revision, settings)
+            release = options.apply_to(release, adapter)
+            name = str(dataset.at(options.revision_of(release.revision)))
+            whole = StreamPlan(name, adapter, release, (Shard("all files"),))
+            if whole.whole:
+                return whole
+            raw = release.local
+            if raw is None:
+                files = stack.enter_context(_RawFiles.under(settings, progress))
+                with naming_the_command(dataset, settings, options):
+                    files.fetch(opening_files(release))
+                raw = files.raw
+            process = stack.enter_context(ConversionProcess(raw))
+        opened = process.open(partial(open_release, adapter, release))
+    check_files(release, opened.shards)
+    return StreamPlan(name, adapter, release, tuple(opened.shards), opened.warnings)
+
+
+class ShardReader:
+    """Reads shards in an order, once; see the module for what is done at the same time.
+
+    At most the files of two shards lie on the disk, those that several shards need until the last of
+    them; files that were in the downloads folder before are read where they are, and stay.
+
+    Args:
+        plan: What is read.
+        settings: The root, below which raw files lie meanwhile.
+        progress: Where to tell of fetching.
+    """
+
+    def __init__(self, plan: StreamPlan, settings: Settings, progress: Progress = SILENT) -> None:
+        self.plan, self._settings, self._progress = plan, settings, progress
+        self._stop = Event()
+        self._process: ConversionProcess | None = None
+
+    def pieces(self, order: Sequence[int], skip: int = 0) -> Generator[Piece]:
+        """Yield the episodes of shards, those of the first without `skip`.
+
+        Raises:
+            FormatError: A shard cannot be read; names it.
+            NetworkError, NotFoundError, AuthError, IntegrityError: It cannot be fetched.
+            NoSpaceError, AccessError: The disk.
+        """
+        plan, release = self.plan, self.plan.release
+        with ExitStack() as stack:
+            stack.callback(self._stop.set)
+            files: _RawFiles | None = None
+            coming: Iterator[int] = iter(order)
+            if release.local is None:
+                made = _RawFiles.under(self._settings, self._progress, self._stop)
+                files = stack.enter_context(made)
+                coming = stack.enter_context(closing(Ahead(self._fetched(order, files))))
+                stack.callback(self._stop.set)  # before that thread is waited for
+            raw = release.local or (files.raw if files else Path())
+            process: ConversionProcess | None = None
+            for number in coming:
+                shard, listed = plan.shards[number], plan.shards[number : number + 1]
+                with naming(shard, raw):
+                    if process is None:
+                        process = stack.enter_context(ConversionProcess(raw))
+                        self._process = process
+                        if self._stop.is_set():  # before it could be killed
+                            return
+                        opened = process.open(partial(open_release, plan.adapter, release))
+                        listed = tuple(opened.shards) if plan.whole else listed
+                    for episode, row, batch in process.reading(listed, skip):
+                        yield Piece(number, episode, row, batch)
+                skip = 0
+                if files is not None:
+                    files.free(shard.files)
+
+    def close(self) -> None:
+        """End what is under way; another thread that waits for a piece gets an error."""
+        self._stop.set()
+        if self._process is not None:
+            self._process.kill()
+
+    def _fetched(self, order: Sequence[int], files: _RawFiles) -> Generator[int]:
+        """Fetch shard after shard, and yield the number of each when its files are there."""
+        release, shards = self.plan.release, self.plan.shards
+        files.uses = Counter(path for number in order for path in set(shards[number].files))
+        files.fetch(opening_files(release))
+        for number in order:
+            with naming(shards[number], files.raw):
+                files.fetch(files_of(release, shards[number]))
+            yield number
+
+
+class _RawFiles:
+    """Raw files in a folder that is deleted with them.
+
+    Attributes:
+        raw: Folder where they have their own names.
+        uses: How many shards still need a file, by its path.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, progress: Progress, stop: Event) -> None:
+        self.raw = folder / "raw"
+        self.raw.mkdir()
+        self.uses: Counter[str] = Counter()
+        self._settings, self._progress, self._stop = settings, progress, stop
+        self._here = replace(settings, root=folder)
+        self._fetched: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    @contextmanager
+    def under(
+        cls, settings: Settings, progress: Progress, stop: Event | None = None
+    ) -> Iterator[Self]:
+        """Make the folder, and delete it afterwards, also where the program ends before.
+
+        What killed programs have left is deleted, too.
+        """
+        staging = settings.staging
+        folder = staging / f"{_PREFIX}{secrets.token_hex(6)}"
+        delete = partial(shutil.rmtree, folder, ignore_errors=True)
+        with ExitStack() as stack:
+            with disk_errors(staging), file_lock(staging / "streams.lock", lambda: None):
+                for left in staging.glob(f"{_PREFIX}*/"):
+                    unless_locked(_lock(left), partial(shutil.rmtree, left, ignore_errors=True))
+                stack.enter_context(file_lock(_lock(folder), lambda: None))
+            stack.callback(delete)
+            stack.callback(atexit.unregister, delete)
+            atexit.register(delete)
+            with disk_errors(folder):
+                files = cls(folder, settings, progress, stop or Event())
+            yield files
+
+    def fetch(self, files: Sequence[RemoteFile]) -> None:
+        """Fetch those that are not here; raises what `run_fetch` raises."""
+        from offline_data.fetch.plan import plan_fetch
+
+        new = [file for file in files if not is_file(self.raw / file.path)]
+        known = all(step.path is not None for step in plan_fetch(new, self._settings).steps)
+        where = self._settings if known else self._here
+        for file in fetch_files(new, where, self.raw, self._progress, cancelled=self._stop):
+            if not known:
+                self._fetched[file.name] = described(file)
+
+    def free(self, paths: Sequence[str]) -> None:
+        """Delete files that a shard was the last to need."""
+        self.uses.subtract(set(paths))
+        for path in set(paths):
+            if not self.uses[path]:
+                (self.raw / path).unlink(missing_ok=True)
+                if path in self._fetched:
+                    free([self._fetched.pop(path)], self._here)
+
+
+def _lock(folder: Path) -> Path:
+    return folder / "lock" / "held.lock"
+
+
+class Ahead(Generic[T]):
+    """Makes each value of a generator while the one before it is used, in a thread of its own.
+
+    The thread never keeps a program from ending. Not for several threads that take values.
+    """
+
+    def __init__(self, values: Generator[T]) -> None:
+        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._made: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._ended: BaseException | None = None
+        self._thread = Thread(target=_make, args=(values, self._asked, self._made), daemon=True)
+        self._thread.start()
+        self._asked.put(True)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        """Return the next value; raises what the generator raises."""
+        if self._ended is not None:
+            raise self._ended
+        value, self._ended = self._made.get()
+        if self._ended is not None:
+            self._thread.join()
+            raise self._ended
+        self._asked.put(True)
+        made: T = value
+        return made
+
+    def close(self) -> None:
+        """Wait for the value under way, and close the generator."""
+        self._asked.put(False)
+        self._thread.join()
+        self._ended = self._ended or UsageError("The stream was closed")
+
+
+def _make(values: Generator[T], asked: SimpleQueue[bool], made: SimpleQueue[Any]) -> None:
+    try:
+        while asked.get():
+            made.put((next(values), None))
+    except BaseException as error:  # noqa: BLE001 - raised again by who takes the value
+        made.put((None, error))
+    finally:
+        values.close()
