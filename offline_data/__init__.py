@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import LazyTensorStorage as LazyTensorStorage
     from offline_data.buffers.storage import ListStorage as ListStorage
     from offline_data.buffers.storage import TensorStorage as TensorStorage
+    from offline_data.buffers.streaming import StreamingDataset as StreamingDataset
     from offline_data.buffers.trajectories import split_trajs as split_trajs
     from offline_data.buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
     from offline_data.buffers.writers import RoundRobinWriter as RoundRobinWriter
@@ -104,6 +105,7 @@ _NAMES = {
         "SamplerWithoutReplacement SliceSampler SliceSamplerWithoutReplacement"
     ),
     "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
+    "buffers.streaming": "StreamingDataset",
     "buffers.trajectories": "split_trajs",
     "buffers.writers": (
         "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "

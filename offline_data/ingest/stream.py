@@ -165,7 +165,6 @@ class ShardReader:
         """
         plan, release = self.plan, self.plan.release
         with ExitStack() as stack:
-            stack.callback(self._stop.set)
             files: _RawFiles | None = None
             coming: Iterator[int] = iter(order)
             if release.local is None:

@@ -8,6 +8,8 @@ oracle agree without sharing a file. `install` registers it as other people's ad
 | `sharded-40x3` | 40 shards of 3 episodes each |
 | `…-unknown` | shards do not state their number of episodes |
 | `…-pad9000` | every episode has so many bytes in the raw file that are not kept |
+| `…-images` | observations have a PNG of 8 × 9 pixels, too |
+| `…-lost3` | the final observation of every third episode is not known |
 | `…-slow20` | reading a batch takes so many milliseconds |
 | `…-empty4` | shard 4 has no episodes |
 | `…-crash4` | the process that reads shard 4 is ended by SIGSEGV |
@@ -30,7 +32,7 @@ import os
 import re
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -50,7 +52,9 @@ from offline_data.sources.base import (
     Source,
     SourceInfo,
 )
+from offline_data.readers.images import encode_image
 from offline_data.sources.fingerprint import fingerprint
+from offline_data.store.encoded import EncodedColumn
 from offline_data.strict_json import parse_json, read_json
 
 if TYPE_CHECKING:
@@ -270,7 +274,7 @@ class ShardedRaw(RawDataset):
             os.kill(os.getpid(), signal.SIGSEGV)
         with path.open("rb") as file:
             readings = (
-                (f"{path.name}, line {n}", partial(_episode, line))
+                (f"{path.name}, line {n}", partial(_episode, line, words))
                 for n, line in enumerate(filter(bytes.strip, file), 1)
             )
             for batch in join_episodes(readings, skip_bad=self._skip_bad, budget=_BUDGET):
@@ -278,8 +282,19 @@ class ShardedRaw(RawDataset):
                 yield batch
 
 
-def _episode(line: bytes) -> EpisodeBatch:
-    return _batch([parse_json(line, "it")])
+def _episode(line: bytes, words: Mapping[str, int]) -> EpisodeBatch:
+    episode = _batch([parse_json(line, "it")])
+    states: Any = episode.observations["observation", "state"]
+    if "lost" in words and episode.episodes["id",][0] % words["lost"] == 0:
+        episode = replace(episode, final_observation=np.zeros(1, bool))
+        states[-1] = states[-2]
+    if "images" not in words:
+        return episode
+    pixels = (states[:, :1] % 251 + np.arange(72)).astype(np.uint8).reshape(-1, 8, 9)
+    images = [encode_image(one, "png") for one in pixels]
+    column: Any = EncodedColumn.of(images, ("png", "uint8", (8, 9)))
+    seen = {**episode.observations, ("observation", "image"): column}
+    return replace(episode, observations=seen)
 
 
 def _batch(rows: Sequence[Mapping[str, Any]]) -> EpisodeBatch:

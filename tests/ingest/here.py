@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typing_extensions import Self
 
-from offline_data.ingest import conversion
+from offline_data.ingest import conversion, stream
 from offline_data.ingest.conversion import Conversion
 
 
@@ -40,9 +40,18 @@ class Here:
         with build:
             yield build
 
+    def reading(self, shards: Any, skip: int = 0) -> Iterator[Any]:
+        self._conversion.read(shards, skip)
+        while (piece := self._conversion.piece()) is not None:
+            yield piece
+
+    def kill(self) -> None:
+        pass
+
 
 def convert_here(patch: pytest.MonkeyPatch) -> None:
     """Start no process for a conversion in this process."""
     patch.setattr(conversion, "_limit_memory", lambda: None)
+    patch.setattr(stream, "ConversionProcess", Here)
     for name in ("download", "convert", "shards"):  # the package has functions of these names
         patch.setattr(sys.modules[f"offline_data.ingest.{name}"], "ConversionProcess", Here)

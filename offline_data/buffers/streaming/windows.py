@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack
 
-from offline_data.buffers.assemble import assemble, tree_of
+from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
 from offline_data.buffers.samplers.slices import MASK, SliceSampler
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, next_of

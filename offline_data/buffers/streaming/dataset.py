@@ -6,7 +6,6 @@ import os
 from collections import deque
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakSet
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -14,7 +13,13 @@ from offline_data.buffers.arguments import positive
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.gather.plan import INDEX
 from offline_data.buffers.keys import KeyLike, select_keys
-from offline_data.buffers.windows import BatchForm, Position, Window, read_windows, shard_order
+from offline_data.buffers.streaming.windows import (
+    BatchForm,
+    Position,
+    Window,
+    read_windows,
+    shard_order,
+)
 from offline_data.config import resolve_settings, user_path
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest.options import Options
@@ -156,7 +161,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._position = Position()
         self._loaded: Position | None = None
         self._epochs = WorkerEpochs()
-        self._open: WeakSet[_Windows] = WeakSet()
+        self._open: set[_Windows] = set()
         self._sampling: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -267,6 +272,7 @@ class StreamingDataset(IterableDataset[Any]):
             self._position = Position(begin.epoch + 1)
         finally:
             windows.close()
+            self._open.discard(windows)
 
     def _batch(self, left: deque[Window]) -> Any:
         """Take the next batch of windows, and make it; the position is then behind it."""
@@ -288,7 +294,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is under way: the other process reads for itself."""
-        return {**vars(self), "_open": WeakSet(), "_sampling": None}
+        return {**vars(self), "_open": set(), "_sampling": None}
 
     def __repr__(self) -> str:
         return (

@@ -1,0 +1,493 @@
+"""Streams: the rows of the converted dataset, each once an epoch, whoever reads and wherever it begins."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.streaming import StreamingDataset
+from offline_data.config import Settings
+from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
+from offline_data.executors.local import InProcess
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, download
+from offline_data.testing.servers import Fault, FileServer
+from offline_data.testing.sharded_toy import (
+    PUBLISHED,
+    install,
+    served,
+    shard_file,
+    toy_length,
+    write_toy_shards,
+)
+from tests.ingest.here import convert_here
+
+NAME = "sharded-6x3-lost3-images"
+SHARD = 1 << 32
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install(tmp_path / "plugin")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path.cwd())]))
+
+
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    convert_here(monkeypatch)
+
+
+here = pytest.mark.usefixtures("_here")
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer(served(NAME)) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: FileServer, tmp_path: Path) -> Settings:
+    return Settings(tmp_path / "root", mirrors=((PUBLISHED, server.url),), minari_path=tmp_path)
+
+
+Stream = Callable[..., StreamingDataset]
+
+
+@pytest.fixture
+def stream(server: FileServer, settings: Settings) -> Iterator[Stream]:
+    """Make streams with windows of one or two of the source's batches; nothing of them is left.
+
+    They are of files on the disk where `remote` is not set, which takes a tenth of the time.
+    """
+    made: list[StreamingDataset] = []
+    folder = settings.root.parent / "raw"
+
+    def make(
+        batch_size: int | None = 4, name: str = NAME, *, remote: bool = False, **options: Any
+    ) -> StreamingDataset:
+        server.files.update(served(name))
+        if not remote and not (folder / name).exists():
+            write_toy_shards(folder / name, name)
+        of = f"shardtoy:{name}" if remote else folder / name
+        options = {"window_bytes": 300, "settings": settings, "source": "shardtoy", **options}
+        made.append(StreamingDataset(of, batch_size, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    nothing_left(settings)
+
+
+def nothing_left(settings: Settings) -> None:
+    assert not list(settings.staging.glob("stream-*"))
+    assert not [t for t in threading.enumerate() if "_make" in t.name]
+
+
+@pytest.fixture
+def converted(
+    server: FileServer,
+    settings: Settings,
+    _here: None,
+) -> BaseDatasetExperienceReplay:
+    options = Options(keep_raw=True)
+    path = download(parse_id(f"shardtoy:{NAME}"), settings, options, executor=InProcess()).path
+    return BaseDatasetExperienceReplay(path, decode_text=True)
+
+
+def place(index: int) -> tuple[int, int]:
+    return index // SHARD, index % SHARD
+
+
+def codes(batches: Sequence[Any]) -> list[int]:
+    """Return the number of each row, which its action has."""
+    return [-int(code) for batch in batches for code in batch["action"][:, 0]]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Compare every leaf, dtype and shape; `index` and `episode` count in shards."""
+    names = set(expected.keys(True, True))
+    assert set(found.keys(True, True)) == names
+    for key in names - {"index", "episode"}:
+        one, other = found.get(key), expected.get(key)
+        if isinstance(other, torch.Tensor):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape), key
+            assert torch.equal(one, other), key
+        else:
+            assert one.tolist() == other.tolist(), key
+
+
+@here
+def test_without_shuffling_an_epoch_is_the_converted_dataset(
+    stream: Stream, converted: BaseDatasetExperienceReplay
+) -> None:
+    batches = list(stream(4, shuffle=False))
+    assert {len(batch) for batch in batches[:-1]} == {4}
+    valid = converted.valid_rows
+    found = torch.cat([batch["index"] for batch in batches])
+    assert len(found) == len(valid) < len(converted)
+    before = 0
+    for batch in batches:
+        assert_same(batch, converted[torch.as_tensor(valid[before : before + len(batch)])])
+        before += len(batch)
+    # rows and episodes count from 0 in each shard
+    lengths = np.array([toy_length(n) for n in range(18)])
+    rows = [s * SHARD + row for s in range(6) for row in range(lengths[3 * s : 3 * s + 3].sum())]
+    assert found.tolist() == [rows[n] for n in valid]
+    numbers = np.repeat([s * SHARD + e for s in range(6) for e in range(3)], lengths)
+    assert torch.cat([batch["episode"] for batch in batches]).tolist() == numbers[valid].tolist()
+
+
+@here
+def test_shuffling_gives_the_same_rows_in_another_order_each_epoch(stream: Stream) -> None:
+    plain = codes(list(stream(4, shuffle=False)))
+    shuffled = stream(4)
+    first, second = codes(list(shuffled)), codes(list(shuffled))
+    assert sorted(first) == sorted(second) == sorted(plain)
+    assert first != second
+    assert codes(list(stream(4))) == first
+    assert codes(list(stream(4, seed=1))) != first
+    other = stream(4)
+    other.set_epoch(1)
+    assert codes(list(other)) == second
+    shards = [place(int(index))[0] for batch in stream(1) for index in batch["index"]]
+    assert list(dict.fromkeys(shards)) != sorted(set(shards))  # not only rows in a window
+
+
+@here
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 5},
+        {"batch_size": 6, "num_slices": 3, "pad": True},
+        {"batch_size": 5, "drop_last": True, "shuffle": False, "window_bytes": 1},
+        {"batch_size": None},
+    ],
+)
+def test_a_state_gives_the_same_rest(stream: Stream, options: dict[str, Any]) -> None:
+    first = stream(**options)
+    states, batches = [], []
+    for epoch in range(2):
+        for batch in first:
+            batches.append(batch)
+            states.append((epoch, json.loads(json.dumps(first.state_dict()))))
+    length = len(batches) // 2
+    for number, (epoch, state) in enumerate(states):
+        resumed = stream(**options)
+        resumed.load_state_dict(state)
+        rest = list(resumed)
+        expected = batches[number + 1 : (epoch + 1) * length]
+        assert len(rest) == len(expected)
+        for one, other in zip(rest, expected, strict=True):
+            assert one["index"].tolist() == other["index"].tolist()
+            assert_same(one, other)
+
+
+@here
+def test_a_state_of_another_stream_is_refused(stream: Stream) -> None:
+    state = stream(4).state_dict()
+    with pytest.raises(UsageError, match="seed=0, and this one has 1"):
+        stream(4, seed=1).load_state_dict(state)
+    with pytest.raises(UsageError, match="no such state"):
+        stream(4).load_state_dict({"epoch": 1})
+    with pytest.raises(UsageError, match="not made of numbers"):
+        stream(4).load_state_dict({**state, "taken": -1})
+    with pytest.raises(UsageError, match="reader"):
+        stream(4, rank=1, world=2).load_state_dict(state)
+
+
+@here
+def test_slices_are_rows_of_one_episode(stream: Stream) -> None:
+    batches = list(stream(6, num_slices=2, pad=True))
+    assert [len(batch) for batch in batches] == [6] * 9
+    episodes = []
+    for batch in batches:
+        for part in batch.reshape(2, 3):
+            mask = part["collector", "mask"]
+            steps = -part["action"][mask, 0]
+            assert (steps.diff() == 1).all()
+            assert len(part["episode"][mask].unique()) == 1
+            end = part["next", "truncated"][mask][:, 0]
+            assert end.tolist() == [False] * (len(end) - 1) + [True]
+            assert part["next", "done"][mask][-1]
+            assert not part["action"][~mask].any()
+            assert not part["observation", "image"][~mask].any()
+            assert part["observation", "mission"][-1] == (
+                part["observation"]["mission"][-1] if mask.all() else None
+            )
+            episodes.append(int(part["episode"][0]))
+            whole = toy_length(sum(np.array(place(episodes[-1])) * [3, 1]))
+            assert mask.sum() == min(whole, 3)
+    assert len(set(episodes)) == 18
+
+
+@here
+def test_slices_begin_anywhere(stream: Stream) -> None:
+    """TorchRL's never begin at the last row at which one fits."""
+    one = stream(None, slice_len=3, strict_length=False)
+    firsts = {
+        int(-batch["action"][0, 0]) % 1000
+        for _ in range(8)
+        for batch in one
+        if len(batch) == 3
+        and toy_length(sum(np.array(place(int(batch["episode"][0]))) * [3, 1])) == 4
+    }
+    assert firsts == {1, 2}
+    assert {len(batch) for batch in one} == {1, 2, 3}
+
+
+@here
+def test_padding_has_the_value_that_is_asked_for(stream: Stream) -> None:
+    [batch, *_] = stream(None, slice_len=9, pad=-1.0, shuffle=False)
+    padding = ~batch["collector", "mask"]
+    assert padding.tolist() == [False] + [True] * 8
+    assert (batch["action"][padding] == -1).all()
+    assert not batch["next", "done"][padding].any()
+    assert not batch["observation", "image"][padding].any()
+
+
+@here
+def test_whole_episodes_and_samples(stream: Stream) -> None:
+    episodes = stream(None, shuffle=False)
+    assert [len(batch) for batch in episodes] == [toy_length(n) for n in range(18)]
+    with pytest.raises(UsageError, match="how many rows"):
+        episodes.sample()
+    sampled = stream(None, num_slices=2, pad=True)
+    assert sampled.sample(6).shape == (6,)
+    assert sampled.sample().shape == (6,)
+    with pytest.raises(UsageError, match="batches of 6"):
+        sampled.sample(4)
+    endless = stream(8, drop_last=True)
+    assert len({endless.sample()["index"].numpy().tobytes() for _ in range(20)}) == 20
+
+
+@here
+def test_ranks_divide_the_rows(stream: Stream) -> None:
+    whole = sorted(codes(list(stream(4))))
+    parts = [codes(list(stream(4, rank=rank, world=3))) for rank in range(3)]
+    assert sorted(sum(parts, [])) == whole
+    assert all(parts)
+    with pytest.raises(UsageError, match="6 shards, and 7 readers"):
+        next(iter(stream(4, rank=0, world=7)))
+
+
+@here
+def test_some_leaves_images_as_bytes_and_a_transform(
+    stream: Stream, converted: BaseDatasetExperienceReplay
+) -> None:
+    keys = [("observation", "image"), "action", ("next", "observation", "image")]
+    raw = BaseDatasetExperienceReplay(converted.data_path, keys=keys, decode=False)
+    rows = torch.as_tensor(converted.valid_rows[:4])
+    [batch, *_] = stream(4, shuffle=False, keys=keys, decode=False)
+    assert_same(batch, raw[rows])
+    assert batch["observation", "image"][0].startswith(b"\x89PNG")
+    [batch, *_] = stream(4, keys=["action"], transform=lambda one: one["action"])
+    assert batch.shape == (4, 1)
+    with pytest.raises(UsageError, match="did you mean"):
+        next(iter(stream(4, keys=["actoin"])))
+
+
+@here
+def test_wrong_arguments(stream: Stream) -> None:
+    for options, said in [
+        ({"replacement": True}, "replacement"),
+        ({"rank": 2, "world": 2}, "rank is 2"),
+        ({"seed": -1}, "negative"),
+        ({"num_slices": 3}, "multiple of num_slices=3"),
+        ({"num_slices": 2, "slice_len": 2}, "either num_slices or slice_len"),
+        ({"pad": True}, "pad fills up slices"),
+        ({"batch_size": 0}, "at least 1"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            stream(**options)
+    with pytest.raises(NotFoundError, match="There is no shardtoy:shard-6"):
+        StreamingDataset("shardtoy:shard-6", settings=stream(4)._settings)
+    with pytest.raises(UsageError, match="slices have 4"):
+        list(stream(8, slice_len=4))
+
+
+@here
+def test_raw_files_of_two_shards_at_most_are_on_the_disk(
+    stream: Stream, settings: Settings
+) -> None:
+    seen = [
+        {path.name for path in settings.staging.glob("stream-*/raw/data-*")}
+        for _ in stream(1, window_bytes=1, remote=True)
+    ]
+    assert {len(names) for names in seen} <= {0, 1, 2}
+    assert len(set().union(*seen)) > 2
+    assert not list(settings.downloads.rglob("*"))
+
+
+@here
+def test_raw_files_that_are_here_are_read_and_stay(
+    stream: Stream,
+    server: FileServer,
+    settings: Settings,
+    converted: BaseDatasetExperienceReplay,
+) -> None:
+    before = sorted(settings.downloads.rglob("*"))
+    asked = len(server.requests)
+    assert sorted(codes(list(stream(4, remote=True)))) == sorted(codes(list(stream(4))))
+    assert len(server.requests) == asked
+    assert sorted(settings.downloads.rglob("*")) == before
+
+
+@here
+def test_bad_episodes_are_left_out(stream: Stream) -> None:
+    name = "sharded-6x3-bad4"
+    with pytest.raises(FormatError, match="Shard 'part 4': .*line 2"):
+        list(stream(4, name))
+    skipping = stream(4, name, skip_bad_episodes=True)
+    numbers = {code // 1000 - 1 for code in codes(list(skipping))}
+    assert numbers == set(range(18)) - {13}
+    assert [one.where for one in skipping.skipped] == [f"{shard_file(4, 6)}, line 2"]
+
+
+@here
+@pytest.mark.parametrize(
+    "name", ["sharded-6x3-empty4", "sharded-6x3-unknown", "sharded-6x3-overlap"]
+)
+def test_other_shards(stream: Stream, name: str) -> None:
+    numbers = {code // 1000 - 1 for code in codes(list(stream(4, name)))}
+    assert numbers == set(range(18)) - ({12, 13, 14} if "empty" in name else set())
+
+
+@here
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sharded-6x3-torn4", "Shard 'part 4'"),
+        ("sharded-6x3-short4", "Shard 'part 4': it has 2 episodes, and 3 are stated"),
+        ("sharded-6x3-wider4", "Shard 'part 4': .*expected"),
+    ],
+)
+def test_damage_names_the_shard_after_what_came_before(
+    stream: Stream, name: str, said: str
+) -> None:
+    batches = iter(stream(1, name, shuffle=False, window_bytes=1))
+    got = []
+    with pytest.raises(FormatError, match=said):
+        got.extend(batches)  # which keeps what came
+    assert len(codes(got)) >= sum(map(toy_length, range(11)))
+
+
+def test_a_crash_of_the_parser_names_the_shard(stream: Stream) -> None:
+    with pytest.raises(FormatError, match="Shard 'part 4': .*SIGSEGV"):
+        list(stream(4, "sharded-6x3-crash4", window_bytes=1 << 20))
+
+
+@here
+def test_a_broken_connection_is_tried_again(stream: Stream, server: FileServer) -> None:
+    server.script(f"/{NAME}/{shard_file(2, 6)}", Fault(cut_after=20))
+    found = codes(list(stream(4, shuffle=False, remote=True)))
+    assert found == codes(list(stream(4, shuffle=False)))
+    names = [request.path for request in server.requests if shard_file(2, 6) in request.path]
+    assert len(names) == 2
+
+
+def test_closing_ends_processes_threads_and_files(
+    stream: Stream, server: FileServer, settings: Settings
+) -> None:
+    """Also while a host sends nothing more, and where the iteration is only forgotten."""
+    one = stream(1, window_bytes=1, remote=True)
+    kept, dropped = iter(one), iter(one)
+    next(kept)
+    next(dropped)
+    assert len(list(settings.staging.glob("stream-*"))) == 2
+    del dropped
+    gc.collect()
+    assert len(list(settings.staging.glob("stream-*"))) == 1
+    one.close()
+    nothing_left(settings)
+    with pytest.raises(UsageError, match="closed"):
+        list(kept)
+    server.always(f"/{NAME}/{shard_file(1, 6)}", Fault(stall_after=10))
+    stalled = stream(1, shuffle=False, window_bytes=1, remote=True)
+    next(iter(stalled))
+    stalled.close()
+    nothing_left(settings)
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    assert not children.exists() or children.read_text().split() == []
+
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from offline_data.config import Settings
+from offline_data.ingest.stream import Ahead, ShardReader, plan_stream
+root, url, name = sys.argv[1:]
+settings = Settings(Path(root), mirrors=(("http://toy.invalid/shards", url),))
+pieces = Ahead(ShardReader(plan_stream(f"shardtoy:{name}", settings), settings).pieces(range(6)))
+print(next(pieces).shard, flush=True)
+if sys.stdin.readline() != "leave\\n":
+    list(pieces)
+"""
+
+
+def test_a_program_that_ends_leaves_nothing(
+    stream: Stream, server: FileServer, settings: Settings
+) -> None:
+    name = "sharded-6x3-slow100"
+    server.files.update(served(name))
+    command = [sys.executable, "-c", _PROGRAM, str(settings.root), server.url, name]
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    programs = [subprocess.Popen(command, text=True, **pipes) for _ in range(3)]
+    for program in programs:
+        assert program.stdout.readline() == "0\n"
+    left, interrupted, killed = programs
+    interrupted.send_signal(signal.SIGINT)
+    killed.kill()
+    for program, said in [(left, "leave\n"), (interrupted, ""), (killed, "")]:
+        program.communicate(said)
+    assert left.returncode == 0
+    assert len(list(settings.staging.glob("stream-*"))) == 1
+    stream(4, remote=True)  # which deletes what the killed one left
+    nothing_left(settings)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_divide_the_rows_and_epochs_differ(
+    stream: Stream, settings: Settings, start: str
+) -> None:
+    one = stream(4)
+    expected = sorted(codes(list(one)))
+    assert pickle.loads(pickle.dumps(one)).epoch == 1
+    loader: DataLoader[Any] = DataLoader(
+        stream(4),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context=start,
+        collate_fn=torch.nn.Identity(),
+    )
+    first, second = (codes(list(loader)) for _ in range(2))
+    assert sorted(first) == sorted(second) == expected
+    assert first != second
+    nothing_left(settings)
+
+
+@here
+def test_offline(stream: Stream, settings: Settings) -> None:
+    with pytest.raises(
+        OfflineError, match="offline mode is on; online, run: offline-data download"
+    ):
+        stream(4, remote=True, settings=replace(settings, offline=True))
