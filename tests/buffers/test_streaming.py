@@ -283,7 +283,7 @@ def test_whole_episodes_and_samples(stream: Stream) -> None:
 def test_ranks_divide_the_rows(stream: Stream) -> None:
     whole = sorted(codes(list(stream(4))))
     parts = [codes(list(stream(4, rank=rank, world=3))) for rank in range(3)]
-    assert sorted(sum(parts, [])) == whole
+    assert sorted(code for part in parts for code in part) == whole
     assert all(parts)
     with pytest.raises(UsageError, match="6 shards, and 7 readers"):
         next(iter(stream(4, rank=0, world=7)))
@@ -354,7 +354,7 @@ def test_raw_files_that_are_here_are_read_and_stay(
 @here
 def test_bad_episodes_are_left_out(stream: Stream) -> None:
     name = "sharded-6x3-bad4"
-    with pytest.raises(FormatError, match="Shard 'part 4': .*line 2"):
+    with pytest.raises(FormatError, match=r"Shard 'part 4': .*line 2"):
         list(stream(4, name))
     skipping = stream(4, name, skip_bad_episodes=True)
     numbers = {code // 1000 - 1 for code in codes(list(skipping))}
@@ -391,7 +391,7 @@ def test_damage_names_the_shard_after_what_came_before(
 
 
 def test_a_crash_of_the_parser_names_the_shard(stream: Stream) -> None:
-    with pytest.raises(FormatError, match="Shard 'part 4': .*SIGSEGV"):
+    with pytest.raises(FormatError, match=r"Shard 'part 4': .*SIGSEGV"):
         list(stream(4, "sharded-6x3-crash4", window_bytes=1 << 20))
 
 
@@ -471,7 +471,7 @@ def test_workers_divide_the_rows_and_epochs_differ(
 ) -> None:
     one = stream(4)
     expected = sorted(codes(list(one)))
-    assert pickle.loads(pickle.dumps(one)).epoch == 1
+    assert pickle.loads(pickle.dumps(one)).epoch == 1  # noqa: S301 - our own
     loader: DataLoader[Any] = DataLoader(
         stream(4),
         batch_size=None,
