@@ -291,9 +291,9 @@ def convert_release(
         fetched: tuple[FetchedFile, ...] = ()
         if release.local is None:
             fetched = fetch_files(files, settings, path, progress, force=options.force)
-        described_files = tuple(map(described, fetched))  # of `opening=()`, none
-        if release.local is not None:
-            described_files = local_files(path)
+        described_files = (
+            tuple(map(described, fetched)) if release.local is None else local_files(path)
+        )
         with forgetting_damaged(fetched, files, settings, stay), ConversionProcess(path) as process:
             sharded = convert_whole(
                 process,

@@ -38,7 +38,7 @@ def loads(data: bytes, *, where: str) -> Any:
     Returns:
         The value, of numbers, `str`, `bytes`, `bytearray`, None, `list`, `tuple`, `dict` (also for
         `OrderedDict`), `set`, `frozenset`, numpy scalars and `numpy.ndarray`, never of subclasses.
-        Arrays of plain items only. Strings of Python 2 are `str`, each byte a character of Latin-1.
+        Images of Pillow are arrays of their pixels. Arrays of plain items only. Strings of Python 2 are `str`, each byte a character of Latin-1.
 
     Raises:
         FormatError: It asks for anything else, or is damaged.
@@ -147,6 +147,29 @@ class _Array:
         self.array[...] = flat.reshape(self.array.shape)
 
 
+class _Image(_Array):
+    """An image of Pillow in a pickle, of which the pixels are taken; Pillow is not imported."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: object) -> None:
+        if type(state) is not list or len(state) < 5:
+            raise ValueError("an image has an unknown form")
+        _info, mode, size, _palette, values = state[:5]
+        if mode not in _PIXELS:
+            raise ValueError(f"it has an image of mode {mode!r:.20}; {', '.join(_PIXELS)} are read")
+        dtype, channels = _PIXELS[mode]
+        shape = (*_tuple(size, 2)[::-1], *channels)
+        self.values, self.array = [], _from_bytes(values, _Dtype(dtype), shape)
+
+
+_PIXELS = {
+    "L": ("u1", ()), "RGB": ("u1", (3,)), "RGBA": ("u1", (4,)), "I;16": ("<u2", ()),
+    "I": ("<i4", ()), "F": ("<f4", ()),
+}  # fmt: skip
+"""Item type and channels of an image, by Pillow's mode."""
+
+
 class _Callable:
     """A function that a pickle may call, and cannot change: pickles also set attributes."""
 
@@ -230,8 +253,12 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Callable(_Dtype),
     ("collections", "OrderedDict"): dict,
     ("_codecs", "encode"): _Callable(_encode),
+    ("PIL.Image", "Image"): _Image,
+    ("PIL.JpegImagePlugin", "JpegImageFile"): _Image,
+    ("PIL.PngImagePlugin", "PngImageFile"): _Image,
 }
-"""Names that a pickle may use. Types among them are Python's own, which nobody can change."""
+"""Names that a pickle may use. Types among them are Python's own, which nobody can change, and `_Image`,
+which a pickle gives a state to where it would change it."""
 
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), np.generic)
 
@@ -265,7 +292,7 @@ def _plain_values(value: Any) -> Any:
         if not visited:
             old.append(item)
             if type(item) is not tuple:
-                made[id(item)] = item.array if type(item) is _Array else item
+                made[id(item)] = item.array if isinstance(item, _Array) else item
             waiting.append((item, True))
             waiting += [(part, False) for part in parts]
             continue
@@ -276,7 +303,7 @@ def _plain_values(value: Any) -> Any:
             item[:] = plain
         elif type(item) is dict:
             item.update(zip(list(item), plain, strict=True))
-        elif type(item) is _Array and item.values:
+        elif isinstance(item, _Array) and item.values:
             item.fill(plain)
     return _made(value, made)
 
@@ -295,7 +322,7 @@ def _parts(item: Any) -> list[Any]:
     """Return the values in a container; raises for all that is not plain."""
     if type(item) in {list, tuple}:
         return list(item)
-    if type(item) is _Array and hasattr(item, "array"):
+    if isinstance(item, _Array) and hasattr(item, "array"):
         return item.values
     if type(item) not in {dict, set, frozenset}:
         raise TypeError("it holds something else than plain values")

@@ -43,6 +43,7 @@ from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ids import nearest
+from offline_data.readers.images import encode_image
 from offline_data.sources.base import (
     CatalogEntry,
     RawDataset,
@@ -52,7 +53,6 @@ from offline_data.sources.base import (
     Source,
     SourceInfo,
 )
-from offline_data.readers.images import encode_image
 from offline_data.sources.fingerprint import fingerprint
 from offline_data.store.encoded import EncodedColumn
 from offline_data.strict_json import parse_json, read_json

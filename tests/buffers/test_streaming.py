@@ -293,7 +293,7 @@ def test_ranks_divide_the_rows(stream: Stream) -> None:
 def test_some_leaves_images_as_bytes_and_a_transform(
     stream: Stream, converted: BaseDatasetExperienceReplay
 ) -> None:
-    keys = [("observation", "image"), "action", ("next", "observation", "image")]
+    keys: list[Any] = [("observation", "image"), "action", ("next", "observation", "image")]
     raw = BaseDatasetExperienceReplay(converted.data_path, keys=keys, decode=False)
     rows = torch.as_tensor(converted.valid_rows[:4])
     [batch, *_] = stream(4, shuffle=False, keys=keys, decode=False)
@@ -307,7 +307,7 @@ def test_some_leaves_images_as_bytes_and_a_transform(
 
 @here
 def test_wrong_arguments(stream: Stream) -> None:
-    for options, said in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"replacement": True}, "replacement"),
         ({"rank": 2, "world": 2}, "rank is 2"),
         ({"seed": -1}, "negative"),
@@ -315,7 +315,8 @@ def test_wrong_arguments(stream: Stream) -> None:
         ({"num_slices": 2, "slice_len": 2}, "either num_slices or slice_len"),
         ({"pad": True}, "pad fills up slices"),
         ({"batch_size": 0}, "at least 1"),
-    ]:
+    ]
+    for options, said in wrong:
         with pytest.raises(UsageError, match=said):
             stream(**options)
     with pytest.raises(NotFoundError, match="There is no shardtoy:shard-6"):
@@ -384,7 +385,7 @@ def test_damage_names_the_shard_after_what_came_before(
     stream: Stream, name: str, said: str
 ) -> None:
     batches = iter(stream(1, name, shuffle=False, window_bytes=1))
-    got = []
+    got: list[Any] = []
     with pytest.raises(FormatError, match=said):
         got.extend(batches)  # which keeps what came
     assert len(codes(got)) >= sum(map(toy_length, range(11)))
@@ -450,7 +451,7 @@ def test_a_program_that_ends_leaves_nothing(
     server.files.update(served(name))
     command = [sys.executable, "-c", _PROGRAM, str(settings.root), server.url, name]
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    programs = [subprocess.Popen(command, text=True, **pipes) for _ in range(3)]
+    programs: list[Any] = [subprocess.Popen(command, text=True, **pipes) for _ in range(3)]
     for program in programs:
         assert program.stdout.readline() == "0\n"
     left, interrupted, killed = programs

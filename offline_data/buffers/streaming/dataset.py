@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +26,7 @@ from offline_data.ingest.stream import Ahead, ShardReader, StreamPlan, plan_stre
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
 
     from offline_data.buffers.buffer import Transform
@@ -265,9 +265,9 @@ class StreamingDataset(IterableDataset[Any]):
                 left.append(window)
                 self.skipped += window.skipped
                 del window  # which is not to stay in memory while the next one is awaited
-                while sum(map(len, left)) >= self._form.size[0]:
+                while sum(len(one) for one in left) >= self._form.size[0]:
                     yield self._batch(left)
-            if not self.drop_last and sum(map(len, left)):
+            if not self.drop_last and any(left):
                 yield self._batch(left)
             self._position = Position(begin.epoch + 1)
         finally:

@@ -160,14 +160,14 @@ class BatchForm:
                     marks.setdefault(key, []).append(leaf)
             for key, leaf in window.gather(rows, keys, decode=decode).items():
                 values[key].append(leaf)
-        leaves = {
+        columns = {
             key: some[0] if len(some) == 1 else np.concatenate(some) for key, some in values.items()
         }
-        batch = _assembled(leaves)
+        batch = _assembled(columns)
         if sampler is not None and marks:
             sampler.complete(batch, {key: torch.cat(some) for key, some in marks.items()})
         if self.padded:
-            _fill(batch, 0 if self.pad is True else self.pad, leaves)
+            _fill(batch, 0 if self.pad is True else self.pad, columns)
         return batch
 
 
@@ -237,8 +237,9 @@ class Window:
         for key in wanted.intersection(FLAGS):
             found[key] = np.zeros((len(rows), 1), bool)
         if DONE in wanted:
-            ended = batch.steps[TERMINATED][rows] | batch.steps[TRUNCATED][rows]
-            found[DONE] = np.asarray(ended)
+            found[DONE] = np.logical_or(
+                *(batch.steps[key][rows] for key in (TERMINATED, TRUNCATED))
+            )
         return found
 
 
@@ -298,8 +299,7 @@ def shard_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> list[int
     if not shuffle:
         return list(range(count))
     numbers = np.random.SeedSequence((seed, epoch, _ORDER))
-    order: list[int] = np.random.default_rng(numbers).permutation(count).tolist()
-    return order
+    return list(map(int, np.random.default_rng(numbers).permutation(count)))
 
 
 def _stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:

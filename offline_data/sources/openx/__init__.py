@@ -23,6 +23,15 @@ from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.openx.catalog import ALIASES, listed, places_of
 from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
 from offline_data.sources.openx.splits import read_splits, select
+from offline_data.sources.openx.webdataset import (
+    WebDataset,
+    is_hub,
+    is_webdataset,
+    open_webdataset,
+    release_of_webdataset,
+    tars_of,
+    webdataset_release,
+)
 from offline_data.strict_json import read_json
 
 if TYPE_CHECKING:
@@ -38,6 +47,8 @@ _LIMITS = FetchLimits(connect=5.0, read=20.0, tries=2)  # somebody waits for a l
 
 class OpenX(Source):
     """RLDS datasets: of the public bucket by name, and any other from a folder of the user's.
+
+    The revision `hub` is the copy in tar files that huggingface.co has: `openx:viola@hub`.
 
     A name may end with a split or a slice of one, as TFDS writes them: `viola/train`,
     `viola/train[:100]`, `viola/train[10%:20%]+test`. Without one it is all splits, `train` first.
@@ -64,6 +75,8 @@ class OpenX(Source):
             AuthError: The bucket refuses; the hint says what else there is.
             OfflineError: `settings.offline` is set.
         """
+        if is_hub(revision):
+            return webdataset_release(name, str(revision), settings)
         dataset, _, split = name.partition("/")
         known = listed().get(dataset)
         if known is None or not known.version:
@@ -93,9 +106,10 @@ class OpenX(Source):
     def accepts(self, path: Path) -> bool:
         """Return True if `path` is a folder with `dataset_info.json` and `features.json`.
 
-        They may also lie in a folder of it, named like the version, if there is one such folder.
+        They may also lie in a folder of it, named like the version, if there is one such folder. Or
+        it has tar files of the hub's copy, or is one.
         """
-        return _find_folder(path) is not None
+        return _find_folder(path) is not None or is_webdataset(path)
 
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a folder of the user's: its revision is a fingerprint of its files.
@@ -103,6 +117,8 @@ class OpenX(Source):
         Raises:
             FormatError: It is no RLDS dataset, or a file of it is missing.
         """
+        if _find_folder(path) is None and tars_of(path):
+            return release_of_webdataset(path, name)
         folder = _need_folder(path)
         splits = read_splits(read_json(folder / INFO), str(folder / INFO))
         needed = [piece.file for piece in select(splits, None)]
@@ -117,8 +133,11 @@ class OpenX(Source):
         files = [folder / file for file in (INFO, FEATURES, *labels, *needed)]
         return Release(name, fingerprint(folder, files), local=folder, shards=len(needed))
 
-    def open(self, release: Release, raw: Path) -> RldsDataset:
+    def open(self, release: Release, raw: Path) -> RldsDataset | WebDataset:
         """Open it: the descriptions are read, the records not yet."""
+        tars = is_hub(release.revision) if release.local is None else tars_of(raw)
+        if tars and _find_folder(raw) is None:
+            return open_webdataset(release, raw)
         split = release.name.partition("/")[2] if release.local is None else ""
         return RldsDataset(_need_folder(raw), split or None, release)
 

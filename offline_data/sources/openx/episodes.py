@@ -59,26 +59,45 @@ _RESERVED = {"next", "done", "terminated", "truncated", "index", "episode"}
 _OF_TABLE = {"start", "length", "return", "terminated", "truncated", "final_observation", "split"}
 
 
-def key_of(feature: Feature) -> Key:
+def key_of(path: Key, *, in_steps: bool) -> Key:
     """Return the leaf of a feature: of a step without `steps`, of an episode as it is named.
 
     Names that mean something else here are put below `steps`, or `episode`.
     """
-    if feature.in_steps:
-        key = feature.path[1:]
+    if in_steps:
+        key = path[1:]
         return (STEPS, *key) if key[0] in _RESERVED else key
-    return ("episode", *feature.path) if feature.path[0] in _OF_TABLE else feature.path
+    return ("episode", *path) if path[0] in _OF_TABLE else path
 
 
 def read_episode(data: bytes, features: Sequence[Feature], split: str) -> EpisodeBatch:
-    """Read one record, which is one episode; raises `FormatError`.
-
-    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, but for
-    `observation`; those of the episode are in its table, with `split`.
-    """
+    """Read one record, which is one episode; raises `FormatError`. For the leaves see `aligned`."""
     record = parse_example(data)
     rows = _rows(record, features)
-    columns = {key_of(f): column_of(record, f, rows) for f in features if f.in_steps}
+    columns: dict[bool, dict[Key, Any]] = {True: {}, False: {}}
+    for feature in features:
+        key = key_of(feature.path, in_steps=feature.in_steps)
+        count = rows if feature.in_steps else 1
+        columns[feature.in_steps][key] = column_of(record, feature, count)
+    missing = [f for f in features if f.optional and row_count(record, f) is None]
+    table = {("split",): np.array([split], object), **columns[False]}
+    return aligned(columns[True], rows, table, [_missing(feature) for feature in missing])
+
+
+def aligned(
+    columns: Mapping[Key, Any], rows: int, table: Mapping[Key, Any], more_notes: Sequence[str] = ()
+) -> EpisodeBatch:
+    """Return the episode that steps of RLDS are; raises `FormatError`.
+
+    Rewards and flags are `[N, 1]`. Other features of a step are step leaves, but for `observation`.
+
+    Args:
+        columns: Features of the steps, `[rows, …]` each, by `key_of`.
+        rows: Number of steps.
+        table: Features of the episode, `[1, …]` each.
+        more_notes: Further notes.
+    """
+    columns = dict(columns)
     flags = {name: _flag(columns.pop((name,), None), name, rows) for name in _FLAGS}
     first, last, terminal = flags.values()
     rewards = columns.pop(("reward",), None)
@@ -106,8 +125,6 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
     ):
         notes.append(NOTE_FLAGS)
     notes.append(NOTE_FINAL_STEP if only_observation else NOTE_NO_FINAL)
-    missing = [f for f in features if f.optional and row_count(record, f) is None]
-    notes += [_missing(feature) for feature in missing]
     whole = np.append(alone, [] if only_observation else rows - 1).astype(np.int64)
     return EpisodeBatch(
         np.array([count]),
@@ -119,11 +136,8 @@ def read_episode(data: bytes, features: Sequence[Feature], split: str) -> Episod
         },
         {key: column[whole] for key, column in observations.items()},
         np.array([only_observation]),
-        {
-            ("split",): np.array([split], object),
-            **{key_of(f): column_of(record, f, 1) for f in features if not f.in_steps},
-        },
-        notes=tuple(notes),
+        table,
+        notes=(*notes, *more_notes),
     )
 
 

@@ -1,0 +1,289 @@
+"""The hub's tar files of pickled episodes: every value as it was written, and nothing in them run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offline_data.config import Settings
+from offline_data.episodes.joining import concatenate
+from offline_data.errors import FormatError, IntegrityError, NotFoundError, OfflineError
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, convert, download
+from offline_data.readers.images import decode_jpeg, encode_image
+from offline_data.sources.openx import OpenX
+from offline_data.sources.openx.webdataset import REPO
+from offline_data.sources.registry import iter_sources
+from offline_data.store.encoded import EncodedColumn
+from offline_data.store.reader import open_reader
+from offline_data.testing.servers import HubServer
+from offline_data.testing.webdataset_toy import (
+    Flavour,
+    toy_pixels,
+    toy_steps,
+    write_tar,
+    write_webdataset,
+)
+from tests.ingest.here import convert_here
+
+LENGTHS = (3, 1, 4)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    convert_here(monkeypatch)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path / "root", minari_path=tmp_path)
+
+
+def stored(path: Path, settings: Settings, **options: Any) -> Any:
+    return convert(path, "toy", settings, Options(**options), source="openx")
+
+
+def episodes(path: Path) -> Any:
+    reader = open_reader(path)
+    return reader.episode_batch(0, reader.episode_count)
+
+
+def check(found: Any, steps: list[list[dict[str, Any]]]) -> None:
+    """Compare a dataset with what the pickles have: rows are all steps, the last observation twice."""
+    assert found.lengths.tolist() == [len(one) for one in steps]
+    assert not found.final_observation.any()
+    every = [step for one in steps for step in one]
+    seen = [step for one in steps for step in [*one, one[-1]]]
+    np.testing.assert_array_equal(
+        found.observations["observation", "state"],
+        np.stack([step["observation"]["state"] for step in seen]),
+    )
+    for name, column in {
+        ("next", "reward"): [[step["reward"]] for step in every],
+        ("discount",): [step["discount"] for step in every],
+        ("next", "terminated"): [[step["is_terminal"]] for step in every],
+        ("next", "truncated"): [[step["is_last"] and not step["is_terminal"]] for step in every],
+    }.items():
+        np.testing.assert_array_equal(found.steps[name], np.array(column))
+    action = [step["action"] for step in every]
+    if isinstance(action[0], dict):
+        for name in action[0]:
+            expected = np.stack([one[name] for one in action])
+            np.testing.assert_array_equal(found.steps["action", name], expected)
+    else:
+        np.testing.assert_array_equal(found.steps["action",], np.stack(action))
+
+
+@pytest.mark.parametrize("flavour", ["array", "file", "bytes", "pil"])
+def test_every_flavour_is_what_was_pickled(
+    flavour: Flavour, tmp_path: Path, settings: Settings
+) -> None:
+    path = write_webdataset(tmp_path / "raw", "toy", flavour)
+    found = episodes(stored(path, settings).path)
+    check(found, [toy_steps(e, n, flavour) for e, n in enumerate(LENGTHS)])
+    image: Any = found.observations["observation", "image"]
+    assert isinstance(image, EncodedColumn) == (flavour in {"file", "bytes"})
+    seen = [(e, min(t, n - 1)) for e, n in enumerate(LENGTHS) for t in range(n + 1)]
+    pixels = [toy_pixels(e, t) for e, t in seen]
+    if flavour == "bytes":
+        pixels = [decode_jpeg(encode_image(one, "jpeg"), "it") for one in pixels]
+    np.testing.assert_array_equal(np.asarray(image), np.stack(pixels))
+    texts = found.steps["language_instruction",]
+    assert texts.tolist() == [f"put the cup {e}" for e, n in enumerate(LENGTHS) for _ in range(n)]
+    assert found.episodes["episode_metadata", "file_path"].tolist() == ["/x/0", "/x/1", "/x/2"]
+    assert found.episodes["episode_metadata", "success"].tolist() == [True, False, True]
+    assert found.episodes["key",].tolist() == [f"episode_{e:06d}" for e in range(3)]
+    assert found.episodes["split",].tolist() == ["train"] * 3
+
+
+def test_image_bytes_stay_as_they_are(tmp_path: Path, settings: Settings) -> None:
+    path = write_webdataset(tmp_path / "raw", "toy", "file")
+    image: Any = episodes(stored(path, settings).path).observations["observation", "image"]
+    written = [s["observation"]["image"]["bytes"] for s in toy_steps(0, 3, "file")]
+    assert image.images()[:4] == [*written, written[-1]]
+
+
+def test_a_last_step_with_nothing_but_an_observation_is_the_final_one(
+    tmp_path: Path, settings: Settings
+) -> None:
+    steps = toy_steps(0, 3, "file", only_observation=True)
+    write_tar(tmp_path / "x_00000.tar", [("a.data.pickle", pickle.dumps({"steps": steps}))])
+    found = episodes(stored(tmp_path / "x_00000.tar", settings).path)
+    assert found.lengths.tolist() == [2]
+    assert found.final_observation.all()
+    assert found.steps["next", "terminated"][:, 0].tolist() == [False, True]
+    assert len(found.observations["observation", "state"]) == 3
+
+
+def test_the_files_of_others(realdata: Path, settings: Settings) -> None:
+    folder = realdata / "fixtures_generated" / "oxe_jxu124"
+    for flavour in ("toy_array", "toy_bytes_dict", "toy_pil"):
+        expected = []
+        for path in sorted((folder / flavour).glob("*.tar")):
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    data: Any = archive.extractfile(member)
+                    expected.append(pickle.load(data)["steps"])  # noqa: S301 - generated files of ours
+        found = episodes(convert(folder / flavour, flavour, settings, Options()).path)
+        assert found.lengths.sum() > 5
+        last = [steps[-1] for steps in expected]
+        ends = found.steps["next", "terminated"] | found.steps["next", "truncated"]
+        assert ends.sum() == len(last)
+        states = [s["observation"]["state"] for steps in expected for s in steps]
+        kept = np.delete(
+            found.observations["observation", "state"],
+            found.lengths.cumsum() + np.arange(len(last)),
+            axis=0,
+        )
+        whole = not found.final_observation.any()
+        np.testing.assert_array_equal(kept, np.stack(states)) if whole else None
+        images = [s["observation"]["image"] for s in expected[0]]
+        pixels: Any = np.asarray(found.observations["observation", "image"][: len(images)])
+        for image, one in zip(images, pixels, strict=True):
+            if isinstance(image, dict):
+                continue
+            np.testing.assert_array_equal(one, np.asarray(image))
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubServer]:
+    write_webdataset(tmp_path / "repo" / "viola", "viola", "file")
+    write_webdataset(tmp_path / "repo" / "viola_other", "viola_other", "file")
+    with HubServer({REPO: tmp_path / "repo"}) as server:
+        yield server
+
+
+def test_download_from_the_hub(hub: HubServer, settings: Settings) -> None:
+    online = Settings(settings.root, hub_endpoint=hub.url, minari_path=settings.root)
+    got = download(parse_id("openx:viola@hub"), online, Options())
+    check(episodes(got.path), [toy_steps(e, n, "file") for e, n in enumerate(LENGTHS)])
+    manifest = got.manifest
+    assert manifest.licence == "CC-BY-4.0"
+    assert manifest.id == "openx:viola@hub"
+    assert [file["path"] for file in manifest.files] == [
+        "viola/viola_00000.tar",
+        "viola/viola_00001.tar",
+    ]
+    assert manifest.files[0]["url"].startswith(f"hf://datasets/{REPO}@")
+    commit = manifest.files[0]["url"].partition("@")[2].partition("/")[0]
+    pinned = OpenX().resolve("viola", f"hub-{commit}", online)
+    assert [file.urls[0] for file in pinned.files] == [file["url"] for file in manifest.files]
+    assert not list(settings.downloads.rglob("*.tar"))
+    with pytest.raises(NotFoundError, match="There is no openx:violas@hub"):
+        OpenX().resolve("violas", "hub", online)
+    with pytest.raises(OfflineError):
+        OpenX().resolve("viola", "hub", Settings(settings.root, offline=True))
+
+
+class _Runs:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("hacked",)
+
+
+GOOD = pickle.dumps({"steps": toy_steps(0, 2, "file")})
+
+
+def _changed(**columns: Any) -> bytes:
+    steps = toy_steps(0, 2, "file")
+    for name, values in columns.items():
+        for step, value in zip(steps, values, strict=True):
+            step[name] = value
+    return pickle.dumps({"steps": steps})
+
+
+BAD = {
+    "runs code": (pickle.dumps(_Runs()), "it asks for"),
+    "no episode": (pickle.dumps([1, 2]), "not an episode"),
+    "no steps": (pickle.dumps({"steps": []}), "has no step"),
+    "a step is missing a leaf": (
+        pickle.dumps({"steps": [toy_steps(0, 1, "file")[0], {"reward": 1.0}]}),
+        "step 1 and the first one have not both steps/action",
+    ),
+    "shapes change": (_changed(action=[np.zeros(3), np.zeros(4)]), "steps/action is not the same"),
+    "an image is another": (
+        _changed(extra=[toy_steps(0, 1, "file")[0]["observation"]["image"]["bytes"], None]),
+        "an image in some steps",
+    ),
+    "a cut image": (_changed(extra=[b"\x89PNG\r\n\x1a\n", b"\x89PNG\r\n\x1a\n"]), "cannot be png"),
+    "no text": (_changed(language_instruction=[b"\xff\xfe", "x"]), "not UTF-8"),
+    "names that lead out": (_changed(**{"../x": [1, 2]}), "cannot be a file name"),
+    "numbers as keys": (_changed(extra=[{1: 2}, {1: 2}]), "not text"),
+    "no reward": (_changed(reward=["a", "b"]), "expected one number a step"),
+    "cut": (GOOD[:-9], "cannot be read"),
+    "other leaves": (_changed(extra=[1, 2]), "absent"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_episodes_are_named_or_left_out(
+    name: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data, said = BAD[name]
+    members = [("a.data.pickle", GOOD), ("b.data.pickle", data), ("c.data.pickle", GOOD)]
+    write_tar(tmp_path / "raw" / "x_00000.tar", members)
+    with pytest.raises(FormatError, match=said) as error:
+        stored(tmp_path / "raw", settings)
+    assert "x_00000.tar, b.data.pickle: " in error.value.message
+    assert "--skip-bad-episodes" in str(error.value.hint)
+    assert not (tmp_path / "hacked").exists()
+    assert not list(settings.root.glob("local/*/*/manifest.json"))
+    got = stored(tmp_path / "raw", settings, skip_bad_episodes=True)
+    assert episodes(got.path).episodes["key",].tolist() == ["a", "c"]
+    assert len(got.manifest.skipped) == 1
+
+
+def test_bad_archives(tmp_path: Path, settings: Settings) -> None:
+    raw = tmp_path / "raw"
+    write_tar(raw / "x_00000.tar", [("../../a.data.pickle", GOOD)])
+    with pytest.raises(IntegrityError, match=r"\.\./"):
+        stored(raw, settings)
+    write_tar(raw / "x_00000.tar", [("a.data.pickle", GOOD)] * 2)
+    with pytest.raises(FormatError, match="twice"):
+        stored(raw, settings)
+    write_tar(raw / "x_00000.tar", [("a.data.pickle", GOOD), ("b.data.pickle", GOOD)])
+    whole = (raw / "x_00000.tar").read_bytes()
+    (raw / "x_00000.tar").write_bytes(whole[: len(GOOD) + 1800])
+    with pytest.raises(FormatError, match=r"x_00000\.tar is damaged"):
+        stored(raw, settings)
+    write_tar(
+        raw / "x_00000.tar", [("a.data.pickle", GOOD), ("a.json", b"{}"), ("b.data.pickle", GOOD)]
+    )
+    assert [one["key"] for one in stored(raw, settings).manifest.dropped] == [".json"]
+    write_tar(raw / "x_00002.tar", [("c.data.pickle", GOOD)])
+    with pytest.raises(FormatError, match=r"lacks 1 files, x_00001\.tar"):
+        stored(raw, settings, force=True)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 9\n".format("0" * 64)
+    for content, said in [(pointer, "LFS"), ("<html>no</html>", "HTML|html"), ("", "empty|no ")]:
+        (raw / "x_00002.tar").write_text(content)
+        (raw / "x_00000.tar").rename(raw / "x_00001.tar") if content == pointer else None
+        write_tar(raw / "x_00000.tar", [("a.data.pickle", GOOD)])
+        with pytest.raises(FormatError, match=said):
+            stored(raw, settings, force=True)
+
+
+def test_accepts_its_own_files_only(tmp_path: Path, realdata: Path) -> None:
+    path = write_webdataset(tmp_path / "raw", "toy", "file")
+    for one in (path, path / "toy_00000.tar"):
+        assert [source.name for source in iter_sources() if source.accepts(one)] == ["openx"]
+    (tmp_path / "odd.tar").write_bytes(b"no tar")
+    write_tar(tmp_path / "other" / "x.tar", [("a.npy", b"")])
+    for odd in (tmp_path / "odd.tar", tmp_path / "other", tmp_path):
+        assert not OpenX().accepts(odd)
+    for one in (realdata / "fixtures_generated" / "gendgrl").iterdir():
+        assert not OpenX().accepts(one)
+
+
+def test_reading_a_shard_needs_no_other(tmp_path: Path) -> None:
+    path = write_webdataset(tmp_path / "raw", "toy", "file")
+    raw = OpenX().open(OpenX().release_of(path, "toy"), path)
+    (path / "toy_00000.tar").unlink()
+    batch = concatenate(list(raw.read(raw.shards()[1])))
+    assert batch.lengths.tolist() == [4]
