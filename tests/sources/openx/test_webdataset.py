@@ -15,6 +15,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.episodes.joining import concatenate
 from offline_data.errors import FormatError, IntegrityError, NotFoundError, OfflineError
+from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.readers.images import decode_jpeg, encode_image
@@ -47,7 +48,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def stored(path: Path, settings: Settings, **options: Any) -> Any:
-    return convert(path, "toy", settings, Options(**options), source="openx")
+    return convert(path, "toy", settings, Options(**options), source="openx", executor=InProcess())
 
 
 def episodes(path: Path) -> Any:
@@ -131,7 +132,9 @@ def test_the_files_of_others(realdata: Path, settings: Settings) -> None:
                 for member in archive:
                     data: Any = archive.extractfile(member)
                     expected.append(pickle.load(data)["steps"])  # noqa: S301 - generated files of ours
-        found = episodes(convert(folder / flavour, flavour, settings, Options()).path)
+        found = episodes(
+            convert(folder / flavour, flavour, settings, Options(), executor=InProcess()).path
+        )
         assert found.lengths.sum() > 5
         last = [steps[-1] for steps in expected]
         ends = found.steps["next", "terminated"] | found.steps["next", "truncated"]
@@ -162,7 +165,7 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
 
 def test_download_from_the_hub(hub: HubServer, settings: Settings) -> None:
     online = Settings(settings.root, hub_endpoint=hub.url, minari_path=settings.root)
-    got = download(parse_id("openx:viola@hub"), online, Options())
+    got = download(parse_id("openx:viola@hub"), online, Options(), executor=InProcess())
     check(episodes(got.path), [toy_steps(e, n, "file") for e, n in enumerate(LENGTHS)])
     manifest = got.manifest
     assert manifest.licence == "CC-BY-4.0"
@@ -261,7 +264,7 @@ def test_bad_archives(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(FormatError, match=r"lacks 1 files, x_00001\.tar"):
         stored(raw, settings, force=True)
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 9\n".format("0" * 64)
-    for content, said in [(pointer, "LFS"), ("<html>no</html>", "HTML|html"), ("", "empty|no ")]:
+    for content, said in [(pointer, "LFS"), ("<html>no</html>", "web page"), ("", "empty|no ")]:
         (raw / "x_00002.tar").write_text(content)
         (raw / "x_00000.tar").rename(raw / "x_00001.tar") if content == pointer else None
         write_tar(raw / "x_00000.tar", [("a.data.pickle", GOOD)])
