@@ -21,6 +21,7 @@ NAMES = (
     "preprocess",
     "decode",
     "rlds",
+    "streaming",
 )
 
 

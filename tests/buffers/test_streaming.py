@@ -26,7 +26,8 @@ from offline_data.config import Settings
 from offline_data.errors import FormatError, NotFoundError, OfflineError, UsageError
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
-from offline_data.ingest import Options, download
+from offline_data.ingest import Options, convert, download
+from offline_data.testing.rlds_toy import write_toy_rlds
 from offline_data.testing.servers import Fault, FileServer
 from offline_data.testing.sharded_toy import (
     PUBLISHED,
@@ -36,6 +37,7 @@ from offline_data.testing.sharded_toy import (
     toy_length,
     write_toy_shards,
 )
+from offline_data.testing.webdataset_toy import write_webdataset
 from tests.ingest.here import convert_here
 
 NAME = "sharded-6x3-lost3-images"
@@ -154,6 +156,27 @@ def test_without_shuffling_an_epoch_is_the_converted_dataset(
     assert found.tolist() == [rows[n] for n in valid]
     numbers = np.repeat([s * SHARD + e for s in range(6) for e in range(3)], lengths)
     assert torch.cat([batch["episode"] for batch in batches]).tolist() == numbers[valid].tolist()
+
+
+@here
+@pytest.mark.parametrize("kind", ["rlds", "tars", "final steps"])
+def test_robots(kind: str, tmp_path: Path, settings: Settings) -> None:
+    """Open X-Embodiment streams what it converts: JPEG, 16 bits, ragged, nested actions, labels."""
+    if kind == "tars":
+        folder = write_webdataset(tmp_path / "raw", "toy", "bytes")
+    else:
+        folder = write_toy_rlds(tmp_path / "raw", final_step=kind == "final steps")
+    path = convert(folder, "robots", settings, Options(), source="openx", executor=InProcess()).path
+    ds = BaseDatasetExperienceReplay(path, decode_text=True)
+    streamed = StreamingDataset(
+        folder, 5, source="openx", shuffle=False, window_bytes=1, settings=settings
+    )
+    batches = list(streamed)
+    assert sum(map(len, batches)) == len(ds.valid_rows)
+    before = 0
+    for batch in batches:
+        assert_same(batch, ds[torch.as_tensor(ds.valid_rows[before : before + len(batch)])])
+        before += len(batch)
 
 
 @here

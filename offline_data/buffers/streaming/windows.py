@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorStack
+from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
@@ -349,8 +349,16 @@ def _assembled(leaves: Mapping[Key, Any]) -> Any:
     batch = assemble(tree_of(slots), list(numeric.values()), size, torch.device("cpu"))
     for key, leaf in leaves.items():
         if leaf.dtype == object:
-            batch.set(key, NonTensorStack.from_list(leaf.tolist()))
+            batch.set(key, _stack(leaf))
     return batch
+
+
+def _stack(column: Any) -> Any:
+    """Return objects as a `NonTensorStack`; with a device at once, for `set` takes longer than all else."""
+    if column.ndim > 1:
+        return NonTensorStack.from_list(column.tolist())
+    device = torch.device("cpu")
+    return NonTensorStack(*(NonTensorData(x, batch_size=[], device=device) for x in column))
 
 
 def _fill(batch: Any, value: float | None, leaves: Mapping[Key, Any]) -> None:
@@ -358,8 +366,8 @@ def _fill(batch: Any, value: float | None, leaves: Mapping[Key, Any]) -> None:
     padding = ~batch.get(MASK)
     for key, leaf in leaves.items():
         if leaf.dtype == object:
-            texts = np.where(padding.numpy(), None, leaf)
-            batch.set(key, NonTensorStack.from_list(texts.tolist()))
+            shaped = padding.numpy().reshape(-1, *[1] * (leaf.ndim - 1))
+            batch.set(key, _stack(np.where(shaped, None, leaf)))
         else:
             tensor = batch.get(key)
             fill = value if tensor.is_floating_point() or tensor.dtype.is_signed else 0

@@ -19,12 +19,14 @@ from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.readers.images import decode_jpeg, encode_image
+from offline_data.sources.base import Release, RemoteFile
 from offline_data.sources.openx import OpenX
 from offline_data.sources.openx.webdataset import REPO
 from offline_data.sources.registry import iter_sources
 from offline_data.store.encoded import EncodedColumn
 from offline_data.store.reader import open_reader
 from offline_data.testing.servers import HubServer
+from offline_data.testing.sources import SourceCase, SourceContract
 from offline_data.testing.webdataset_toy import (
     Flavour,
     toy_pixels,
@@ -45,6 +47,19 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(tmp_path / "root", minari_path=tmp_path)
+
+
+class TestContract(SourceContract):
+    @pytest.fixture(params=["local", "hub"])
+    def case(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceCase:
+        # long episodes: half of a small tar file is zeros behind its end
+        raw = write_webdataset(tmp_path / "raw", "toy", "file", [[40, 1], [60]])
+        release = OpenX().release_of(raw, "toy")
+        if request.param == "hub":
+            names = sorted(path.name for path in raw.iterdir())
+            files = tuple(RemoteFile(one, (f"https://host.invalid/{one}",)) for one in names)
+            release = Release("toy", "hub", files, opening=())
+        return SourceCase(OpenX(), release, raw)
 
 
 def stored(path: Path, settings: Settings, **options: Any) -> Any:
