@@ -140,7 +140,7 @@ class WebDataset(RawDataset):
 
 def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:
     """Read an episode; `others` are endings of members that were passed."""
-    value = load(member.stream, size=member.size, where=member.name)
+    value = load(member.stream, size=member.size, where="it")
     steps = value.pop("steps", None) if isinstance(value, dict) else None
     if not isinstance(steps, (list, tuple)) or not all(isinstance(one, dict) for one in steps):
         raise FormatError("it is not an episode: expected a dict with a list of steps")
