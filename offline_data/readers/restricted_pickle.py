@@ -152,9 +152,7 @@ class _Image(_Array):
 
     __slots__ = ()
 
-    def __setstate__(self, state: object) -> None:
-        if type(state) is not list or len(state) < 5:
-            raise ValueError("an image has an unknown form")
+    def __setstate__(self, state: Any) -> None:
         _info, mode, size, _palette, values = state[:5]
         if mode not in _PIXELS:
             raise ValueError(f"it has an image of mode {mode!r:.20}; {', '.join(_PIXELS)} are read")
