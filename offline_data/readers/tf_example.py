@@ -120,8 +120,16 @@ def _read_bytes(data: bytes, places: list[tuple[int, int]]) -> BytesValues:
                 raise ValueError("a list of bytes has another field")
             length = data[at + 1]
             at += 2
-            if length > 127:
-                length, at = _varint(data, at - 1)
+            if length > 127:  # of an image: two or three bytes, read here, as there are many
+                middle, last = data[at], data[at + 1]
+                if middle < 128:
+                    length += (middle << 7) - 128
+                    at += 1
+                elif last < 128:
+                    length += (last << 14) + (middle << 7) - 128 - (128 << 7)
+                    at += 2
+                else:
+                    length, at = _varint(data, at - 1)
             begins.append(at)
             at += length
             ends.append(at)
