@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from offline_data.fetch import gcs
 from offline_data.testing.d4rl_toy import write_d4rl_hdf5
 from offline_data.testing.minari_toy import toy_episode, write_minari
-from offline_data.testing.servers import FileServer, HubServer
+from offline_data.testing.rlds_toy import toy_record, write_rlds
+from offline_data.testing.servers import FileServer, GcsServer, HubServer
 from tests.stories.conftest import Shell
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -25,13 +27,23 @@ def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_d4rl_hdf5(tmp_path / "recorded.hdf5")
     pen = (tmp_path / "recorded.hdf5").read_bytes()
     blocks = re.findall(r"```(console|python)\n(.*?)```", TOUR, re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["console", *["python"] * 8, "console", "console"]
+    assert [kind for kind, _ in blocks] == [
+        "console",
+        *["python"] * 8,
+        "console",
+        "python",
+        "console",
+    ]
     (tmp_path / "scale.py").write_text(next(c for _, c in blocks if c.startswith("# scale.py")))
+    records = [toy_record(episode, 20) for episode in range(30)]
+    viola = write_rlds(tmp_path / "viola", {"train": [records[:20], records[20:]]}, name="viola")
+    objects = {f"robotics/viola/0.1.0/{path.name}": path.read_bytes() for path in viola.iterdir()}
     with (
+        GcsServer({"gresearch": objects}) as bucket,
         HubServer({"farama-minari/D4RL": tmp_path / "repo"}) as hub,
         FileServer({"/hand_dapg_v1/pen-human-v1.hdf5": pen}) as host,
     ):
-        mirrors = f"{D4RL_HOST}={host.url}/"
+        mirrors = f"{D4RL_HOST}={host.url}/;{gcs.HOST}={bucket.url}"
         shell = Shell(tmp_path, {"HF_ENDPOINT": hub.url, "OFFLINE_DATA_MIRRORS": mirrors})
         python = "\n".join(code for kind, code in blocks if kind == "python")
         for command in blocks[0][1].splitlines():
@@ -49,8 +61,10 @@ def test_the_tour_works_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "torch.Size([256, 1]) torch.Size([256])" in done.stdout
         assert "tensor([128,  64,  64])" in done.stdout
         assert "450 transitions scaled" in done.stdout
+        assert "585 transitions streamed" in done.stdout  # of 600, 15 have no known next one
         monkeypatch.chdir(tmp_path)
-        for command in [line for _, code in blocks[-2:] for line in code.splitlines()]:
+        console = [code for kind, code in blocks[1:] if kind == "console"]
+        for command in [line for code in console for line in code.splitlines()]:
             run(shell, command)
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping
 
+    from typing_extensions import Self
+
     from offline_data.buffers.buffer import Transform
     from offline_data.config import Settings
     from offline_data.episodes import Skipped
@@ -240,6 +242,12 @@ class StreamingDataset(IterableDataset[Any]):
         self._sampling = None
         for windows in list(self._open):
             windows.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def _identity(self) -> dict[str, Any]:
         """Return what a position depends on."""
