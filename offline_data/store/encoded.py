@@ -121,7 +121,7 @@ class EncodedColumn:
         sizes = [np.zeros(1, np.int64)]
         for column in columns:
             begins, ends = column.bounds()
-            whole = memoryview(column._data)
+            whole = column._data.data
             data += [whole[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
             sizes.append(ends - begins)
         offsets = np.concatenate(sizes).cumsum()
