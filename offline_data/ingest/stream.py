@@ -75,7 +75,7 @@ class StreamPlan:
 
 
 @dataclass(frozen=True)
-class Piece:
+class StreamPiece:
     """Consecutive whole episodes of a shard."""
 
     shard: int
@@ -155,7 +155,7 @@ class ShardReader:
         self._stop = Event()
         self._process: ConversionProcess | None = None
 
-    def pieces(self, order: Sequence[int], skip: int = 0) -> Generator[Piece]:
+    def pieces(self, order: Sequence[int], skip: int = 0) -> Generator[StreamPiece]:
         """Yield the episodes of shards, those of the first without `skip`.
 
         Raises:
@@ -185,7 +185,7 @@ class ShardReader:
                         opened = process.open(partial(open_release, plan.adapter, release))
                         listed = tuple(opened.shards) if plan.whole else listed
                     for episode, row, batch in process.reading(listed, skip):
-                        yield Piece(number, episode, row, batch)
+                        yield StreamPiece(number, episode, row, batch)
                 skip = 0
                 if files is not None:
                     files.free(shard.files)

@@ -64,7 +64,7 @@ Kind = Literal["numeric", "nominal", "text"]
 
 
 @dataclass(frozen=True)
-class Column:
+class Attribute:
     """One column of a table."""
 
     name: str
@@ -95,7 +95,7 @@ class ArffFile:
     """An ARFF file whose header has been read; see `open_arff`."""
 
     path: Path
-    columns: tuple[Column, ...]
+    columns: tuple[Attribute, ...]
     encoding: str
     """`utf-8-sig` or `latin-1`."""
     first: int
@@ -152,7 +152,7 @@ def open_arff(path: Path) -> ArffFile:
         found = describe_head(read_head(path))
         raise FormatError(f"{path} is not an ARFF file: {found}", hint="download it again")
     encoding = _encoding(path)
-    columns: list[Column] = []
+    columns: list[Attribute] = []
     size = 0
     with damage_named(path), _open_text(path, encoding) as file:
         for number, line in enumerate(_lines(file, path), 1):
@@ -169,7 +169,7 @@ def open_arff(path: Path) -> ArffFile:
     raise FormatError(f"{path} has no @data: it is cut short", hint="download it again")
 
 
-def _checked(columns: list[Column], path: Path) -> tuple[Column, ...]:
+def _checked(columns: list[Attribute], path: Path) -> tuple[Attribute, ...]:
     names = [column.name for column in columns]
     if not names:
         raise FormatError(f"{path} declares no attributes")
@@ -179,7 +179,7 @@ def _checked(columns: list[Column], path: Path) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _attribute(line: str, where: str) -> Column:
+def _attribute(line: str, where: str) -> Attribute:
     found = _ATTRIBUTE.fullmatch(line)
     if found is None:
         raise FormatError(f"{where} is no @attribute NAME TYPE and no @data: {shown(line)}")
@@ -187,9 +187,9 @@ def _attribute(line: str, where: str) -> Column:
     name = plain or _unescaped(quoted if quoted is not None else double)
     word = (re.match("[a-z]*", kind.lower()) or [""])[0]
     if word in {"numeric", "real", "integer"}:
-        return Column(name, "numeric")
+        return Attribute(name, "numeric")
     if word in {"string", "date"}:
-        return Column(name, "text")
+        return Attribute(name, "text")
     if not kind.startswith("{") or not kind.endswith("}"):
         raise FormatError(
             f"{where} declares {shown(name)} as {shown(kind)}; expected numeric, real, integer, "
@@ -202,7 +202,7 @@ def _attribute(line: str, where: str) -> Column:
     if len(set(words)) < len(words):
         twice = next(word for word in words if words.count(word) > 1)
         raise FormatError(f"{where} lists {shown(twice)} twice among the words of {shown(name)}")
-    return Column(name, "nominal", words)
+    return Attribute(name, "nominal", words)
 
 
 class _Rows:
@@ -304,7 +304,7 @@ class _Rows:
         return f"{self._path}, line {next(islice(numbers, row, None))},"
 
 
-def _left_out(column: Column) -> str | None:
+def _left_out(column: Attribute) -> str | None:
     if column.kind == "nominal":
         return column.categories[0] if column.categories else None
     return "0" if column.kind == "numeric" else ""
@@ -361,7 +361,7 @@ def _unescaped(text: str) -> str:
 
 
 def _numbers(
-    values: Sequence[str | None], column: Column, where: Callable[[int], str], *, odd: bool
+    values: Sequence[str | None], column: Attribute, where: Callable[[int], str], *, odd: bool
 ) -> NDArray[np.float64]:
     if not odd:
         try:
@@ -381,7 +381,7 @@ def _numbers(
 
 def _codes_of(
     values: Sequence[str | None],
-    column: Column,
+    column: Attribute,
     codes: dict[str | None, int],
     where: Callable[[int], str],
 ) -> NDArray[np.int64]:
@@ -399,7 +399,9 @@ def _codes_of(
     return np.array(found, np.int64)
 
 
-def _check_text(texts: Sequence[str | None], column: Column, where: Callable[[int], str]) -> None:
+def _check_text(
+    texts: Sequence[str | None], column: Attribute, where: Callable[[int], str]
+) -> None:
     for row, text in enumerate(texts):
         if text is not None and not text.isascii() and not is_unicode(text):
             raise FormatError(

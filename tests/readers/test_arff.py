@@ -12,7 +12,7 @@ import pytest
 
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
 from offline_data.readers import arff
-from offline_data.readers.arff import Column, is_arff, open_arff
+from offline_data.readers.arff import Attribute, is_arff, open_arff
 from offline_data.testing.openml_toy import toy_table
 
 HEADER = """% a comment
@@ -48,9 +48,9 @@ def rows_of(path: Path, **options: Any) -> list[list[Any]]:
 def test_the_header(file: Path) -> None:
     file.write_text(HEADER + "1,low,x\n", encoding="utf-8")
     assert open_arff(file).columns == (
-        Column("width", "numeric"),
-        Column("the level", "nominal", ("low", "mid dle", "high")),
-        Column("rémark", "text"),
+        Attribute("width", "numeric"),
+        Attribute("the level", "nominal", ("low", "mid dle", "high")),
+        Attribute("rémark", "text"),
     )
     assert is_arff(file)
 

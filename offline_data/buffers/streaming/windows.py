@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.episodes import EpisodeBatch, Skipped
-    from offline_data.ingest.stream import Piece, ShardReader
+    from offline_data.ingest.stream import ShardReader, StreamPiece
 
 SHARD_BITS = 32
 """Bits of a row's number in its shard, in the leaves `index` and `episode`."""
@@ -181,7 +181,7 @@ class Window:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[StreamPiece],
         items: tuple[NDArray[np.int64], NDArray[np.int64]],
         batch: EpisodeBatch,
         begin: Position,
@@ -259,7 +259,7 @@ def read_windows(
     a window is complete.
     """
     places = {shard: place for place, shard in enumerate(order)}
-    pieces: list[Piece] = []
+    pieces: list[StreamPiece] = []
     skipped: list[Skipped] = []
     schema: Schema | None = None
     end, size = begin, 0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.sources.atari_dqn.log import Run
+    from offline_data.sources.atari_dqn.log import CheckpointRun
 
 UNVERSIONED = "unversioned"
 """The only revision: the bucket keeps one version."""
@@ -285,7 +285,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
 
 
-def _notes_on(runs: Sequence[Run]) -> list[str]:
+def _notes_on(runs: Sequence[CheckpointRun]) -> list[str]:
     """Say where episodes are cut."""
     notes = []
     for run in runs:

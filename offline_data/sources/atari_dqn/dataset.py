@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.readers.npy import NpyRows
-    from offline_data.sources.atari_dqn.log import Checkpoint, Run
+    from offline_data.sources.atari_dqn.log import Checkpoint, CheckpointRun
     from offline_data.sources.base import SourceInfo
 
 COLUMNS = ("observation", "action", "reward")
@@ -46,7 +46,7 @@ class ReplayLog(RawDataset):
 
     info: SourceInfo
     folder: Path
-    runs: tuple[Run, ...]
+    runs: tuple[CheckpointRun, ...]
     skip_bad: bool = False
 
     def shards(self) -> Sequence[Shard]:
@@ -73,7 +73,7 @@ class ReplayLog(RawDataset):
 class _CheckpointReader:
     """Reads the episodes that begin in one checkpoint of a run."""
 
-    def __init__(self, folder: Path, run: Run, place: int) -> None:
+    def __init__(self, folder: Path, run: CheckpointRun, place: int) -> None:
         self._folder, self._run, self._place = folder, run, place
         self._checkpoint = run.checkpoints[place]
         self._number = self._checkpoint.number

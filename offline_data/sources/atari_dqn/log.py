@@ -127,7 +127,7 @@ def read_whole(path: Path, kinds: str) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Run:
+class CheckpointRun:
     """Checkpoints that follow each other, laid end to end, and the episodes in them.
 
     Rows are counted from the first row of the first checkpoint; all arrays are int64 `[E]` by
@@ -149,7 +149,7 @@ class Run:
     """Whether the last episode goes on after the last checkpoint."""
 
     @classmethod
-    def of(cls, checkpoints: Sequence[Checkpoint]) -> Run:
+    def of(cls, checkpoints: Sequence[Checkpoint]) -> CheckpointRun:
         """Find the episodes; raises `FormatError` for a terminal in a row of zeros."""
         first, last, pads = checkpoints[0], checkpoints[-1], checkpoints[0].pads
         lengths = [one.capacity for one in checkpoints[:-1]] + [last.fresh]
@@ -197,7 +197,7 @@ class Run:
         return range(place, until + 1)
 
 
-def runs_of(checkpoints: Sequence[Checkpoint]) -> list[Run]:
+def runs_of(checkpoints: Sequence[Checkpoint]) -> list[CheckpointRun]:
     """Divide checkpoints, in order, into runs that follow each other."""
     runs: list[list[Checkpoint]] = []
     for one in checkpoints:
@@ -205,4 +205,4 @@ def runs_of(checkpoints: Sequence[Checkpoint]) -> list[Run]:
             runs[-1].append(one)
         else:
             runs.append([one])
-    return [Run.of(run) for run in runs]
+    return [CheckpointRun.of(run) for run in runs]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
-    from offline_data.sources.openml.encoding import Encoding, Missing, Table
+    from offline_data.sources.openml.encoding import Encoding, Missing, TableFile
 
 CITATION = (
     "Joaquin Vanschoren, Jan N. van Rijn, Bernd Bischl, Luis Torgo: OpenML: networked science in "
@@ -55,7 +55,7 @@ _TABLES = (*_ARFF, *_PARQUET)
 
 
 @dataclass(frozen=True)
-class Listed:
+class OpenMLTable:
     """A dataset of OpenML, and what is made of it."""
 
     did: str
@@ -72,7 +72,7 @@ class Listed:
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, Listed]:
+def listed() -> dict[str, OpenMLTable]:
     """Return TorchRL's tables by name.
 
     Example:
@@ -80,7 +80,7 @@ def listed() -> dict[str, Listed]:
         '1596'
     """
     return {
-        row["id"]: Listed(
+        row["id"]: OpenMLTable(
             row["did"],
             cast("Encoding", row["encoding"]),
             cast("Missing", row["missing"]),
@@ -94,18 +94,18 @@ def listed() -> dict[str, Listed]:
     }
 
 
-def find_listed(name: str) -> Listed | None:
+def find_listed(name: str) -> OpenMLTable | None:
     """Return what a name stands for: one of TorchRL's, or a number, maybe with an encoding.
 
     Example:
         >>> find_listed("61/num")
-        Listed(did='61', encoding='num', missing='drop', target='', name='', version='', rows=None, summary='')
+        OpenMLTable(did='61', encoding='num', missing='drop', target='', name='', version='', rows=None, summary='')
     """
     numbered = _NUMBERED.fullmatch(name)
     if numbered is None:
         return listed().get(name)
     did, encoding = numbered.groups()
-    return Listed(did, cast("Encoding", encoding), "drop") if encoding else Listed(did)
+    return OpenMLTable(did, cast("Encoding", encoding), "drop") if encoding else OpenMLTable(did)
 
 
 class OpenML(Source):
@@ -210,14 +210,14 @@ class OpenML(Source):
             raise FormatError(f"{raw} has no table, or several")
         table, description = _open_table(path), _described(raw)
         found = None if release.local else find_listed(release.name)
-        return OpenMLRows(table, found or Listed(""), description, release)
+        return OpenMLRows(table, found or OpenMLTable(""), description, release)
 
 
 class OpenMLRows(RawDataset):
     """The rows of a table, encoded; see `Encoder`."""
 
     def __init__(
-        self, table: Table, chosen: Listed, description: Description, release: Release
+        self, table: TableFile, chosen: OpenMLTable, description: Description, release: Release
     ) -> None:
         names = [column.name for column in table.columns]
         try:
@@ -284,7 +284,7 @@ class OpenMLRows(RawDataset):
             )
 
 
-def _unusable_texts(table: Table, encoding: Encoding, used: set[str]) -> Iterator[Dropped]:
+def _unusable_texts(table: TableFile, encoding: Encoding, used: set[str]) -> Iterator[Dropped]:
     """Yield the columns of text that become no leaves."""
     for column in table.columns:
         if column.kind != "text" or column.name in used:
@@ -300,7 +300,7 @@ def _unusable_texts(table: Table, encoding: Encoding, used: set[str]) -> Iterato
             yield Dropped(column.name, f"{error.message}.")
 
 
-def _notes(chosen: Listed) -> tuple[str, ...]:
+def _notes(chosen: OpenMLTable) -> tuple[str, ...]:
     """Say what is made of a table, for the catalogue and the manifest."""
     step = "A row is an episode of one step: the action is y, its reward is 1"
     notes = [f"{step}, and nothing is observed after it."]
@@ -318,7 +318,7 @@ def _notes(chosen: Listed) -> tuple[str, ...]:
 
 
 def _notes_of(
-    table: Table, encoder: Encoder, unused: Sequence[str], *, guessed: bool
+    table: TableFile, encoder: Encoder, unused: Sequence[str], *, guessed: bool
 ) -> Iterator[str]:
     """Say what was found in a table."""
     if encoder.dropped:
@@ -334,7 +334,7 @@ def _notes_of(
         yield "The file is not UTF-8; it was read as Latin-1."
 
 
-def _check_identity(found: Listed, description: Description, url: str) -> None:
+def _check_identity(found: OpenMLTable, description: Description, url: str) -> None:
     said = f"{description['name']} version {description['version']}"
     wanted = f"{found.name} version {found.version}"
     if said.lower() != wanted.lower():

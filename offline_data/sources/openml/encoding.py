@@ -12,7 +12,6 @@ a constant column is 0. Labels in `y` are codes as in `raw`, and ranks with `num
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from offline_data.errors import FormatError
+from offline_data.store.statistics import Moments, moments_of
 from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Dropped, Key, Skipped
-    from offline_data.readers.arff import Block, Column
+    from offline_data.readers.arff import Attribute, Block
 
 Encoding = Literal["raw", "num", "onehot"]
 Missing = Literal["keep", "drop", "category"]
@@ -38,7 +38,7 @@ _WORDS = 1 << 20  # different words of a column of which only its rows tell them
 _WIDEST = 1 << 16  # columns of X where categories have one each
 
 
-class Table(Protocol):
+class TableFile(Protocol):
     """A file of rows; `ArffFile`, or one of Parquet."""
 
     @property
@@ -46,7 +46,7 @@ class Table(Protocol):
         """The file."""
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[Attribute, ...]:
         """Its columns."""
 
     @property
@@ -57,37 +57,22 @@ class Table(Protocol):
         """Yield its rows; see `ArffFile.blocks`."""
 
 
-@dataclass
-class Moments:
-    """Number, mean and sum of squared deviations of what came so far; NaN is left out."""
+def weighted_moments(values: NDArray[np.float64], weights: NDArray[np.int64]) -> Moments:
+    """Return the moments of values of which each comes as often as its weight says."""
+    count = int(weights.sum())
+    if not count:
+        return Moments()
+    mean = float(weights @ values) / count
+    return Moments(count, mean, float(weights @ (values - mean) ** 2))
 
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
 
-    def add(self, values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> None:
-        """Take values, each as often as its weight says."""
-        counts = np.ones(len(values), np.int64) if weights is None else weights
-        here = ~np.isnan(values) & (counts > 0)
-        values, counts = values[here], counts[here]
-        count = int(counts.sum())
-        if not count:
-            return
-        mean = float(counts @ values) / count
-        squares = float(counts @ (values - mean) ** 2)
-        apart, total = mean - self.mean, self.count + count  # Chan, Golub and LeVeque, 1979
-        self.squares += squares + apart * apart * self.count * count / total
-        self.mean += apart * count / total
-        self.count = total
-
-    @property
-    def scale(self) -> float:
-        """Standard deviation; 1 where it is no more than rounding makes of a constant."""
-        if not self.count:
-            return 1.0
-        variance, epsilon = self.squares / self.count, float(np.finfo(np.float64).eps)
-        rounding = self.count * epsilon * variance + (self.count * self.mean * epsilon) ** 2
-        return math.sqrt(variance) if variance > rounding else 1.0
+def scale_of(moments: Moments) -> float:
+    """Return the standard deviation; 1 where it is no more than rounding makes of a constant."""
+    if not moments.count:
+        return 1.0
+    variance, epsilon = float(moments.std) ** 2, float(np.finfo(np.float64).eps)
+    rounding = moments.count * epsilon * variance + (moments.count * moments.mean * epsilon) ** 2
+    return float(moments.std) if variance > rounding else 1.0
 
 
 @dataclass
@@ -149,11 +134,11 @@ class Words:
 
 
 @dataclass
-class Feature:
+class InputColumn:
     """A column of the table, and where it goes."""
 
     place: int
-    column: Column
+    column: Attribute
     moments: Moments = field(default_factory=Moments)
     words: Words | None = None
     first: int = 0
@@ -181,7 +166,7 @@ class Feature:
             if self.words.width > len(self.words.words):
                 told["categories"].append(None)
         if encoding == "num" or (encoding == "onehot" and self.words is None):
-            told |= {"mean": self.moments.mean, "scale": self.moments.scale}
+            told |= {"mean": float(self.moments.mean), "scale": scale_of(self.moments)}
         return told
 
 
@@ -207,7 +192,7 @@ class Encoder:
 
     def __init__(
         self,
-        table: Table,
+        table: TableFile,
         targets: Sequence[str],
         inputs: Sequence[str],
         encoding: Encoding,
@@ -219,8 +204,8 @@ class Encoder:
         self._drop, self._skip_bad = missing == "drop", skip_bad
         self.rows = self.dropped = 0
         by_name = {column.name: (n, column) for n, column in enumerate(table.columns)}
-        self.targets = [Feature(*by_name[name]) for name in targets]
-        chosen = [Feature(*by_name[name]) for name in inputs]
+        self.targets = [InputColumn(*by_name[name]) for name in targets]
+        chosen = [InputColumn(*by_name[name]) for name in inputs]
         self.inputs = [one for one in chosen if one.column.kind != "text"]
         self.texts = [one for one in chosen if one.column.kind == "text"]
         for feature in (*self.inputs, *self.targets):
@@ -243,7 +228,7 @@ class Encoder:
                     break
                 values = columns[feature.place]
                 if feature.words is None:
-                    feature.moments.add(values)
+                    feature.moments = feature.moments.merge(moments_of(values))
                     continue
                 try:
                     feature.words.add(values)
@@ -265,7 +250,7 @@ class Encoder:
                 feature.width = feature.words.width
             elif feature.words is not None:
                 ranks = np.arange(feature.words.width, dtype=np.float64)
-                feature.moments.add(ranks, feature.words.weights)
+                feature.moments = weighted_moments(ranks, feature.words.weights)
             width += feature.width
         if self._encoding == "onehot" and width > _WIDEST:
             raise FormatError(f"{self._table.path} would have {width:,} columns of categories")
@@ -308,7 +293,7 @@ class Encoder:
                 continue
             numbers = feature.numbers(values)
             if self._encoding != "raw":
-                numbers = (numbers - feature.moments.mean) / feature.moments.scale
+                numbers = (numbers - feature.moments.mean) / scale_of(feature.moments)
             matrix[:, feature.first] = numbers
         return matrix
 

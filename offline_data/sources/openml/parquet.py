@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.episodes import Dropped
-from offline_data.readers.arff import Block, Column
+from offline_data.readers.arff import Attribute, Block
 from offline_data.readers.arrow import ArrowLeaf, iter_parquet, table_leaves
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class ParquetTable:
     """A Parquet file whose schema has been read."""
 
     path: Path
-    columns: tuple[Column, ...]
+    columns: tuple[Attribute, ...]
     dropped: tuple[Dropped, ...]
     """Columns that are no numbers, words or text."""
 
@@ -45,16 +45,16 @@ def open_parquet(path: Path) -> ParquetTable:
             reason = f"It is a column of {kind}, which is no number, word or text."
             dropped.append(Dropped("/".join(leaf.path), reason))
         elif kind == "bool":
-            columns.append(Column(leaf.path[0], "nominal", ("False", "True")))
+            columns.append(Attribute(leaf.path[0], "nominal", ("False", "True")))
         elif values.dtype != object:
-            columns.append(Column(leaf.path[0], "numeric"))
+            columns.append(Attribute(leaf.path[0], "numeric"))
         else:
             nominal = kind.startswith("dictionary")
-            columns.append(Column(leaf.path[0], "nominal" if nominal else "text"))
+            columns.append(Attribute(leaf.path[0], "nominal" if nominal else "text"))
     return ParquetTable(path, tuple(columns), tuple(dropped))
 
 
-def _values(leaf: ArrowLeaf, column: Column) -> NDArray[Any]:
+def _values(leaf: ArrowLeaf, column: Attribute) -> NDArray[Any]:
     values: NDArray[Any] = np.asarray(leaf.values)
     if column.kind == "numeric":
         numbers = values.astype(np.float64)

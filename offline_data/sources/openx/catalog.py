@@ -42,7 +42,7 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class Listed:
+class PublishedDataset:
     """One dataset of the catalogue."""
 
     name: str
@@ -68,7 +68,7 @@ class Listed:
 
 
 @lru_cache(maxsize=1)
-def listed() -> dict[str, Listed]:
+def listed() -> dict[str, PublishedDataset]:
     """Return all datasets by name, those without a public place among them.
 
     Example:
@@ -78,7 +78,7 @@ def listed() -> dict[str, Listed]:
     found = {}
     for row in read_catalog("openx"):
         splits = (one.partition("=") for one in row["splits"].split())
-        found[row["id"]] = Listed(
+        found[row["id"]] = PublishedDataset(
             row["id"],
             row["version"],
             tuple((name, int(count)) for name, _, count in splits),

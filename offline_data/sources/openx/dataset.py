@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offline_data.readers.tfrecord import Record
     from offline_data.sources.base import Release
     from offline_data.sources.openx.features import Feature
-    from offline_data.sources.openx.splits import Piece
+    from offline_data.sources.openx.splits import SplitPiece
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 LABELS = ".labels.txt"
@@ -93,7 +93,7 @@ class RldsDataset(RawDataset):
         piece = self._pieces[shard.name]
         return join_episodes(self._readings(piece), skip_bad=self._skip_bad)
 
-    def _readings(self, piece: Piece) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
+    def _readings(self, piece: SplitPiece) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
         path = self._folder / piece.file
         whole = piece.stop == piece.length
         number = piece.first - 1
@@ -145,7 +145,7 @@ def _unless_todo(text: object) -> str | None:
     return text.strip() or None if isinstance(text, str) and "TODO" not in text else None
 
 
-def _name_of(piece: Piece) -> str:
+def _name_of(piece: SplitPiece) -> str:
     whole = (piece.first, piece.stop) == (0, piece.length)
     return piece.file if whole else f"{piece.file}[{piece.first}:{piece.stop}]"
 

@@ -26,7 +26,7 @@ _HINT = "as in train, train[:100], train[10%:20%], train[:2shard] or train+val; 
 
 
 @dataclass(frozen=True)
-class Split:
+class NamedSplit:
     """A split as `dataset_info.json` describes it: its files, and the episodes of each."""
 
     name: str
@@ -39,7 +39,7 @@ class Split:
         return sum(self.lengths)
 
 
-class Piece(NamedTuple):
+class SplitPiece(NamedTuple):
     """Consecutive records of one file."""
 
     split: str
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
     """Records of the file."""
 
 
-def read_splits(info: Any, where: str) -> dict[str, Split]:
+def read_splits(info: Any, where: str) -> dict[str, NamedSplit]:
     """Read the splits of `dataset_info.json`: `train` first, the others in the order of the file.
 
     Raises:
@@ -71,7 +71,7 @@ def read_splits(info: Any, where: str) -> dict[str, Split]:
     return {split.name: split for split in splits}
 
 
-def _read_split(split: Any, dataset: str, where: str) -> Split:
+def _read_split(split: Any, dataset: str, where: str) -> NamedSplit:
     name = split.get("name") if isinstance(split, dict) else None
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
         raise FormatError(f"{where} has a split without a name: {shown(split)}")
@@ -102,10 +102,10 @@ def _read_split(split: Any, dataset: str, where: str) -> Split:
         for word, value in words.items():
             file = file.replace(f"{{{word}}}", value)
         files.append(check_relative(file, f"A file of {where}"))
-    return Split(name, tuple(files), counts)
+    return NamedSplit(name, tuple(files), counts)
 
 
-def select(splits: Mapping[str, Split], text: str | None) -> list[Piece]:
+def select(splits: Mapping[str, NamedSplit], text: str | None) -> list[SplitPiece]:
     """Return the records that a text names, file by file; None or `all`: those of all splits.
 
     Files without episodes are left out.
@@ -115,7 +115,7 @@ def select(splits: Mapping[str, Split], text: str | None) -> list[Piece]:
         UsageError: Another grammar, bounds beyond the split, or an episode named twice.
 
     Example:
-        >>> splits = {"train": Split("train", ("a", "b"), (3, 2))}
+        >>> splits = {"train": NamedSplit("train", ("a", "b"), (3, 2))}
         >>> [piece[1:4] for piece in select(splits, "train[50%:]")]
         [('a', 2, 3), ('b', 0, 2)]
     """
@@ -125,17 +125,19 @@ def select(splits: Mapping[str, Split], text: str | None) -> list[Piece]:
         ranges = [_range_of(splits, part.strip(), text) for part in text.split("+")]
     pieces = [piece for one in ranges for piece in _pieces(*one)]
     if not pieces:
-        raise NotFoundError(f"Split {text!r} has no episodes")
+        raise NotFoundError(f"NamedSplit {text!r} has no episodes")
     seen: dict[str, list[tuple[int, int]]] = {}
     for piece in pieces:
         before = seen.setdefault(piece.file, [])
         if any(first < piece.stop and piece.first < stop for first, stop in before):
-            raise UsageError(f"Split {text!r} names episodes of {piece.file} twice")
+            raise UsageError(f"NamedSplit {text!r} names episodes of {piece.file} twice")
         before.append((piece.first, piece.stop))
     return pieces
 
 
-def _range_of(splits: Mapping[str, Split], part: str, text: str) -> tuple[Split, int, int]:
+def _range_of(
+    splits: Mapping[str, NamedSplit], part: str, text: str
+) -> tuple[NamedSplit, int, int]:
     found = _PART.fullmatch(part)
     if found is None:
         raise UsageError(f"{text!r} is not a split", hint=_HINT)
@@ -183,11 +185,11 @@ def _numbers(
         raise UsageError(f"{text!r} has a bound that is not a number", hint=_HINT) from None
 
 
-def _pieces(split: Split, first: int, stop: int) -> list[Piece]:
+def _pieces(split: NamedSplit, first: int, stop: int) -> list[SplitPiece]:
     pieces, begin = [], 0
     for file, length in zip(split.files, split.lengths, strict=True):
         low, high = max(first - begin, 0), min(stop - begin, length)
         if low < high:
-            pieces.append(Piece(split.name, file, low, high, length))
+            pieces.append(SplitPiece(split.name, file, low, high, length))
         begin += length
     return pieces

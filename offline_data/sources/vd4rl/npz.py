@@ -35,7 +35,7 @@ _ANY = 1 << 62  # bytes of a batch: a part is one
 
 
 @dataclass(frozen=True)
-class Column:
+class ArrayColumn:
     """dtype, in this machine's byte order, and shape of one row of an array."""
 
     dtype: np.dtype[Any]
@@ -48,7 +48,7 @@ class Header:
 
     path: Path
     rows: int
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ArrayColumn]
     """Arrays with a value per row."""
     others: Mapping[str, str]
     """Other members by name, and why they are no columns, as the end of a sentence."""
@@ -71,12 +71,12 @@ class Header:
             elif header.shape[:1] != (rows,):
                 others[name] = f"has shape {list(header.shape)}, and {IMAGE!r} has {rows} rows"
             else:
-                columns[name] = Column(header.dtype.newbyteorder("="), header.shape[1:])
+                columns[name] = ArrayColumn(header.dtype.newbyteorder("="), header.shape[1:])
             if name in others and name in {*REQUIRED, DISCOUNT, *FLAGS}:
                 raise FormatError(f"{name!r} {others[name]}")
         return cls(path, rows, columns, others)
 
-    def read(self, columns: Mapping[str, Column]) -> EpisodeBatch:
+    def read(self, columns: Mapping[str, ArrayColumn]) -> EpisodeBatch:
         """Read the episode, with these columns and the flags that it has; raises `FormatError`."""
         with open_npz(self.path, budget=LARGEST) as arrays:
             rows = {name: arrays[name] for name in arrays if name in columns or name in FLAGS}
@@ -158,7 +158,7 @@ def _check_alike(file: Header, first: Header) -> None:
 
 def _common(
     files: Sequence[Header],
-) -> tuple[dict[str, Column], list[str], tuple[Dropped, ...]]:
+) -> tuple[dict[str, ArrayColumn], list[str], tuple[Dropped, ...]]:
     """Return the columns that all files have, notes of what is widened, and what is dropped."""
     names = dict.fromkeys(name for file in files for name in (*file.columns, *file.others))
     columns, notes, dropped = {}, [], []
@@ -172,7 +172,7 @@ def _common(
             continue
         dtypes = {column.dtype for column in having}
         if name not in FLAGS:
-            columns[name] = Column(np.result_type(*dtypes), having[0].shape)
+            columns[name] = ArrayColumn(np.result_type(*dtypes), having[0].shape)
         if len(dtypes) > 1 and name not in FLAGS:
             kinds = " or ".join(sorted(map(str, dtypes)))
             notes.append(f"Values of {name} are {kinds}, and all stored as {columns[name].dtype}.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from offline_data.errors import NotFoundError, OfflineDataError, UsageError
-from offline_data.sources.openx.splits import Split, select
+from offline_data.sources.openx.splits import NamedSplit, select
 
 SPLITS = {
-    "train": Split("train", ("t0", "t1", "t2"), (2, 3, 2)),
-    "val": Split("val", ("v0", "v1", "v2"), (1, 1, 1)),
-    "none": Split("none", ("n0",), (0,)),
+    "train": NamedSplit("train", ("t0", "t1", "t2"), (2, 3, 2)),
+    "val": NamedSplit("val", ("v0", "v1", "v2"), (1, 1, 1)),
+    "none": NamedSplit("none", ("n0",), (0,)),
 }
 
 TFDS = {
