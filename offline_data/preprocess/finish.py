@@ -179,11 +179,12 @@ class IncrementalHasher:
 
     def _hash(self, name: str, stop: int) -> None:
         at, sha = self._hashed[name]
+        chunk = memoryview(bytearray(_HASH_CHUNK))
         with (self._folder / name).open("rb", buffering=0) as source:
             source.seek(at)
-            while at < stop and (chunk := source.read(min(_HASH_CHUNK, stop - at))):
-                sha.update(chunk)
-                at += len(chunk)
+            while at < stop and (size := source.readinto(chunk[: stop - at])):
+                sha.update(chunk[:size])
+                at += size
             self._hashed[name] = at, sha
             os.fsync(source.fileno())
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 """Episode columns that follow from the steps; all others are the source's."""
 
+_BY_LENGTHS = ("transitions", "starts", "last_rows", "episode_of", "root_rows", "next_rows")
+"""What a batch works out of its lengths once: the next batch of the same episodes takes it over."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -85,6 +88,7 @@ class Piece:
             steps=old.steps if steps is None else steps,
             observations=old.observations if observations is None else observations,
         )
+        batch.__dict__.update({k: v for k, v in vars(old).items() if k in _BY_LENGTHS})
         codes = {k for k, v in {**batch.steps, **batch.observations}.items() if v.dtype == np.int32}
         kept = self.words if words is None else words
         return replace(self, batch=batch, words={k: w for k, w in kept.items() if k in codes})

@@ -55,7 +55,7 @@ but the data and the recipe: not on workers, chunks or time.
 GROUP_ROWS = 256
 """Rows of a group then, where Python is called for every row."""
 
-TASK_BYTES = 16 << 20
+TASK_BYTES = 32 << 20
 """Bytes of rows of a task, at least: what is lost when a process is killed."""
 
 TASKS = 256
@@ -67,6 +67,7 @@ TASK_SECONDS = 4.0
 FIRST_ROW: Key = ("first row",)
 """Column of what a selection measures: the parent's row that each episode begins with."""
 
+_TIMED_PART = 4  # of the first group, a part in so many tells how long all will take
 _PROBED_ENDS = 8  # episodes of which the last transition is looked at
 _PROBED_AT_RANDOM = 16  # transitions drawn at random
 _PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
@@ -232,7 +233,7 @@ def planned(
             f"What the recipe gives cannot be stored: {error.message}", hint=error.hint
         ) from error
     if not recipe.per_row:
-        piece = read_piece(reader, chosen[: int(grouped(reader, chosen)[1])])
+        piece = read_piece(reader, chosen[: -(-int(grouped(reader, chosen)[1]) // _TIMED_PART)])
     each = _seconds_each(recipe, piece)
     limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
     rows = options.task_rows(chosen.transitions) or limit

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from offline_data.store.layout import AuditMode
     from offline_data.store.manifest import Manifest
 
+_KEPT_BYTES = (32 << 20) - (64 << 10)
+"""glibc gives memory back to the system above twice the largest array that was freed, at most this.
+Fresh pages for every array of every group take longer than filling them."""
+
 _AHEAD = 2  # groups that are made before the ones before them are written
 
 
@@ -78,6 +82,7 @@ class WriteJob:
         folder = self.work.dataset if plan.in_place else self.work.shard(task)
         with RangeWriter(folder, file_offsets(plan, *first), alone=not plan.in_place) as files:
             rows = _TaskRows(self, folder, first, files)
+            np.empty(_KEPT_BYTES, np.uint8)
             pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
             waiting: deque[Future[None]] = deque()
             try:

@@ -255,6 +255,8 @@ class FunctionStep(UserFunction):
                 made, reason = self._block(piece, given, numbers[part], begin, schema)
                 if reason:
                     by_rows.append((len(numbers[part]), reason, 0))
+                if len(numbers) <= step and self.run != "blocks":
+                    return {k: v if v is None else _own(v) for k, v in made.items()}, by_rows
                 full = {key: given[key] if v is None else v for key, v in made.items()}
                 schema = schema or schema_of_table(full)
                 for key, values in full.items():
@@ -329,6 +331,11 @@ class FunctionStep(UserFunction):
         except NotVectorized as reason:
             return replace(self, why=str(reason))
         return replace(self, run="vectorised", checked=rows_to_check(made))
+
+
+def _own(values: NDArray[Any]) -> NDArray[Any]:
+    """Copy what `torch.vmap` gave if it is one tensor for all rows, which the function may keep."""
+    return values.copy() if len(values) == 1 or 0 in values.strides else values
 
 
 def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> bool:

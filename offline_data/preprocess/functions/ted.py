@@ -13,6 +13,7 @@ row 2                  s2             s3                  s2
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -74,16 +75,44 @@ def table_of(piece: Piece, on: On = "transitions", part: slice = ALL) -> Table:
     """
     batch = piece.batch
     if on == "observations":
-        return {k: np.array(v[part], order="C") for k, v in batch.observations.items()}
+        return {key: _copied(values[part]) for key, values in batch.observations.items()}
     rows = batch.root_rows[part]
-    first, stop = (int(rows[0]), int(rows[-1]) + 2) if len(rows) else (0, 0)
-    rows = rows - first
-    seen = {k: np.ascontiguousarray(v[first:stop]) for k, v in batch.observations.items()}
-    table: Table = {key: np.take(values, rows, axis=0) for key, values in seen.items()}
-    table |= {key: np.array(values[part], order="C") for key, values in batch.steps.items()}
-    table |= {next_of(key): np.take(values, rows + 1, axis=0) for key, values in seen.items()}
+    first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+    ends, begins = _seams(piece)
+    before, after = ~ends[first:stop], ~begins[first + 1 : stop + 1]
+    seen = batch.observations
+    table: Table = {key: _copied(values[first:stop], before) for key, values in seen.items()}
+    table |= {key: _copied(values[part]) for key, values in batch.steps.items()}
+    table |= {
+        next_of(key): _copied(values[first + 1 : stop + 1], after) for key, values in seen.items()
+    }
     table[DONE] = table[TERMINATED] | table[TRUNCATED]
     return table | _given(piece, part)
+
+
+def _seams(piece: Piece) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell of each observation row whether it is its episode's last one, and its first, `[N + E]`."""
+    stops = np.cumsum(piece.batch.lengths + 1)
+    ends = np.zeros(piece.batch.transitions + len(stops), bool)
+    begins = ends.copy()
+    ends[stops - 1] = begins[stops - piece.batch.lengths - 1] = True
+    return ends, begins
+
+
+def _items(rows: NDArray[Any]) -> NDArray[np.void]:
+    """View rows, contiguous in themselves, as one item each, `[n]`: numpy copies runs of these."""
+    flat = rows.reshape(len(rows), rows[:1].size or prod(rows.shape[1:]))
+    return flat.view(f"V{flat.shape[1] * rows.itemsize}")[:, 0]
+
+
+def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    """Copy rows, or those of a mask; contiguous."""
+    rows = np.asarray(rows)  # decodes images
+    if rows.ndim == 1 or not rows[:1].flags.c_contiguous or not prod(rows.shape[1:]):
+        return np.array(rows if where is None else rows[where], order="C")
+    items = _items(rows)
+    taken = np.array(items) if where is None else items[where]
+    return taken.view(rows.dtype).reshape(len(taken), *rows.shape[1:])
 
 
 def _given(piece: Piece, part: slice = ALL) -> Table:
@@ -177,11 +206,7 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
         if key in whole:
             observations[key] = batch.observations[key]
         elif key in pairs:
-            root, after = leaves.pop(key), leaves.pop(next_of(key))
-            column = np.empty((len(root) + len(batch.lengths), *root.shape[1:]), root.dtype)
-            column[batch.root_rows] = root
-            column[batch.next_rows[last]] = after[last]
-            observations[key] = column
+            observations[key] = _merged(piece, leaves.pop(key), leaves.pop(next_of(key)))
     try:
         return piece.having(steps=leaves, observations=observations, words=words_of(piece)), kept
     except FormatError as error:
@@ -189,6 +214,19 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
             f"What the function returned is no transition: {error.message}",
             hint="return the TensorDict that it was given, with what is to be changed",
         ) from error
+
+
+def _merged(piece: Piece, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """Return the observation column of what stands before every action and after the last ones."""
+    ends, last = _seams(piece)[0], piece.batch.last_rows
+    column = np.empty((len(ends), *root.shape[1:]), root.dtype)
+    if root.ndim == 1 or not root[:1].size:
+        column[~ends], column[ends] = root, after[last]
+    else:
+        items = _items(column)
+        items[~ends] = _items(np.ascontiguousarray(root))
+        column[ends] = after[last]
+    return column
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
