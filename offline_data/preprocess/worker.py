@@ -27,7 +27,7 @@ from offline_data.ingest.planned import (
 from offline_data.ingest.shard_plan import ShardPlan
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
-from offline_data.preprocess.job import Job, RunOptions, is_there, older, refuse_itself
+from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.steps.base import Revised
@@ -290,7 +290,7 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
         run.fingerprint,
         tuple(step.describe().get("sha256") for step in run.recipe.steps),
     )
-    refuse_itself(entry_at(run.reader.path), target)
+    target.check(entry_at(run.reader.path))
     with plan_lock(file, progress):
         before = JobPlan.read(file) if file.exists() else None
         if before is not None and not options.force:
@@ -306,11 +306,11 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 f"There is {'the same' if same else 'another'} plan in {file}",
                 hint=f"--resume keeps it, {hint}" if same else hint,
             )
-        if not options.force and is_there(target, run.fingerprint, options.layout):
+        if run.existed():
             plan = replace(plan, published=True)
             plan.write()
             return plan
-        older(target, settings.root, force=options.force)
+        run.older()
         return plan.planned(run)
 
 
@@ -411,11 +411,9 @@ class _OpenPlan(PlannedWork):
         with dataset_lock(run.settings.staging, target.lock, run.progress):
             if JobPlan.read(job_plan.file).published:
                 return True
-            existed = not run.options.force and is_there(
-                target, run.fingerprint, run.options.layout
-            )
+            existed = run.existed()
             if not existed:
-                replaced = older(target, run.settings.root, force=run.options.force)
+                replaced = run.older()
                 grows = self.work.dataset
                 recover(grows, target.destination)
                 shutil.rmtree(grows, ignore_errors=True)
