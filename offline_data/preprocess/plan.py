@@ -234,7 +234,9 @@ def planned(
         ) from error
     if not recipe.per_row:
         piece = read_piece(reader, chosen[: -(-int(grouped(reader, chosen)[1]) // _TIMED_PART)])
-    each = _seconds_each(recipe, piece)
+    begin = time.perf_counter()
+    recipe.apply(piece)
+    each = (time.perf_counter() - begin) / max(1, piece.batch.transitions)
     limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
     rows = options.task_rows(chosen.transitions) or limit
     if rows is None:
@@ -243,25 +245,20 @@ def planned(
     if recipe.per_row:
         most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
     groups = grouped(reader, chosen, most)
+    tasks = _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
     return Plan(
         reader.path,
         identity_of(reader),
         recipe,
         chosen,
         groups,
-        tasks_of(chosen, groups, rows),
+        tasks,
         layout,
         schema,
         made.words,
         in_place and recipe.keeps_rows and not schema.has_encoded,
         each * chosen.transitions,
     )
-
-
-def _seconds_each(recipe: Recipe, piece: Piece) -> float:
-    begin = time.perf_counter()
-    recipe.apply(piece)
-    return (time.perf_counter() - begin) / max(1, piece.batch.transitions)
 
 
 def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> Piece:
@@ -310,11 +307,6 @@ def row_bytes(reader: DatasetReader) -> int:
     """Return the bytes of a transition in all tables but the episodes'."""
     leaves = [*reader.step_leaves.values(), *reader.observation_leaves.values()]
     return sum(leaf.nbytes for leaf in leaves)
-
-
-def tasks_of(chosen: EpisodeSelection, groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Return the seams of tasks of about `rows` transitions, at least one group each, `[K + 1]`."""
-    return _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
 
 
 def _seams(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -407,8 +399,9 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
     ready = recipe.with_states(value["states"])
     *taken, groups, tasks = (arrays[key] for key in _PLAN_ARRAYS)
     chosen = EpisodeSelection(*taken)
-    piece = probe(reader, chosen, ready)
+    piece, begin = probe(reader, chosen, ready), time.perf_counter()
     made = ready.apply(piece)
+    seconds = (time.perf_counter() - begin) / max(1, piece.batch.transitions) * chosen.transitions
     return Plan(
         reader.path,
         identity_of(reader),
@@ -420,5 +413,5 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         schema_of_piece(made),
         made.words,
         value["in_place"],
-        _seconds_each(ready, piece) * chosen.transitions,
+        seconds,
     )

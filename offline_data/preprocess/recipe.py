@@ -13,6 +13,7 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.steps.leaves import column, place
 from offline_data.preprocess.steps.registry import parse_step
 
 if TYPE_CHECKING:
@@ -72,15 +73,15 @@ class Recipe:
                 "and all steps say that they do not",
                 hint="a step that changes lengths has `keeps_rows = False`",
             )
-        leaves = {**piece.batch.steps, **piece.batch.observations}
         for key, words in piece.words.items():
-            codes = leaves[key]
+            codes = column(piece, key)
             if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
+                row = int(np.nonzero((codes < -1) | (codes >= len(words)))[0][0])
                 raise StepError(
-                    f"Leaf {join_key(key)!r} is text, numbers from -1 (nothing) to "
-                    f"{len(words) - 1} that stand for words; the recipe makes it {codes.min()} to "
-                    f"{codes.max()}",
-                    hint="give what is no text another name",
+                    f"The recipe gives {join_key(key)!r} at {place(piece, key, row)} the code "
+                    f"{codes[row].tolist()}, which stands for no text: this leaf is text, by codes "
+                    f"from -1 (nothing) to {len(words) - 1}",
+                    hint="store numbers under another name, or as another type than int32",
                 )
         return piece
 

@@ -402,11 +402,6 @@ FIRST = r"row 0 \(episode 0, step 0\)"
 
 
 HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "os._exit": (lambda _: os._exit(0), rf"failed on {FIRST}: SystemExit: it calls os._exit\(0\)"),
-    "late os._exit": (
-        lambda td: os._exit(0) if td["index"].item() == 14 else td,
-        r"failed on row 14 \(episode 3, step 2\): SystemExit: it calls os._exit\(0\)",
-    ),
     "SystemExit": (raises(SystemExit(3)), f"failed on {FIRST}: SystemExit: 3"),
     "GeneratorExit": (raises(GeneratorExit()), f"failed on {FIRST}: GeneratorExit"),
     "BaseException": (raises(Odd("odd")), f"failed on {FIRST}: Odd: odd"),
@@ -445,20 +440,6 @@ def test_one_error_that_names_the_row(toy: Any, tmp_path: Path, name: str) -> No
         toy.preprocess(fn, dest=tmp_path / "out")
     assert len(error.value.message.splitlines()) < 80
     assert not (tmp_path / "out").exists()
-    assert os._exit.__name__ == "_exit", "it is as it was"
-
-
-def test_a_child_that_a_function_forks_may_end_so(toy: Any, tmp_path: Path) -> None:
-    def fn(td: Any) -> Any:
-        if td["index"].item() == 3:
-            child = os.fork()
-            if not child:
-                os._exit(5)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
-        return td
-
-    toy.preprocess(fn, dest=tmp_path / "out", num_frames=4)
-    assert len(offline_data.open_dataset(tmp_path / "out")) == 4
 
 
 @pytest.mark.parametrize(

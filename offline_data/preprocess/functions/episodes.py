@@ -35,7 +35,6 @@ from offline_data.preprocess.functions.ted import (
     INDEX,
     NeedsExplicitNext,
     from_ted,
-    refuse_codes,
     table_of,
     words_of,
 )
@@ -211,7 +210,6 @@ def _assembled(
         words_of(piece),
         piece.by_rows,
     )
-    refuse_codes(frame, "transitions", leaves)
     return from_ted(frame, leaves, explicit_next)[0]
 
 

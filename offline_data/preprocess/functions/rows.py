@@ -7,13 +7,12 @@ return always.
 
 from __future__ import annotations
 
-import os
 import random
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -221,22 +220,11 @@ def seed_all(seed: int, number: int) -> None:
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Give the global generators back as they were; meanwhile `os._exit` raises `SystemExit`.
-
-    It would end the program without a word, and with an exit status of its own.
-    """
-    before, leave, process = states(), os._exit, os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() != process:  # a child that the function forked
-            leave(status)
-        raise SystemExit(f"it calls os._exit({status})")
-
-    os._exit = refuse
+    """Give the global generators back as they were."""
+    before = states()
     try:
         yield
     finally:
-        os._exit = leave
         torch.default_generator.set_state(before[0])
         np.random.set_state(before[1])  # noqa: NPY002
         random.setstate(before[2])
@@ -246,16 +234,6 @@ def states() -> tuple[Any, Any, Any]:
     """Return the states of the three global generators."""
     of_numpy = np.random.get_state()  # noqa: NPY002
     return torch.default_generator.get_state(), of_numpy, random.getstate()
-
-
-def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
-    """Return True if nobody drew from the global generators in between."""
-    return (
-        torch.equal(before[0], after[0])
-        and before[1][2:] == after[1][2:]
-        and np.array_equal(before[1][1], after[1][1])
-        and before[2] == after[2]
-    )
 
 
 def leaves_of(result: Any, place: Place) -> Leaves:

@@ -156,9 +156,7 @@ def rebuilt(
     changed = {key: values for key, values in made.items() if values is not None}
     if on == "transitions":
         _check_given(piece, changed)
-        refuse_codes(piece, on, changed)
         return from_ted(piece, made, explicit_next)
-    refuse_codes(piece, on, changed)
     _check_tree(piece.batch.steps, made)
     before = piece.batch.observations
     try:
@@ -285,21 +283,6 @@ def _check_given(piece: Piece, changed: Table) -> None:
                 f"The function changed {join_key(key)!r} at {piece.place(row)}, which follows from "
                 "the place of a row, or from next/terminated and next/truncated",
                 hint="leave it as it is; by='episode' may cut episodes and drop them",
-            )
-
-
-def refuse_codes(piece: Piece, on: On, leaves: Table) -> None:
-    """Raise `StepError` where a text leaf, `[n, …]` by TED key, has codes that stand for no text."""
-    for key, words in words_of(piece).items():
-        values = leaves.get(key)
-        if values is None or values.dtype != np.int32:
-            continue
-        row = _first_row((values < -1) | (values >= len(words)))  # -1 stands for no text
-        if row is not None:
-            raise StepError(
-                f"The function gave {join_key(key)!r} at {place_of(piece, on, row)} the code "
-                f"{values[row].tolist()}, which stands for no text: this leaf is text, by codes",
-                hint="store numbers under another name, or as another type than int32",
             )
 
 

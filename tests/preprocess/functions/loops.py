@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from offline_data.episodes import Key
 from offline_data.preprocess.functions.episodes import EpisodeStep
 from offline_data.preprocess.piece import Piece
-from offline_data.preprocess.recipe import Calling, function_step
+from offline_data.preprocess.recipe import Calling, Recipe, function_step
 from offline_data.preprocess.steps.base import Revised
 from offline_data.testing.pieces import episodes_of, joined, toy_piece, transitions_of
 
@@ -102,7 +102,7 @@ def run(fn: Fn, piece: Piece, **calling: Any) -> tuple[Piece, Any]:
     step = ready(fn, piece, **calling)
     for _ in range(5):
         try:
-            return step.apply(piece), step
+            return Recipe((step,)).apply(piece), step
         except Revised as found:
             step = function_step(fn, Calling(**calling)).with_state(found.state)
     raise AssertionError("it starts over again and again")
