@@ -76,12 +76,36 @@ class WriteJob:
         Rows are written and compared beside the making of the next ones. Raises `Revised` where a
         step must be done otherwise.
         """
-        plan, first = self.plan, (0, 0)
+        plan, (row, episode) = self.plan, (0, 0)
         if plan.in_place:
-            first = plan.first_of(task)
+            row, episode = plan.first_of(task)
         folder = self.work.dataset if plan.in_place else self.work.shard(task)
-        with RangeWriter(folder, file_offsets(plan, *first), alone=not plan.in_place) as files:
-            rows = _TaskRows(self, folder, first, files)
+        census, audit = DatasetCounts(), Audit(self.audit)
+        tables: list[dict[Key, NDArray[Any]]] = []
+        by_rows: dict[int, list[Any]] = {}
+
+        def write(piece: Piece) -> None:
+            """Write the episodes of a piece behind those before, and compare some of them."""
+            for rows, why, step in piece.by_rows:  # of several reasons the first is told
+                one = by_rows.setdefault(step, [step, 0, 0, why])
+                one[1:3] = one[1] + 1, one[2] + rows
+            batch = piece.batch
+            rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
+            if not len(batch.lengths):
+                return
+            plan.schema.conform(batch, int(piece.episodes[0]))
+            tables.append(episode_table(batch, rows))
+            census.add(batch)
+            layout.append(batch, episode + episodes)
+            written = plan.sized_tables() if plan.in_place else layout.tables
+            reader = DatasetReader(folder, replace(self.header, tables=written))
+            reader.vocabularies = {}  # text is compared as codes
+            audit.check(batch, reader, row + rows, episode + episodes)
+
+        with RangeWriter(
+            folder, file_offsets(plan, row, episode), alone=not plan.in_place
+        ) as files:
+            layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
             np.empty(_KEPT_BYTES, np.uint8)
             pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
             waiting: deque[Future[None]] = deque()
@@ -90,58 +114,23 @@ class WriteJob:
                     made = plan.recipe.apply(piece)
                     while len(waiting) >= _AHEAD:
                         waiting.popleft().result()
-                    waiting.append(pool.submit(rows.write, made))
+                    waiting.append(pool.submit(write, made))
                 while waiting:
                     waiting.popleft().result()
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
             if self.durable:
                 files.sync()
-            self.work.write_record(task, *rows.record(), files.written, durable=self.durable)
+            keys = tables[0] if tables else ()
+            columns = {key: np.concatenate([one[key] for one in tables]) for key in keys}
+            about = {
+                "counts": dict(census.counts),
+                "non_finite": census.non_finite_json(),
+                "audit": [audit.rows, audit.episodes],
+                "by_rows": list(by_rows.values()),
+            }
+            self.work.write_record(task, columns, about, files.written, durable=self.durable)
         return plan.rows_of(task)
-
-
-class _TaskRows:
-    """What one task writes, group after group, and what there is to say of it."""
-
-    def __init__(
-        self, job: WriteJob, folder: Path, first: tuple[int, int], files: RangeWriter
-    ) -> None:
-        self._job, self._folder, self._first = job, folder, first
-        self._layout = LayoutWriter(job.plan.layout, job.plan.schema, files, Vocabularies())
-        self._census, self._audit = DatasetCounts(), Audit(job.audit)
-        self._columns: list[dict[Key, NDArray[Any]]] = []
-        self._by_rows: dict[int, list[Any]] = {}
-
-    def write(self, piece: Piece) -> None:
-        """Write the episodes of a piece behind those before, and compare some of them."""
-        for rows, why, step in piece.by_rows:  # of several reasons the first is told
-            one = self._by_rows.setdefault(step, [step, 0, 0, why])
-            one[1:3] = one[1] + 1, one[2] + rows
-        batch, plan, counts = piece.batch, self._job.plan, self._census.counts
-        if not len(batch.lengths):
-            return
-        plan.schema.conform(batch, int(piece.episodes[0]))
-        row, episode = counts["transitions"], counts["episodes"]
-        self._columns.append(episode_table(batch, row))
-        self._census.add(batch)
-        row, episode = self._first[0] + row, self._first[1] + episode
-        self._layout.append(batch, episode)
-        tables = plan.sized_tables() if plan.in_place else self._layout.tables
-        reader = DatasetReader(self._folder, replace(self._job.header, tables=tables))
-        reader.vocabularies = {}  # text is compared as codes
-        self._audit.check(batch, reader, row, episode)
-
-    def record(self) -> tuple[dict[Key, NDArray[Any]], dict[str, Any]]:
-        """Return the columns of all episodes, and what was counted."""
-        keys = self._columns[0] if self._columns else ()
-        columns = {key: np.concatenate([one[key] for one in self._columns]) for key in keys}
-        return columns, {
-            "counts": dict(self._census.counts),
-            "non_finite": self._census.non_finite_json(),
-            "audit": [self._audit.rows, self._audit.episodes],
-            "by_rows": list(self._by_rows.values()),
-        }
 
 
 def read_groups(plan: Plan, task: int) -> Iterator[Piece]:

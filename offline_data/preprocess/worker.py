@@ -34,7 +34,7 @@ from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import WriteJob
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.progress import SILENT
-from offline_data.store.library import entry_at, has_manifest
+from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock, recover
 from offline_data.store.writer import with_margin
 from offline_data.strict_json import read_json, shown
@@ -60,6 +60,8 @@ _OPTIONS = {
     "chunksize": (int, None),
     "force": (bool,),
 }
+_PLAIN = ("id", "fingerprint", "place", "generation", "tasks", "published")
+_PATHS = ("root", "parent", "destination", "dest")
 _SHAPE = {
     **dict.fromkeys(("id", "destination", "parent", "fingerprint", "root", "place"), (str,)),
     **dict.fromkeys(("name", "dest"), (str, None)),
@@ -119,51 +121,44 @@ class JobPlan(PlanFile):
                 raise ValueError(f"there are {len(stages)} stages and {len(states)} states")
             if value["tasks"] < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", value["place"]):
                 raise ValueError(f"tasks is {value['tasks']}, place {shown(value['place'])}")
-        root, parent, destination, dest = (
-            None if value[name] is None else user_path(value[name], name)
-            for name in ("root", "parent", "destination", "dest")
+        paths = {
+            name: None if value[name] is None else user_path(value[name], name) for name in _PATHS
+        }
+        job = Job(
+            cast("Path", paths["parent"]),
+            tuple(stage["text"] for stage in stages),
+            Calling(**{name: value["calling"][name] for name in _CALLING}),
+            value["name"],
+            paths["dest"],
+            RunOptions(**{name: value["options"][name] for name in _OPTIONS}),
         )
-        texts = tuple(stage["text"] for stage in stages)
-        calling = Calling(**{name: value["calling"][name] for name in _CALLING})
-        options = RunOptions(**{name: value["options"][name] for name in _OPTIONS})
-        job = Job(cast("Path", parent), texts, calling, value["name"], dest, options)
         return cls(
             file,
             job,
-            cast("Path", root),
-            value["id"],
-            cast("Path", destination),
-            value["fingerprint"],
-            tuple(stage["sha256"] for stage in stages),
-            value["place"],
-            value["generation"],
-            tuple(states),
-            tuple(value["recipe"]),
-            value["tasks"],
-            value["published"],
+            cast("Path", paths["root"]),
+            destination=cast("Path", paths["destination"]),
+            digests=tuple(stage["sha256"] for stage in stages),
+            states=tuple(states),
+            recipe=tuple(value["recipe"]),
+            **{name: value[name] for name in _PLAIN},
         )
 
     def to_json(self) -> dict[str, Any]:
         """See `PlanFile`."""
-        job, options = self.job, self.job.options
+        job = self.job
         stages = zip(job.stages, self.digests, strict=True)
         return {
-            "id": self.id,
+            **{name: getattr(self, name) for name in _PLAIN},
             "destination": str(self.destination),
             "parent": str(job.parent),
-            "fingerprint": self.fingerprint,
             "stages": [{"text": text, "sha256": digest} for text, digest in stages],
             "calling": asdict(job.calling),
             "name": job.name,
             "dest": None if job.dest is None else str(job.dest),
             "root": str(self.root),
-            "options": {name: getattr(options, name) for name in _OPTIONS},
-            "place": self.place,
-            "generation": self.generation,
+            "options": {name: getattr(job.options, name) for name in _OPTIONS},
             "states": list(self.states),
             "recipe": list(self.recipe),
-            "tasks": self.tasks,
-            "published": self.published,
         }
 
     @property
@@ -221,13 +216,6 @@ class JobPlan(PlanFile):
         with plan_lock(self.file, run.progress):
             again = replace(self, generation=self.generation + 1)
             return self.newer() or again.planned(run.revised(found))
-
-    def checked_recipe(self, run: Run) -> list[dict[str, Any]]:
-        """Return `recipe` as the dataset, or the plan in the work folder, has it."""
-        if not self.published:
-            return recipe_json(load_plan(self.work(run), run.recipe, run.reader).recipe)
-        made = has_manifest(self.destination) and entry_at(self.destination).manifest.converter
-        return made.get("options", {}).get("recipe", []) if made else []
 
     def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
         """Get ready to work at it; None where its dataset has been made."""
@@ -300,7 +288,7 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 before.job.options.layout,
             )
             if same and options.resume:
-                return replace(before, recipe=tuple(before.checked_recipe(run)))
+                return before
             hint = "--force plans anew, and throws away what its tasks have made"
             raise UsageError(
                 f"There is {'the same' if same else 'another'} plan in {file}",
