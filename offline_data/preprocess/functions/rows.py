@@ -236,6 +236,16 @@ def states() -> tuple[Any, Any, Any]:
     return torch.default_generator.get_state(), of_numpy, random.getstate()
 
 
+def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
+    """Return True if nobody drew from the global generators in between."""
+    return (
+        torch.equal(before[0], after[0])
+        and before[1][2:] == after[1][2:]
+        and np.array_equal(before[1][1], after[1][1])
+        and before[2] == after[2]
+    )
+
+
 def leaves_of(result: Any, place: Place) -> Leaves:
     """Return the leaves of a TensorDict, a tensorclass, or a mapping, by key.
 

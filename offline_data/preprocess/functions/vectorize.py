@@ -10,7 +10,6 @@ approximations of analysis are done in another order for many rows than for one.
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from offline_data.buffers.assemble import assemble, tree_of
 from offline_data.episodes.fields import join_key
-from offline_data.preprocess.functions.rows import CPU, leaves_of, states, to_array
+from offline_data.preprocess.functions.rows import CPU, leaves_of, same_states, states, to_array
 from offline_data.preprocess.functions.ted import equal_rows
 
 if TYPE_CHECKING:
@@ -73,14 +72,14 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
         return tuple(found.values())
 
     inputs = {key: torch.from_numpy(values) for key, values in table.items()}
-    mode, before = _Vmapped(), pickle.dumps(states())
+    mode, before = _Vmapped(), states()
     try:
         with torch.no_grad(), mode:
             out = torch.vmap(on_leaves, randomness="error")(*inputs.values())
         made = {key: to_array(key, value, _a_row) for key, value in zip(keys, out, strict=True)}
     except (Exception, SystemExit) as error:
         raise NotVectorized(mode.refused or _reason(error)) from error
-    if pickle.dumps(states()) != before:
+    if not same_states(before, states()):
         raise NotVectorized("it draws random numbers")
     if mode.refused:  # and the function went on without it
         raise NotVectorized(mode.refused)
