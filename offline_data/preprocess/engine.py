@@ -19,7 +19,7 @@ from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
 from offline_data.preprocess.recipe import recipe_of
 from offline_data.preprocess.steps.base import Revised
-from offline_data.preprocess.task import WriteJob, measure_task
+from offline_data.preprocess.task import measure_task, write_task
 from offline_data.preprocess.workdir import WorkDir, allocate
 from offline_data.progress import SILENT
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
@@ -135,7 +135,8 @@ class Run:
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-        job = WriteJob(plan, work, header, self.options.audit, durable=not plan.in_place)
+        durable = not plan.in_place
+        job = partial(write_task, plan, work, header, self.options.audit, durable=durable)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan, work) as hasher:
             for task in finished if plan.in_place else ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -57,80 +57,80 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
     return measures
 
 
-@dataclass(frozen=True)
-class WriteJob:
-    """Makes and writes the rows of a task, reads some of them back, and records that it is done."""
+def write_task(
+    plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int, *, durable: bool
+) -> int:
+    """Make and write the rows of a task from its beginning, and record that it is done.
 
-    plan: Plan
-    work: WorkDir
-    header: Manifest
-    """What reading back needs to know; tables are those of `plan`."""
-    audit: AuditMode
-    """How many rows are read back and compared with what was computed."""
-    durable: bool
-    """Whether rows are forced to the disk before a task counts as finished."""
+    Rows are written, and some read back and compared, beside the making of the next ones.
 
-    def __call__(self, task: int) -> int:
-        """Do one task, from its beginning, and return the transitions that it read.
+    Args:
+        plan: Of the dataset.
+        work: Where it grows.
+        header: What reading back needs to know; tables are those of the plan.
+        mode: How many rows are read back.
+        task: Its number.
+        durable: Whether rows are forced to the disk before the task counts as finished.
 
-        Rows are written and compared beside the making of the next ones. Raises `Revised` where a
-        step must be done otherwise.
-        """
-        plan, (row, episode) = self.plan, (0, 0)
-        if plan.in_place:
-            row, episode = plan.first_of(task)
-        folder = self.work.dataset if plan.in_place else self.work.shard(task)
-        census, audit = DatasetCounts(), Audit(self.audit)
-        tables: list[dict[Key, NDArray[Any]]] = []
-        by_rows: dict[int, list[Any]] = {}
+    Returns:
+        The transitions that were read.
 
-        def write(piece: Piece) -> None:
-            """Write the episodes of a piece behind those before, and compare some of them."""
-            for rows, why, step in piece.by_rows:  # of several reasons the first is told
-                one = by_rows.setdefault(step, [step, 0, 0, why])
-                one[1:3] = one[1] + 1, one[2] + rows
-            batch = piece.batch
-            rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
-            if not len(batch.lengths):
-                return
-            plan.schema.conform(batch, int(piece.episodes[0]))
-            tables.append(episode_table(batch, rows))
-            census.add(batch)
-            layout.append(batch, episode + episodes)
-            written = plan.sized_tables() if plan.in_place else layout.tables
-            reader = DatasetReader(folder, replace(self.header, tables=written))
-            reader.vocabularies = {}  # text is compared as codes
-            audit.check(batch, reader, row + rows, episode + episodes)
+    Raises:
+        Revised: A step must be done otherwise.
+    """
+    row, episode = 0, 0
+    if plan.in_place:
+        row, episode = plan.first_of(task)
+    folder = work.dataset if plan.in_place else work.shard(task)
+    census, audit = DatasetCounts(), Audit(mode)
+    tables: list[dict[Key, NDArray[Any]]] = []
+    by_rows: dict[int, list[Any]] = {}
 
-        with RangeWriter(
-            folder, file_offsets(plan, row, episode), alone=not plan.in_place
-        ) as files:
-            layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
-            np.empty(_KEPT_BYTES, np.uint8)
-            pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
-            waiting: deque[Future[None]] = deque()
-            try:
-                for piece in read_groups(plan, task):
-                    made = plan.recipe.apply(piece)
-                    while len(waiting) >= _AHEAD:
-                        waiting.popleft().result()
-                    waiting.append(pool.submit(write, made))
-                while waiting:
+    def write(piece: Piece) -> None:
+        """Write the episodes of a piece behind those before, and compare some of them."""
+        for rows, why, step in piece.by_rows:  # of several reasons the first is told
+            one = by_rows.setdefault(step, [step, 0, 0, why])
+            one[1:3] = one[1] + 1, one[2] + rows
+        batch = piece.batch
+        rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
+        if not len(batch.lengths):
+            return
+        plan.schema.conform(batch, int(piece.episodes[0]))
+        tables.append(episode_table(batch, rows))
+        census.add(batch)
+        layout.append(batch, episode + episodes)
+        written = plan.sized_tables() if plan.in_place else layout.tables
+        reader = DatasetReader(folder, replace(header, tables=written))
+        reader.vocabularies = {}  # text is compared as codes
+        audit.check(batch, reader, row + rows, episode + episodes)
+
+    with RangeWriter(folder, file_offsets(plan, row, episode), alone=not plan.in_place) as files:
+        layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
+        np.empty(_KEPT_BYTES, np.uint8)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
+        waiting: deque[Future[None]] = deque()
+        try:
+            for piece in read_groups(plan, task):
+                made = plan.recipe.apply(piece)
+                while len(waiting) >= _AHEAD:
                     waiting.popleft().result()
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-            if self.durable:
-                files.sync()
-            keys = tables[0] if tables else ()
-            columns = {key: np.concatenate([one[key] for one in tables]) for key in keys}
-            about = {
-                "counts": dict(census.counts),
-                "non_finite": census.non_finite_json(),
-                "audit": [audit.rows, audit.episodes],
-                "by_rows": list(by_rows.values()),
-            }
-            self.work.write_record(task, columns, about, files.written, durable=self.durable)
-        return plan.rows_of(task)
+                waiting.append(pool.submit(write, made))
+            while waiting:
+                waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        if durable:
+            files.sync()
+        keys = tables[0] if tables else ()
+        columns = {key: np.concatenate([one[key] for one in tables]) for key in keys}
+        about = {
+            "counts": dict(census.counts),
+            "non_finite": census.non_finite_json(),
+            "audit": [audit.rows, audit.episodes],
+            "by_rows": list(by_rows.values()),
+        }
+        work.write_record(task, columns, about, files.written, durable=durable)
+    return plan.rows_of(task)
 
 
 def read_groups(plan: Plan, task: int) -> Iterator[Piece]:

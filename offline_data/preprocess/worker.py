@@ -31,7 +31,7 @@ from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.steps.base import Revised
-from offline_data.preprocess.task import WriteJob
+from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.progress import SILENT
 from offline_data.store.library import entry_at
@@ -368,7 +368,7 @@ class _OpenPlan(PlannedWork):
     def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
         """Run tasks; returns what is to be done instead where the plan became another one."""
         run, plan = self.run, self.recipe_plan
-        job = WriteJob(plan, self.work, run.header(plan), run.options.audit, durable=True)
+        header, audit = run.header(plan), run.options.audit
         label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
         done = 0
         try:
@@ -377,7 +377,7 @@ class _OpenPlan(PlannedWork):
                     if (newer := self.newer()) is not None:
                         return newer
                     try:
-                        transitions = job(task)
+                        transitions = write_task(plan, self.work, header, audit, task, durable=True)
                     except Revised as found:
                         return self.plan.revised(run, found)
                     bar.advance(transitions)

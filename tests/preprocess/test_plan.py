@@ -168,7 +168,9 @@ def test_steps_that_break_their_promise(
 
 @pytest.mark.parametrize("value", [-2, 3, 100])
 def test_numbers_that_stand_for_no_words_are_refused(value: int) -> None:
-    with pytest.raises(StepError, match=rf"'mission' at .* the code {value}, which stands for no text"):
+    with pytest.raises(
+        StepError, match=rf"'mission' at .* the code {value}, which stands for no text"
+    ):
         Recipe((Strange("codes", value),)).apply(toy_piece([3]))
     for fine in (-1, 0, 2):
         Recipe((Strange("codes", fine),)).apply(toy_piece([3]))
