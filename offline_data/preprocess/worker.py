@@ -34,7 +34,7 @@ from offline_data.preprocess.steps.base import Revised
 from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.progress import SILENT
-from offline_data.store.library import entry_at
+from offline_data.store.library import entry_at, has_manifest
 from offline_data.store.publish import dataset_lock, recover
 from offline_data.store.writer import with_margin
 from offline_data.strict_json import read_json, shown
@@ -217,6 +217,13 @@ class JobPlan(PlanFile):
             again = replace(self, generation=self.generation + 1)
             return self.newer() or again.planned(run.revised(found))
 
+    def checked_recipe(self, run: Run) -> list[dict[str, Any]]:
+        """Return `recipe` as the dataset, or the plan in the work folder, has it."""
+        if not self.published:
+            return recipe_json(load_plan(self.work(run), run.recipe, run.reader).recipe)
+        made = has_manifest(self.destination) and entry_at(self.destination).manifest.converter
+        return made.get("options", {}).get("recipe", []) if made else []
+
     def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
         """Get ready to work at it; None where its dataset has been made."""
         job_plan = self
@@ -288,7 +295,7 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 before.job.options.layout,
             )
             if same and options.resume:
-                return before
+                return replace(before, recipe=tuple(before.checked_recipe(run)))
             hint = "--force plans anew, and throws away what its tasks have made"
             raise UsageError(
                 f"There is {'the same' if same else 'another'} plan in {file}",

@@ -655,21 +655,6 @@ def test_a_disk_that_is_too_small(
     assert not file.exists()
 
 
-def test_a_plan_in_the_middle_of_being_written_is_never_seen(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    before = file.read_bytes()
-    monkeypatch.setattr(os, "fsync", _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        replace(plan, generation=5).write()
-    assert file.read_bytes() == before
-
-
-def _interrupt(_: int) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.fixture(autouse=True)
 def _clock_runs_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = itertools.count()

@@ -15,7 +15,7 @@ from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.columns import Cast, Clip
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.layout import DTYPES
-from offline_data.testing.pieces import as_stored, assert_same_piece, toy_piece, with_leaves
+from offline_data.testing.pieces import as_stored, toy_piece, with_leaves
 
 POSITION, VELOCITY, CODE = (
     ("observation", "position"),
@@ -394,19 +394,6 @@ def test_leaves_are_called_otherwise(
         assert all(new[names.get(key, key)] is column for key, column in old.items())
     assert found.words == {names.get(("mission",), ("mission",)): ["go", "stop", "turn"]}
     assert found.batch.episodes == piece.batch.episodes
-
-
-def test_there_and_back() -> None:
-    piece = with_leaves(
-        toy_piece([2]),
-        observations={"goal.text": np.array([1, 0, 1], np.int32)},
-        words={"goal.text": ["a", "b"]},
-    )
-    there = parse_step("rename:goal=aim,obs=state,mission=goal").apply(piece)
-    assert there.words == {("aim", "text"): ["a", "b"], ("goal",): ["go", "stop", "turn"]}
-    assert_same_piece(
-        parse_step("rename:aim=goal,state=observation,goal=mission").apply(there), piece
-    )
 
 
 def test_another_leaf_may_become_the_reward() -> None:

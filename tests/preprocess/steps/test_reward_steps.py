@@ -39,15 +39,6 @@ def single(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def test_only_the_reward_changes() -> None:
-    piece = toy_piece([2, 3])
-    for text in ("reward_scale:3", "reward_shift:2.5", "reward_clip:low=0.2"):
-        found = parse_step(text).apply(piece)
-        assert found.batch.steps[REWARD].tolist() != piece.batch.steps[REWARD].tolist()
-        steps = {**found.batch.steps, REWARD: piece.batch.steps[REWARD]}
-        assert_same_piece(found.having(steps=steps), piece)
-
-
 @pytest.mark.parametrize("number", [0.1, -3, 0.7])
 def test_single_precision(number: float) -> None:
     old = [single(value) for value in (0.125, 0.3, -1e30, 125.5)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import offline_data
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter, Split
+from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter
 from offline_data.preprocess.steps.expressions import HINT, Expression
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
@@ -149,12 +148,6 @@ def test_fields_of_the_episode_table() -> None:
         assert chosen(text, table) == want, text
 
 
-def test_a_filter_is_a_value() -> None:
-    step = parse_step("filter: seed in [1, 2] and length==3 ")
-    assert step == Filter("seed in [1, 2] and length==3")
-    assert pickle.loads(pickle.dumps(step)) == step  # noqa: S301 - our own bytes
-
-
 def test_text_by_its_words() -> None:
     table = {ID: np.array([2, 0, -1], np.int32), ("length",): np.array([1, 2, 3])}
     words = {ID: ["3", "7", "x"]}
@@ -228,13 +221,6 @@ def test_a_split_has_the_episodes_of_the_view(tmp_path: Path) -> None:
     views = offline_data.open_dataset(tmp_path / "toy").split(train=0.7, val=0.2, test=0.1, seed=3)
     for name, view in views.items():
         assert picked(f"split:{name},{SHARES}", 23) == view.episodes.numbers.tolist()
-
-
-def test_a_split_is_a_value() -> None:
-    step = parse_step(f"split: val , {SHARES}")
-    assert step == Split("val", (("train", 0.7), ("val", 0.2), ("test", 0.1)), 3)
-    shares = [["train", 0.7], ["val", 0.2], ["test", 0.1]]
-    assert step.describe() == {"step": "split", "part": "val", "shares": shares, "seed": 3}
 
 
 def test_a_part_without_an_episode() -> None:
