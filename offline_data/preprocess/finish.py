@@ -14,7 +14,7 @@ import numpy as np
 from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
-from offline_data.preprocess.piece import OWN_COLUMNS, episode_words
+from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
 from offline_data.preprocess.plan import digest_of_rows, file_offsets
 from offline_data.preprocess.steps.base import Selection
 from offline_data.store.encoded import joined_offsets

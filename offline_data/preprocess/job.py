@@ -19,7 +19,7 @@ from offline_data.store.publish import lock_name
 if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
-    from offline_data.preprocess.piece import EpisodeSelection
+    from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.recipe import Calling, Stage
     from offline_data.store.layout import LayoutName
 

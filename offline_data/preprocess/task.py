@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offline_data.errors import IntegrityError
-from offline_data.preprocess.piece import read_piece
+from offline_data.preprocess.chunk import read_chunk
 from offline_data.preprocess.plan import FIRST_ROW, file_offsets, identity_of
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.workdir import RangeWriter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.plan import Plan
     from offline_data.preprocess.steps.base import MeasuredStep
     from offline_data.preprocess.workdir import WorkDir
@@ -48,8 +48,8 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
     otherwise.
     """
     measures = []
-    for piece in read_groups(plan, task):
-        made = plan.recipe.apply(piece)
+    for chunk in read_groups(plan, task):
+        made = plan.recipe.apply(chunk)
         measure = step.measure(made)
         if isinstance(step, Selection):
             measure = {**measure, FIRST_ROW: made.rows}
@@ -86,16 +86,16 @@ def write_task(
     tables: list[dict[Key, NDArray[Any]]] = []
     by_rows: dict[int, list[Any]] = {}
 
-    def write(piece: Piece) -> None:
-        """Write the episodes of a piece behind those before, and compare some of them."""
-        for rows, why, step in piece.by_rows:  # of several reasons the first is told
+    def write(chunk: EpisodeChunk) -> None:
+        """Write the episodes of a chunk behind those before, and compare some of them."""
+        for rows, why, step in chunk.by_rows:  # of several reasons the first is told
             one = by_rows.setdefault(step, [step, 0, 0, why])
             one[1:3] = one[1] + 1, one[2] + rows
-        batch = piece.batch
+        batch = chunk.batch
         rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
         if not len(batch.lengths):
             return
-        plan.schema.conform(batch, int(piece.episodes[0]))
+        plan.schema.conform(batch, int(chunk.episodes[0]))
         tables.append(episode_table(batch, rows))
         census.add(batch)
         layout.append(batch, episode + episodes)
@@ -110,8 +110,8 @@ def write_task(
         pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
         waiting: deque[Future[None]] = deque()
         try:
-            for piece in read_groups(plan, task):
-                made = plan.recipe.apply(piece)
+            for chunk in read_groups(plan, task):
+                made = plan.recipe.apply(chunk)
                 while len(waiting) >= _AHEAD:
                     waiting.popleft().result()
                 waiting.append(pool.submit(write, made))
@@ -133,11 +133,11 @@ def write_task(
     return plan.rows_of(task)
 
 
-def read_groups(plan: Plan, task: int) -> Iterator[Piece]:
+def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:
     """Read the groups of a task from the parent, one after the other."""
     reader = parent_reader(plan.parent, plan.identity)
     for group in range(int(plan.tasks[task]), int(plan.tasks[task + 1])):
-        yield read_piece(reader, plan.part(group))
+        yield read_chunk(reader, plan.part(group))
 
 
 @lru_cache(maxsize=4)

@@ -542,9 +542,9 @@ def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
             def describe(self) -> dict[str, Any]:
                 return {"step": "times"}
 
-            def apply(self, piece: Any) -> Any:
-                steps = {**piece.batch.steps, ("action",): piece.batch.steps["action",] * 0 + by}
-                return piece.having(steps=steps)
+            def apply(self, chunk: Any) -> Any:
+                steps = {**chunk.batch.steps, ("action",): chunk.batch.steps["action",] * 0 + by}
+                return chunk.having(steps=steps)
 
         return Times()
 

@@ -1,4 +1,4 @@
-"""Pieces as tables of TED rows, or of observations, and back; what a function may not change.
+"""Chunks as tables of TED rows, or of observations, and back; what a function may not change.
 
 The observation after an action is kept once if it can be:
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
     Table = dict[Key, NDArray[Any]]
     """Columns `[n, …]` by key."""
@@ -68,17 +68,17 @@ class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
         )
 
 
-def table_of(piece: Piece, on: On = "transitions", part: slice = ALL) -> Table:
+def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> Table:
     """Return `[n, …]` columns of a slice of the rows: new and contiguous, to be written into.
 
     Of transitions: every TED leaf, `index` and `episode` among them; of observations: by root key.
     """
-    batch = piece.batch
+    batch = chunk.batch
     if on == "observations":
         return {key: _copied(values[part]) for key, values in batch.observations.items()}
     rows = batch.root_rows[part]
     first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    ends, begins = _seams(piece)
+    ends, begins = _seams(chunk)
     before, after = ~ends[first:stop], ~begins[first + 1 : stop + 1]
     seen = batch.observations
     table: Table = {key: _copied(values[first:stop], before) for key, values in seen.items()}
@@ -87,15 +87,15 @@ def table_of(piece: Piece, on: On = "transitions", part: slice = ALL) -> Table:
         next_of(key): _copied(values[first + 1 : stop + 1], after) for key, values in seen.items()
     }
     table[DONE] = table[TERMINATED] | table[TRUNCATED]
-    return table | _given(piece, part)
+    return table | _given(chunk, part)
 
 
-def _seams(piece: Piece) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _seams(chunk: EpisodeChunk) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell of each observation row whether it is its episode's last one, and its first, `[N + E]`."""
-    stops = np.cumsum(piece.batch.lengths + 1)
-    ends = np.zeros(piece.batch.transitions + len(stops), bool)
+    stops = np.cumsum(chunk.batch.lengths + 1)
+    ends = np.zeros(chunk.batch.transitions + len(stops), bool)
     begins = ends.copy()
-    ends[stops - 1] = begins[stops - piece.batch.lengths - 1] = True
+    ends[stops - 1] = begins[stops - chunk.batch.lengths - 1] = True
     return ends, begins
 
 
@@ -115,39 +115,39 @@ def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArr
     return taken.view(rows.dtype).reshape(len(taken), *rows.shape[1:])
 
 
-def _given(piece: Piece, part: slice = ALL) -> Table:
+def _given(chunk: EpisodeChunk, part: slice = ALL) -> Table:
     """Return `[n, …]` columns of the leaves that follow from a row's place."""
-    index = np.array(piece.row_numbers[part])
+    index = np.array(chunk.row_numbers[part])
     table: Table = {flag: np.zeros((len(index), 1), bool) for flag in FLAGS}
-    return {**table, INDEX: index, EPISODE: np.array(piece.episode_numbers[part])}
+    return {**table, INDEX: index, EPISODE: np.array(chunk.episode_numbers[part])}
 
 
-def row_numbers(piece: Piece, on: On) -> NDArray[np.int64]:
+def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
     """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
     if on == "transitions":
-        return piece.row_numbers
-    batch, last = piece.batch, piece.batch.last_rows
+        return chunk.row_numbers
+    batch, last = chunk.batch, chunk.batch.last_rows
     numbers = np.empty(batch.transitions + len(batch.lengths), np.int64)
-    numbers[batch.root_rows] = piece.row_numbers + piece.episode_numbers
-    numbers[batch.next_rows[last]] = piece.row_numbers[last] + piece.episodes + 1
+    numbers[batch.root_rows] = chunk.row_numbers + chunk.episode_numbers
+    numbers[batch.next_rows[last]] = chunk.row_numbers[last] + chunk.episodes + 1
     return numbers
 
 
-def place_of(piece: Piece, on: On, row: int) -> str:
+def place_of(chunk: EpisodeChunk, on: On, row: int) -> str:
     """Say where a row comes from, for a message."""
     if on == "transitions":
-        return piece.place(row)
-    before = np.flatnonzero(piece.batch.root_rows == row)
+        return chunk.place(row)
+    before = np.flatnonzero(chunk.batch.root_rows == row)
     if len(before):
-        return f"the observation before {piece.place(int(before[0]))}"
-    last = int(np.flatnonzero(piece.batch.next_rows == row)[0])
-    return f"the observation after {piece.place(last)}"
+        return f"the observation before {chunk.place(int(before[0]))}"
+    last = int(np.flatnonzero(chunk.batch.next_rows == row)[0])
+    return f"the observation after {chunk.place(last)}"
 
 
 def rebuilt(
-    piece: Piece, on: On, made: Made, explicit_next: Collection[Key]
-) -> tuple[Piece, list[Key]]:
-    """Return a piece with what was made of its rows, and which leaves had to be kept.
+    chunk: EpisodeChunk, on: On, made: Made, explicit_next: Collection[Key]
+) -> tuple[EpisodeChunk, list[Key]]:
+    """Return a chunk with what was made of its rows, and which leaves had to be kept.
 
     Raises:
         NeedsExplicitNext: Leaves that are to be stored before and after every action.
@@ -155,12 +155,12 @@ def rebuilt(
     """
     changed = {key: values for key, values in made.items() if values is not None}
     if on == "transitions":
-        _check_given(piece, changed)
-        return from_ted(piece, made, explicit_next)
-    _check_tree(piece.batch.steps, made)
-    before = piece.batch.observations
+        _check_given(chunk, changed)
+        return from_ted(chunk, made, explicit_next)
+    _check_tree(chunk.batch.steps, made)
+    before = chunk.batch.observations
     try:
-        return piece.having(observations={k: changed.get(k, before.get(k)) for k in made}), []  # type: ignore[misc]
+        return chunk.having(observations={k: changed.get(k, before.get(k)) for k in made}), []  # type: ignore[misc]
     except FormatError as error:
         raise StepError(
             f"What the function returned is no observation: {error.message}",
@@ -168,13 +168,15 @@ def rebuilt(
         ) from error
 
 
-def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[Piece, list[Key]]:
-    """Return a piece whose columns are those of a table of TED rows, and what had to be kept.
+def from_ted(
+    chunk: EpisodeChunk, made: Made, explicit_next: Collection[Key]
+) -> tuple[EpisodeChunk, list[Key]]:
+    """Return a chunk whose columns are those of a table of TED rows, and what had to be kept.
 
-    An action, a reward and flags that `made` lacks stay as they are in `piece`. `explicit_next` are
+    An action, a reward and flags that `made` lacks stay as they are in `chunk`. `explicit_next` are
     root keys that are stored with their `next`, because it is something else.
     """
-    batch, last = piece.batch, piece.batch.last_rows
+    batch, last = chunk.batch, chunk.batch.last_rows
     kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in made]
     if not any(key[0] == "action" for key in made):
         kept += [key for key in batch.steps if key[0] == "action"]
@@ -188,7 +190,7 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
     }
     shared = {*whole, *map(next_of, whole)}
     missing = {k for k, v in found.items() if v is None and k not in shared}
-    given = batch.steps if missing <= batch.steps.keys() else table_of(piece) | dict(batch.steps)
+    given = batch.steps if missing <= batch.steps.keys() else table_of(chunk) | dict(batch.steps)
     leaves: Table = {k: given[k] if v is None else v for k, v in found.items() if k not in shared}
     pairs = [key for key in leaves if _is_pair(key, leaves) and key not in explicit_next]
     different = []
@@ -204,9 +206,9 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
         if key in whole:
             observations[key] = batch.observations[key]
         elif key in pairs:
-            observations[key] = _merged(piece, leaves.pop(key), leaves.pop(next_of(key)))
+            observations[key] = _merged(chunk, leaves.pop(key), leaves.pop(next_of(key)))
     try:
-        return piece.having(steps=leaves, observations=observations, words=words_of(piece)), kept
+        return chunk.having(steps=leaves, observations=observations, words=words_of(chunk)), kept
     except FormatError as error:
         raise StepError(
             f"What the function returned is no transition: {error.message}",
@@ -214,9 +216,9 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
         ) from error
 
 
-def _merged(piece: Piece, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
     """Return the observation column of what stands before every action and after the last ones."""
-    ends, last = _seams(piece)[0], piece.batch.last_rows
+    ends, last = _seams(chunk)[0], chunk.batch.last_rows
     column = np.empty((len(ends), *root.shape[1:]), root.dtype)
     if root.ndim == 1 or not root[:1].size:
         column[~ends], column[ends] = root, after[last]
@@ -243,10 +245,10 @@ def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
     return flat.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
 
 
-def words_of(piece: Piece) -> dict[Key, Sequence[str]]:
+def words_of(chunk: EpisodeChunk) -> dict[Key, Sequence[str]]:
     """Return the words of text leaves by TED key."""
-    seen = piece.batch.observations
-    return {**{next_of(k): w for k, w in piece.words.items() if k in seen}, **piece.words}
+    seen = chunk.batch.observations
+    return {**{next_of(k): w for k, w in chunk.words.items() if k in seen}, **chunk.words}
 
 
 def _is_pair(key: Key, leaves: Table) -> bool:
@@ -258,14 +260,14 @@ def _is_pair(key: Key, leaves: Table) -> bool:
     )
 
 
-def _check_given(piece: Piece, changed: Table) -> None:
+def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
     """Raise `StepError` where a leaf that follows from others was changed.
 
     `next/done` may be what it was, or what follows from the flags there are now.
     """
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
-    steps, given = piece.batch.steps, _given(piece)
+    steps, given = chunk.batch.steps, _given(chunk)
     given[DONE] = np.logical_or(steps[TERMINATED], steps[TRUNCATED])
     for key in (*GIVEN, DONE):
         if key not in changed or (row := _first_difference(given[key], changed[key])) is None:
@@ -280,7 +282,7 @@ def _check_given(piece: Piece, changed: Table) -> None:
             row = _first_difference(one.astype(bool) | other.astype(bool), changed[DONE])
         if row is not None:
             raise StepError(
-                f"The function changed {join_key(key)!r} at {piece.place(row)}, which follows from "
+                f"The function changed {join_key(key)!r} at {chunk.place(row)}, which follows from "
                 "the place of a row, or from next/terminated and next/truncated",
                 hint="leave it as it is; by='episode' may cut episodes and drop them",
             )

@@ -1,4 +1,4 @@
-"""`Piece`: whole episodes on their way through a recipe, and how they are read from a dataset."""
+"""`EpisodeChunk`: whole episodes on their way through a recipe, and how they are read from a dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BY_LENGTHS = ("transitions", "starts", "last_rows", "episode_of", "root_rows", 
 
 
 @dataclass(frozen=True)
-class Piece:
+class EpisodeChunk:
     """Some episodes of a dataset, as one step of a recipe hands them to the next.
 
     Arrays of the batch may be read-only views of a file: a step never writes into them, it puts
@@ -35,7 +35,7 @@ class Piece:
     """
 
     batch: EpisodeBatch
-    """The episodes. A piece that only serves to learn a schema may have parts of episodes."""
+    """The episodes. A chunk that only serves to learn a schema may have parts of episodes."""
     episodes: NDArray[np.int64]
     """`[E]` number of each episode in the parent."""
     rows: NDArray[np.int64]
@@ -77,7 +77,7 @@ class Piece:
         steps: Mapping[Key, NDArray[Any]] | None = None,
         observations: Mapping[Key, NDArray[Any]] | None = None,
         words: Mapping[Key, Sequence[str]] | None = None,
-    ) -> Piece:
+    ) -> EpisodeChunk:
         """Return the same episodes with these columns in place of all step or observation columns.
 
         Words of leaves that are no more, or no longer int32, go. Raises what `EpisodeBatch` raises.
@@ -142,7 +142,9 @@ def select_episodes(
     return replace(kept, lengths=np.minimum(kept.lengths, left))
 
 
-def read_piece(reader: DatasetReader, chosen: EpisodeSelection, *, cut: bool = True) -> Piece:
+def read_chunk(
+    reader: DatasetReader, chosen: EpisodeSelection, *, cut: bool = True
+) -> EpisodeChunk:
     """Read episodes, or pieces of them; where it is `cut`, those that end early end truncated.
 
     What lies side by side in files of layout `compact` is views of the files; anything else is
@@ -181,14 +183,14 @@ def read_piece(reader: DatasetReader, chosen: EpisodeSelection, *, cut: bool = T
     batch = EpisodeBatch(lengths, steps, observations, final | early, extras)
     found = {key: reader.words(key) for key in (*steps, *observations)}
     words = {key: listed for key, listed in found.items() if listed is not None}
-    return Piece(batch, chosen.episodes, begins, chosen.steps, words)
+    return EpisodeChunk(batch, chosen.episodes, begins, chosen.steps, words)
 
 
-def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> Piece:
+def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> EpisodeChunk:
     """Read single transitions, `[n]` ascending rows, each as an episode of its own."""
     episodes = np.searchsorted(reader.starts, rows, side="right") - 1
     ones, steps = np.ones(len(rows), np.int64), rows - reader.starts[episodes]
-    return read_piece(reader, EpisodeSelection(episodes, ones, steps), cut=False)
+    return read_chunk(reader, EpisodeSelection(episodes, ones, steps), cut=False)
 
 
 def episode_words(reader: DatasetReader) -> Mapping[Key, Sequence[str]]:
