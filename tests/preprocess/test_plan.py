@@ -26,12 +26,13 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.preprocess.chunk import EpisodeChunk
+from offline_data.preprocess.chunk import EpisodeChunk, read_transitions
 from offline_data.preprocess.recipe import Calling, Recipe, Stage, recipe_of
 from offline_data.preprocess.steps.base import Revised, Selection, Step
 from offline_data.preprocess.task import parent_reader
 from offline_data.preprocess.workdir import RangeWriter, WorkDir
 from offline_data.progress import SILENT, Progress
+from offline_data.store.reader import open_reader
 from offline_data.testing.chunks import toy_chunk
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.oracle import check, cut, digests, episodes_of
@@ -293,3 +294,13 @@ def test_records_that_cannot_be_deleted_do_not_count_for_the_next_plan(
     monkeypatch.setattr(os, "unlink", guarded)
     with pytest.raises(AccessError, match="not yours"):
         work.clear()
+
+
+def test_single_transitions_are_as_the_dataset_has_them(parent: Path) -> None:
+    """Those that a function is tried on are not truncated because they are read alone."""
+    reader = open_reader(parent)
+    rows = np.array([0, 1, 4])
+    chunk = read_transitions(reader, rows)
+    for key, column in chunk.batch.steps.items():
+        np.testing.assert_array_equal(column, reader.step(key)[rows])
+    assert chunk.step_numbers.tolist() == (rows - reader.starts[chunk.episodes]).tolist()

@@ -78,25 +78,19 @@ def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> 
         return {key: _copied(values[part]) for key, values in batch.observations.items()}
     rows = batch.root_rows[part]
     first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    ends, begins = _seams(chunk)
-    before, after = ~ends[first:stop], ~begins[first + 1 : stop + 1]
-    seen = batch.observations
-    table: Table = {key: _copied(values[first:stop], before) for key, values in seen.items()}
+    acted, seen = ~_ends(chunk)[first:stop], batch.observations
+    table: Table = {key: _copied(values[first:stop], acted) for key, values in seen.items()}
     table |= {key: _copied(values[part]) for key, values in batch.steps.items()}
-    table |= {
-        next_of(key): _copied(values[first + 1 : stop + 1], after) for key, values in seen.items()
-    }
+    table |= {next_of(k): _copied(v[first + 1 : stop + 1], acted) for k, v in seen.items()}
     table[DONE] = table[TERMINATED] | table[TRUNCATED]
     return table | _given(chunk, part)
 
 
-def _seams(chunk: EpisodeChunk) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell of each observation row whether it is its episode's last one, and its first, `[N + E]`."""
-    stops = np.cumsum(chunk.batch.lengths + 1)
-    ends = np.zeros(chunk.batch.transitions + len(stops), bool)
-    begins = ends.copy()
-    ends[stops - 1] = begins[stops - chunk.batch.lengths - 1] = True
-    return ends, begins
+def _ends(chunk: EpisodeChunk) -> NDArray[np.bool_]:
+    """Return which observation rows come after an episode's last action, `[N + E]`."""
+    ends = np.zeros(chunk.batch.transitions + len(chunk.batch.lengths), bool)
+    ends[np.cumsum(chunk.batch.lengths + 1) - 1] = True
+    return ends
 
 
 def _items(rows: NDArray[Any]) -> NDArray[np.void]:
@@ -218,7 +212,7 @@ def from_ted(
 
 def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
     """Return the observation column of what stands before every action and after the last ones."""
-    ends, last = _seams(chunk)[0], chunk.batch.last_rows
+    ends, last = _ends(chunk), chunk.batch.last_rows
     column = np.empty((len(ends), *root.shape[1:]), root.dtype)
     if root.ndim == 1 or not root[:1].size:
         column[~ends], column[ends] = root, after[last]

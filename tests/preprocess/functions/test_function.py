@@ -283,6 +283,15 @@ def test_one_buffer_that_is_used_again() -> None:
     np.testing.assert_array_equal(found.batch.steps[ACTION], wanted)
 
 
+def test_one_tensor_for_all_rows_stays_the_functions_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorize, "BLOCK", 1 << 20)  # one block
+    constant = torch.tensor([1.5, 2.5])
+    found, step = run(lambda td: td.set("constant", constant), big_chunk())
+    constant.fill_(7)
+    assert step.run == "vectorised"
+    assert (found.batch.steps["constant",] == [1.5, 2.5]).all()
+
+
 def test_states_travel_as_json() -> None:
     """Names with dots in them too."""
     chunk = toy_chunk([3, 2])
