@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import inspect
 import sys
 import tempfile
 import threading
@@ -107,7 +108,10 @@ class Trace:
 
     def _note(self, frame: FrameType, event: str, _value: Any) -> None:
         code = frame.f_code
-        if event == "call" and any(f"/{folder}/" in code.co_filename for folder in FOLDERS):
+        # Neither bodies of classes and modules, nor comprehensions, which Python 3.12 inlines.
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+        ours = any(f"/{folder}/" in code.co_filename for folder in FOLDERS)
+        if event == "call" and is_function and ours:
             name = f"{code.co_qualname}" if hasattr(code, "co_qualname") else code.co_name
             self.calls[code.co_filename, name] += 1
 

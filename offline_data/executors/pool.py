@@ -86,18 +86,22 @@ class GivenPool:
             while left or under_way:
                 while left and (watched is None or len(under_way) < watched.room):
                     number, task = left.popleft()
-                    future = _submit(pool, function, dumps(task))
+                    request = dumps(task)
+                    try:
+                        future = pool.submit(answer_in_pool, function, request)
+                    except (RuntimeError, ValueError) as error:
+                        if isinstance(error, futures.BrokenExecutor):
+                            raise
+                        raise UsageError(f"The pool takes no task: {error}") from error
                     under_way[future] = number
                     future.add_done_callback(finished.put)
                 future = _next(finished, watched)
                 number = under_way.pop(future)
-                try:
-                    packed = future.result()
-                except futures.BrokenExecutor as error:
-                    raise _broken(error) from error
-                except futures.CancelledError as error:
-                    raise UsageError("The pool was closed before it had done all tasks") from error
-                yield number, result_of(loads(packed))
+                yield number, result_of(loads(future.result()))
+        except futures.BrokenExecutor as error:
+            raise WorkerDiedError(f"The pool is broken: {error}", hint=_POOL_HINT) from error
+        except futures.CancelledError as error:
+            raise UsageError("The pool was closed before it had done all tasks") from error
         finally:
             running = {future for future in under_way if not future.cancel()}
             while running and not (watched and watched.lost()):
@@ -145,15 +149,6 @@ class _WatchedPool(futures.Executor):
         return {one for one in multiprocessing.active_children() if "PoolWorker" in one.name}
 
 
-def _submit(pool: futures.Executor, function: bytes, request: bytes) -> futures.Future[bytes]:
-    try:
-        return pool.submit(answer_in_pool, function, request)
-    except futures.BrokenExecutor as error:
-        raise _broken(error) from error
-    except (RuntimeError, ValueError) as error:
-        raise UsageError(f"The pool takes no task: {error}") from error
-
-
 def _next(
     finished: SimpleQueue[futures.Future[bytes]], watched: _WatchedPool | None
 ) -> futures.Future[bytes]:
@@ -165,7 +160,3 @@ def _next(
         except Empty:
             if lost is not None:
                 raise WorkerDiedError(lost, hint=_POOL_HINT) from None
-
-
-def _broken(error: futures.BrokenExecutor) -> WorkerDiedError:
-    return WorkerDiedError(f"The pool is broken: {error}", hint=_POOL_HINT)

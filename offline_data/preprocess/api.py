@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.storage import DatasetStorage, Storage
     from offline_data.executors.base import Executor
+    from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.functions.ted import On
-    from offline_data.preprocess.piece import EpisodeSelection
     from offline_data.preprocess.recipe import Stage
     from offline_data.progress import Progress, Task
     from offline_data.store.layout import AuditMode, LayoutName
@@ -230,7 +230,7 @@ def _view_of(storage: Storage) -> EpisodeSelection | None:
     Rows that follow each other in an episode are one piece, also where it is a single row.
     """
     from offline_data.buffers.views.rows import SubsetStorage
-    from offline_data.preprocess.piece import EpisodeSelection
+    from offline_data.preprocess.chunk import EpisodeSelection
 
     if not isinstance(storage, SubsetStorage):
         return None

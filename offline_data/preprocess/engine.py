@@ -15,11 +15,11 @@ from offline_data.executors.local import InProcess, LocalProcesses, choose_worke
 from offline_data.files import free_bytes, require_bytes
 from offline_data.ingest.options import Stored
 from offline_data.preprocess.finish import IncrementalHasher, finish, header_of, recipe_json
-from offline_data.preprocess.job import check_same, is_there, older, refuse_itself, target_of
+from offline_data.preprocess.job import Target
 from offline_data.preprocess.plan import Plan, fingerprint, load_plan, prepare, save_plan
 from offline_data.preprocess.recipe import recipe_of
 from offline_data.preprocess.steps.base import Revised
-from offline_data.preprocess.task import WriteJob, measure_task
+from offline_data.preprocess.task import measure_task, write_task
 from offline_data.preprocess.workdir import WorkDir, allocate
 from offline_data.progress import SILENT
 from offline_data.store.library import Entry, entry_at, foreign_files, remove
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
     from offline_data.ids import DatasetId
-    from offline_data.preprocess.job import Job, RunOptions, Target
+    from offline_data.preprocess.job import Job, RunOptions
     from offline_data.preprocess.recipe import Recipe
     from offline_data.preprocess.steps.base import MeasuredStep, Selection
     from offline_data.progress import Progress, Task
@@ -73,7 +73,7 @@ class Run:
         reader = open_reader(job.parent.absolute())
         recipe = recipe_of(job.stages, job.calling)
         made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
-        target = target_of(job.name, job.dest, made_of[:_REVISION_DIGITS], settings)
+        target = Target.of(job.name, job.dest, made_of[:_REVISION_DIGITS], settings)
         return cls(reader, recipe, target, made_of, job.options, settings, progress)
 
     @property
@@ -91,9 +91,13 @@ class Run:
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
     def existed(self) -> bool:
-        """Return True if the dataset is there and need not be made; see `is_there`."""
+        """Return True if the dataset is there and need not be made; see `Target.existing`."""
         options = self.options
-        return not options.force and is_there(self.target, self.fingerprint, options.layout)
+        return not options.force and self.target.existing(self.fingerprint, options.layout)
+
+    def older(self) -> Entry | None:
+        """Return the dataset of the same name that goes; see `Target.older`."""
+        return self.target.older(self.settings.root, force=self.options.force)
 
     def revised(self, found: Revised) -> Run:
         """Return the run with a step done otherwise, and say so."""
@@ -131,7 +135,8 @@ class Run:
         tasks = sorted(set(range(plan.count)).difference(finished))
         if finished:
             self.progress.note(f"{len(finished)} of {plan.count} tasks are finished; going on")
-        job = WriteJob(plan, work, header, self.options.audit, durable=not plan.in_place)
+        durable = not plan.in_place
+        job = partial(write_task, plan, work, header, self.options.audit, durable=durable)
         label = f"preprocess {self.target.id.name}"
         with IncrementalHasher(plan, work) as hasher:
             for task in finished if plan.in_place else ():
@@ -218,7 +223,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
     begin = time.perf_counter()
     run = Run.of(job, settings, progress)
     target = run.target
-    refuse_itself(entry_at(run.reader.path), target)
+    target.check(entry_at(run.reader.path))
     with dataset_lock(settings.staging, target.lock, progress), _explained(run.recipe):
         recover(run.work.dataset, target.destination)
         existed = run.existed()
@@ -227,7 +232,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
             if saved is not None and saved.get("fingerprint") == run.fingerprint:
                 run.work.clear()
         else:
-            replaced = older(target, settings.root, force=job.options.force)
+            replaced = run.older()
             plan = interrupted_plan(run)
             with _says_what_is_kept(run):
                 while True:
@@ -252,9 +257,9 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
     """
     run = Run.of(job, settings, progress)
     target, parent = run.target, entry_at(run.reader.path)
-    refuse_itself(parent, target)
+    target.check(parent)
     existed = run.existed()
-    replaced = None if existed else older(target, settings.root, force=job.options.force)
+    replaced = None if existed else run.older()
     gone = () if replaced is None else (replaced.id,)
     free = free_bytes(target.work)
     found = DryRun(target.id, parent.id, target.destination, existed, gone, free)
@@ -293,7 +298,19 @@ def interrupted_plan(run: Run) -> Plan | None:
             f"This recipe was interrupted before ({run.work.path})",
             hint="use --resume to continue or --force to start over",
         )
-    check_same(saved, run.options, shares_files=run.shares_files)
+    layout = saved["layout"]
+    if run.options.layout not in {None, layout}:
+        raise UsageError(
+            f"An interrupted run of the same recipe writes layout {layout!r}, not "
+            f"{run.options.layout!r}",
+            hint="use --resume without --layout to continue, or --force to start over",
+        )
+    if saved["in_place"] and not run.shares_files:
+        raise UsageError(
+            "An interrupted run of the same recipe was made on one machine, and cannot be resumed "
+            "on several",
+            hint="use --resume with the same engine to continue, or --force to start over",
+        )
     return load_plan(run.work, run.recipe, run.reader)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from offline_data.errors import IntegrityError, StepError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
-from offline_data.preprocess.piece import OWN_COLUMNS, episode_words
+from offline_data.preprocess.chunk import OWN_COLUMNS, episode_words
 from offline_data.preprocess.plan import digest_of_rows, file_offsets
 from offline_data.preprocess.steps.base import Selection
 from offline_data.store.encoded import joined_offsets
@@ -180,11 +180,12 @@ class IncrementalHasher:
 
     def _hash(self, name: str, stop: int) -> None:
         at, sha = self._hashed[name]
+        chunk = memoryview(bytearray(_HASH_CHUNK))
         with (self._folder / name).open("rb", buffering=0) as source:
             source.seek(at)
-            while at < stop and (chunk := source.read(min(_HASH_CHUNK, stop - at))):
-                sha.update(chunk)
-                at += len(chunk)
+            while at < stop and (size := source.readinto(chunk[: stop - at])):
+                sha.update(chunk[:size])
+                at += size
             self._hashed[name] = at, sha
             os.fsync(source.fileno())
 

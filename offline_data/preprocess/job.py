@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offline_data.config import user_path
 from offline_data.errors import ManifestError, UsageError
@@ -17,11 +17,9 @@ from offline_data.store.library import Entry, entry_at, find, has_manifest
 from offline_data.store.publish import lock_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from offline_data.config import Settings
     from offline_data.executors.base import Executor
-    from offline_data.preprocess.piece import EpisodeSelection
+    from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.recipe import Calling, Stage
     from offline_data.store.layout import LayoutName
 
@@ -116,126 +114,102 @@ class Job:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a new dataset goes.
-
-    Attributes:
-        id: With the revision.
-        destination: The dataset directory.
-        work: Folder in which it is made; on the same filesystem.
-        lock: What is locked meanwhile.
-        named: Whether it goes by its id under the root, not to a folder of the user's choice.
-    """
+    """Where a new dataset goes."""
 
     id: DatasetId
+    """With the revision."""
     destination: Path
+    """The dataset directory."""
     work: Path
+    """Folder in which it is made; on the same filesystem."""
     lock: str
+    """What is locked meanwhile."""
     named: bool
+    """Whether it goes by its id under the root, not to a folder of the user's choice."""
 
+    @classmethod
+    def of(cls, name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:
+        """Find the place: the id `local:NAME`, or a directory (links are followed).
 
-def target_of(name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:
-    """Find the place of a new dataset: the id `local:NAME`, or a directory (links are followed).
-
-    Raises `UsageError`, and `InvalidIdError` where the name cannot be part of an id.
-    """
-    if (name is None) == (dest is None):
-        raise UsageError(
-            "A new dataset needs one place: a name, or dest=, the directory to be made",
-            hint="a name makes it local:NAME under the root",
-        )
-    if dest is not None:
-        path = user_path(dest, "the destination").resolve()
-        if not path.name:
-            raise UsageError(f"{path} cannot be made a dataset", hint="choose a folder in it")
-        letters = (c for c in path.name if c.isascii() and (c.isalnum() or c in "._+=-"))
-        fitting = "".join(letters).lstrip("._+=-")
-        dataset = parse_id("local:" + (fitting or "preprocessed")).at(revision)
-        short = path.name if len(path.name) < _LONG_NAME else lock_name(path.name)
-        work = path.with_name(f".{short}.preprocess")
-        return Target(dataset, path, work, f"path/{path.as_posix().strip('/')}", named=False)
-    dataset = parse_id(str(name), default_source="local")
-    if dataset.source != "local" or dataset.revision:
-        raise UsageError(
-            f"{dataset} cannot be the name of a new dataset; expected NAME or local:NAME"
-        )
-    dataset = dataset.at(revision)
-    work = settings.staging / f"{lock_name(dataset.folder)}.preprocess"
-    destination = settings.root / dataset.folder / revision
-    return Target(dataset, destination, work, dataset.folder, named=True)
-
-
-def is_there(target: Target, fingerprint: str, layout: LayoutName | None) -> bool:
-    """Return True if this very dataset is there, in this layout (None: in any).
-
-    Raises `UsageError` where something else is.
-    """
-    path = target.destination
-    if not has_manifest(path):
-        return False
-    entry = entry_at(path)
-    same = entry.manifest.converter.get("options", {}).get("fingerprint") == fingerprint
-    if same and layout in {None, entry.manifest.layout}:
-        return True
-    raise UsageError(
-        f"There is another dataset in {path}: {entry.id}",
-        hint="choose another place, or replace it with --force",
-    )
-
-
-def older(target: Target, root: Path, *, force: bool) -> Entry | None:
-    """Find the dataset of this name that is to be replaced; `UsageError` where nobody said so."""
-    if not target.named:
-        return None
-    try:
-        found = find(root, DatasetId(target.id.source, target.id.name))
-    except ManifestError:
-        if not force:
-            raise
-        return None
-    if found is None or found.path == target.destination:
-        return None
-    if not force:
-        raise UsageError(
-            f"{found.id} already exists and was made by another recipe ({found.path})",
-            hint="choose another name, or replace it with --force",
-        )
-    return found
-
-
-def refuse_itself(parent: Entry, target: Target) -> None:
-    """Raise `UsageError` where a new dataset may not go, whatever is said to replace.
-
-    That is the place of the one it is made of (which a dataset of the same name takes, too), a
-    place inside it, and whatever is neither a dataset nor an empty folder.
-    """
-    own, new = parent.path.resolve(), target.destination
-    if own == new.resolve() or (target.named and own.parent == new.resolve().parent):
-        raise UsageError(
-            f"{parent.id} cannot be replaced by what is made of it", hint="choose another name"
-        )
-    if own in new.resolve().parents:
-        raise UsageError(f"{new} is inside the dataset it is made of", hint="choose another place")
-    with disk_errors(new):
-        if has_manifest(new) or not new.exists():
-            return
-        if not new.is_dir() or any(new.iterdir()):
+        Raises `UsageError`, and `InvalidIdError` where the name cannot be part of an id.
+        """
+        if (name is None) == (dest is None):
             raise UsageError(
-                f"{new} is there already, and is no dataset", hint="choose another place"
+                "A new dataset needs one place: a name, or dest=, the directory to be made",
+                hint="a name makes it local:NAME under the root",
             )
-        if new.is_mount() or new == Path.cwd():
-            raise UsageError(f"{new} is in use and cannot be replaced", hint="name a folder in it")
+        if dest is not None:
+            path = user_path(dest, "the destination").resolve()
+            if not path.name:
+                raise UsageError(f"{path} cannot be made a dataset", hint="choose a folder in it")
+            fitting = re.sub(r"[^A-Za-z0-9._+=-]", "", path.name).lstrip("._+=-")
+            dataset = parse_id("local:" + (fitting or "preprocessed")).at(revision)
+            short = path.name if len(path.name) < _LONG_NAME else lock_name(path.name)
+            work = path.with_name(f".{short}.preprocess")
+            return cls(dataset, path, work, f"path/{path.as_posix().strip('/')}", named=False)
+        dataset = parse_id(str(name), default_source="local")
+        if dataset.source != "local" or dataset.revision:
+            raise UsageError(
+                f"{dataset} cannot be the name of a new dataset; expected NAME or local:NAME"
+            )
+        dataset = dataset.at(revision)
+        work = settings.staging / f"{lock_name(dataset.folder)}.preprocess"
+        destination = settings.root / dataset.folder / revision
+        return cls(dataset, destination, work, dataset.folder, named=True)
 
+    def existing(self, fingerprint: str, layout: LayoutName | None) -> bool:
+        """Return True if this very dataset is there, in this layout (None: in any).
 
-def check_same(saved: Mapping[str, Any], options: RunOptions, *, shares_files: bool) -> None:
-    """Raise `UsageError` where an interrupted run of the same recipe cannot be resumed as asked."""
-    layout = saved["layout"]
-    if options.layout not in {None, layout}:
+        Raises `UsageError` where something else is.
+        """
+        if not has_manifest(self.destination):
+            return False
+        entry = entry_at(self.destination)
+        same = entry.manifest.converter.get("options", {}).get("fingerprint") == fingerprint
+        if same and layout in {None, entry.manifest.layout}:
+            return True
         raise UsageError(
-            f"An interrupted run of the same recipe writes layout {layout!r}, not {options.layout!r}",
-            hint="use --resume without --layout to continue, or --force to start over",
+            f"There is another dataset in {self.destination}: {entry.id}",
+            hint="choose another place, or replace it with --force",
         )
-    if saved["in_place"] and not shares_files:
-        raise UsageError(
-            "An interrupted run of the same recipe was made on one machine, and cannot be resumed on several",
-            hint="use --resume with the same engine to continue, or --force to start over",
-        )
+
+    def older(self, root: Path, *, force: bool) -> Entry | None:
+        """Find the dataset of this name that is to be replaced; `UsageError` unless `force`."""
+        try:
+            found = find(root, DatasetId(self.id.source, self.id.name)) if self.named else None
+        except ManifestError:
+            if not force:
+                raise
+            return None
+        if found is None or found.path == self.destination:
+            return None
+        if not force:
+            raise UsageError(
+                f"{found.id} already exists and was made by another recipe ({found.path})",
+                hint="choose another name, or replace it with --force",
+            )
+        return found
+
+    def check(self, parent: Entry) -> None:
+        """Raise `UsageError` where a new dataset may not go, whatever is said to replace.
+
+        That is the place of the one it is made of (which a dataset of the same name takes, too), a
+        place inside it, and whatever is neither a dataset nor an empty folder.
+        """
+        own, new = parent.path.resolve(), self.destination
+        if own == new.resolve() or (self.named and own.parent == new.resolve().parent):
+            raise UsageError(
+                f"{parent.id} cannot be replaced by what is made of it", hint="choose another name"
+            )
+        elsewhere = "choose another place"
+        if own in new.resolve().parents:
+            raise UsageError(f"{new} is inside the dataset it is made of", hint=elsewhere)
+        with disk_errors(new):
+            if has_manifest(new) or not new.exists():
+                return
+            if not new.is_dir() or any(new.iterdir()):
+                raise UsageError(f"{new} is there already, and is no dataset", hint=elsewhere)
+            if new.is_mount() or new == Path.cwd():
+                raise UsageError(
+                    f"{new} is in use and cannot be replaced", hint="name a folder in it"
+                )

@@ -20,10 +20,10 @@ from offline_data.episodes.cut import runs_within
 from offline_data.errors import FormatError, ManifestError, OfflineDataError, StepError, UsageError
 from offline_data.files import disk_errors
 from offline_data.ingest.build import package_version
-from offline_data.preprocess.piece import (
+from offline_data.preprocess.chunk import (
     EpisodeSelection,
     episode_words,
-    read_piece,
+    read_chunk,
     read_transitions,
     select_episodes,
 )
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
+    from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.job import RunOptions
-    from offline_data.preprocess.piece import Piece
     from offline_data.preprocess.workdir import WorkDir
     from offline_data.store.layout import LayoutName, TableSpec
     from offline_data.store.reader import DatasetReader
@@ -55,7 +55,7 @@ but the data and the recipe: not on workers, chunks or time.
 GROUP_ROWS = 256
 """Rows of a group then, where Python is called for every row."""
 
-TASK_BYTES = 16 << 20
+TASK_BYTES = 32 << 20
 """Bytes of rows of a task, at least: what is lost when a process is killed."""
 
 TASKS = 256
@@ -67,6 +67,7 @@ TASK_SECONDS = 4.0
 FIRST_ROW: Key = ("first row",)
 """Column of what a selection measures: the parent's row that each episode begins with."""
 
+_TIMED_PART = 4  # of the first group, a part in so many tells how long all will take
 _PROBED_ENDS = 8  # episodes of which the last transition is looked at
 _PROBED_AT_RANDOM = 16  # transitions drawn at random
 _PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
@@ -221,19 +222,21 @@ def planned(
     A `trial` is a first pass, whose answers are added up group by group. `in_place`: tasks may write
     into the files of the dataset.
     """
-    piece = probe(reader, chosen, recipe)
-    made = recipe.apply(piece)
+    chunk = probe(reader, chosen, recipe)
+    made = recipe.apply(chunk)
     layout = options.layout or reader.manifest.layout
     try:
-        schema = schema_of_piece(made)
+        schema = schema_of_chunk(made)
         table_specs(layout, schema)
     except FormatError as error:
         raise StepError(
             f"What the recipe gives cannot be stored: {error.message}", hint=error.hint
         ) from error
     if not recipe.per_row:
-        piece = read_piece(reader, chosen[: int(grouped(reader, chosen)[1])])
-    each = _seconds_each(recipe, piece)
+        chunk = read_chunk(reader, chosen[: -(-int(grouped(reader, chosen)[1]) // _TIMED_PART)])
+    begin = time.perf_counter()
+    recipe.apply(chunk)
+    each = (time.perf_counter() - begin) / max(1, chunk.batch.transitions)
     limit = int(TASK_SECONDS / max(each, 1e-9)) if recipe.per_row else None
     rows = options.task_rows(chosen.transitions) or limit
     if rows is None:
@@ -242,13 +245,14 @@ def planned(
     if recipe.per_row:
         most = GROUP_ROWS if trial or recipe.in_blocks else min(rows, limit or rows)
     groups = grouped(reader, chosen, most)
+    tasks = _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
     return Plan(
         reader.path,
         identity_of(reader),
         recipe,
         chosen,
         groups,
-        tasks_of(chosen, groups, rows),
+        tasks,
         layout,
         schema,
         made.words,
@@ -257,20 +261,14 @@ def planned(
     )
 
 
-def _seconds_each(recipe: Recipe, piece: Piece) -> float:
-    begin = time.perf_counter()
-    recipe.apply(piece)
-    return (time.perf_counter() - begin) / max(1, piece.batch.transitions)
-
-
-def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> Piece:
+def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> EpisodeChunk:
     """Read what `recipe` learns from: whole episodes where it may change lengths, else transitions.
 
     Transitions are the first, the last, ends of episodes, and others drawn with a fixed seed.
     """
     count = len(chosen.episodes)
     if not recipe.keeps_rows:
-        return read_piece(
+        return read_chunk(
             reader, chosen[np.isin(np.arange(count), _spread(count, _PROBED_EPISODES))]
         )
     starts = chosen.rows(reader)
@@ -287,11 +285,11 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).astype(np.int64))
 
 
-def schema_of_piece(piece: Piece) -> Schema:
-    """Learn the columns of a dataset from a piece; text leaves are those that have words."""
-    learnt = schema_of(piece.batch)
+def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
+    """Learn the columns of a dataset from a chunk; text leaves are those that have words."""
+    learnt = schema_of(chunk.batch)
     steps, observations = (
-        {key: replace(column, text=key in piece.words) for key, column in columns.items()}
+        {key: replace(column, text=key in chunk.words) for key, column in columns.items()}
         for columns in (learnt.steps, learnt.observations)
     )
     return replace(learnt, steps=steps, observations=observations, coded=True)
@@ -309,11 +307,6 @@ def row_bytes(reader: DatasetReader) -> int:
     """Return the bytes of a transition in all tables but the episodes'."""
     leaves = [*reader.step_leaves.values(), *reader.observation_leaves.values()]
     return sum(leaf.nbytes for leaf in leaves)
-
-
-def tasks_of(chosen: EpisodeSelection, groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Return the seams of tasks of about `rows` transitions, at least one group each, `[K + 1]`."""
-    return _seams(np.add.reduceat(chosen.lengths, groups[:-1]), rows)
 
 
 def _seams(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -406,8 +399,9 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
     ready = recipe.with_states(value["states"])
     *taken, groups, tasks = (arrays[key] for key in _PLAN_ARRAYS)
     chosen = EpisodeSelection(*taken)
-    piece = probe(reader, chosen, ready)
-    made = ready.apply(piece)
+    chunk, begin = probe(reader, chosen, ready), time.perf_counter()
+    made = ready.apply(chunk)
+    seconds = (time.perf_counter() - begin) / max(1, chunk.batch.transitions) * chosen.transitions
     return Plan(
         reader.path,
         identity_of(reader),
@@ -416,8 +410,8 @@ def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
         groups,
         tasks,
         value["layout"],
-        schema_of_piece(made),
+        schema_of_chunk(made),
         made.words,
         value["in_place"],
-        _seconds_each(ready, piece) * chosen.transitions,
+        seconds,
     )

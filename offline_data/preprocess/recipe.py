@@ -1,4 +1,4 @@
-"""`Recipe`: steps in order, applied to pieces, what they learnt, and how a user writes them."""
+"""`Recipe`: steps in order, applied to chunks, what they learnt, and how a user writes them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from offline_data.episodes.fields import join_key
 from offline_data.errors import StepError, UsageError
 from offline_data.preprocess.identity import describe_function, is_own, unknown_note
 from offline_data.preprocess.steps.base import Revised, Step
+from offline_data.preprocess.steps.leaves import column, place
 from offline_data.preprocess.steps.registry import parse_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.functions.ted import On
-    from offline_data.preprocess.piece import Piece
 
 
 @dataclass(frozen=True)
@@ -44,45 +45,45 @@ class Recipe:
         """Whether functions run on rows side by side: it may show in a last bit which ones."""
         return any(getattr(step, "run", "rows") != "rows" for step in self.steps)
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Apply all steps; raises what `Step.apply` raises.
 
         Also a `StepError` where text has become numbers that stand for no words, or lengths have
         changed although all steps keep them, and `Revised` where a step must be done otherwise.
         """
-        given = piece
+        given = chunk
         for number, step in enumerate(self.steps):
-            before = piece.by_rows
+            before = chunk.by_rows
             try:
-                piece = step.apply(piece)
+                chunk = step.apply(chunk)
             except Revised as found:
                 raise Revised(found.state, found.reason, number) from found
             except MemoryError as error:
                 raise StepError(
-                    f"Memory is short for step {step.name!r} on {len(piece.episodes)} episodes of "
-                    f"{piece.batch.transitions} transitions",
+                    f"Memory is short for step {step.name!r} on {len(chunk.episodes)} episodes of "
+                    f"{chunk.batch.transitions} transitions",
                     hint="fewer workers, or smaller blocks (batched=), take less",
                 ) from error
-            if piece.by_rows != before:
-                found_here = ((rows, why, number) for rows, why, _ in piece.by_rows[len(before) :])
-                piece = replace(piece, by_rows=(*before, *found_here))
-        if self.keeps_rows and not np.array_equal(piece.batch.lengths, given.batch.lengths):
+            if chunk.by_rows != before:
+                found_here = ((rows, why, number) for rows, why, _ in chunk.by_rows[len(before) :])
+                chunk = replace(chunk, by_rows=(*before, *found_here))
+        if self.keeps_rows and not np.array_equal(chunk.batch.lengths, given.batch.lengths):
             raise StepError(
                 f"A step changed lengths of episodes {given.episodes[0]} to {given.episodes[-1]}, "
                 "and all steps say that they do not",
                 hint="a step that changes lengths has `keeps_rows = False`",
             )
-        leaves = {**piece.batch.steps, **piece.batch.observations}
-        for key, words in piece.words.items():
-            codes = leaves[key]
+        for key, words in chunk.words.items():
+            codes = column(chunk, key)
             if codes.size and not -1 <= codes.min() <= codes.max() < len(words):
+                row = int(np.nonzero((codes < -1) | (codes >= len(words)))[0][0])
                 raise StepError(
-                    f"Leaf {join_key(key)!r} is text, numbers from -1 (nothing) to "
-                    f"{len(words) - 1} that stand for words; the recipe makes it {codes.min()} to "
-                    f"{codes.max()}",
-                    hint="give what is no text another name",
+                    f"The recipe gives {join_key(key)!r} at {place(chunk, key, row)} the code "
+                    f"{codes[row].tolist()}, which stands for no text: this leaf is text, by codes "
+                    f"from -1 (nothing) to {len(words) - 1}",
+                    hint="store numbers under another name, or as another type than int32",
                 )
-        return piece
+        return chunk
 
     def then(self, step: Step) -> Recipe:
         """Return the recipe with one more step."""

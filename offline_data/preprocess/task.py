@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offline_data.errors import IntegrityError
-from offline_data.preprocess.piece import read_piece
+from offline_data.preprocess.chunk import read_chunk
 from offline_data.preprocess.plan import FIRST_ROW, file_offsets, identity_of
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.workdir import RangeWriter
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes import Key
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.plan import Plan
     from offline_data.preprocess.steps.base import MeasuredStep
     from offline_data.preprocess.workdir import WorkDir
     from offline_data.store.layout import AuditMode
     from offline_data.store.manifest import Manifest
+
+_KEPT_BYTES = (32 << 20) - (64 << 10)
+"""glibc gives memory back to the system above twice the largest array that was freed, at most this.
+Fresh pages for every array of every group take longer than filling them."""
 
 _AHEAD = 2  # groups that are made before the ones before them are written
 
@@ -44,8 +48,8 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
     otherwise.
     """
     measures = []
-    for piece in read_groups(plan, task):
-        made = plan.recipe.apply(piece)
+    for chunk in read_groups(plan, task):
+        made = plan.recipe.apply(chunk)
         measure = step.measure(made)
         if isinstance(step, Selection):
             measure = {**measure, FIRST_ROW: made.rows}
@@ -53,97 +57,87 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
     return measures
 
 
-@dataclass(frozen=True)
-class WriteJob:
-    """Makes and writes the rows of a task, reads some of them back, and records that it is done."""
+def write_task(
+    plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int, *, durable: bool
+) -> int:
+    """Make and write the rows of a task from its beginning, and record that it is done.
 
-    plan: Plan
-    work: WorkDir
-    header: Manifest
-    """What reading back needs to know; tables are those of `plan`."""
-    audit: AuditMode
-    """How many rows are read back and compared with what was computed."""
-    durable: bool
-    """Whether rows are forced to the disk before a task counts as finished."""
+    Rows are written, and some read back and compared, beside the making of the next ones.
 
-    def __call__(self, task: int) -> int:
-        """Do one task, from its beginning, and return the transitions that it read.
+    Args:
+        plan: Of the dataset.
+        work: Where it grows.
+        header: What reading back needs to know; tables are those of the plan.
+        mode: How many rows are read back.
+        task: Its number.
+        durable: Whether rows are forced to the disk before the task counts as finished.
 
-        Rows are written and compared beside the making of the next ones. Raises `Revised` where a
-        step must be done otherwise.
-        """
-        plan, first = self.plan, (0, 0)
-        if plan.in_place:
-            first = plan.first_of(task)
-        folder = self.work.dataset if plan.in_place else self.work.shard(task)
-        with RangeWriter(folder, file_offsets(plan, *first), alone=not plan.in_place) as files:
-            rows = _TaskRows(self, folder, first, files)
-            pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
-            waiting: deque[Future[None]] = deque()
-            try:
-                for piece in read_groups(plan, task):
-                    made = plan.recipe.apply(piece)
-                    while len(waiting) >= _AHEAD:
-                        waiting.popleft().result()
-                    waiting.append(pool.submit(rows.write, made))
-                while waiting:
-                    waiting.popleft().result()
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-            if self.durable:
-                files.sync()
-            self.work.write_record(task, *rows.record(), files.written, durable=self.durable)
-        return plan.rows_of(task)
+    Returns:
+        The transitions that were read.
 
+    Raises:
+        Revised: A step must be done otherwise.
+    """
+    row, episode = 0, 0
+    if plan.in_place:
+        row, episode = plan.first_of(task)
+    folder = work.dataset if plan.in_place else work.shard(task)
+    census, audit = DatasetCounts(), Audit(mode)
+    tables: list[dict[Key, NDArray[Any]]] = []
+    by_rows: dict[int, list[Any]] = {}
 
-class _TaskRows:
-    """What one task writes, group after group, and what there is to say of it."""
-
-    def __init__(
-        self, job: WriteJob, folder: Path, first: tuple[int, int], files: RangeWriter
-    ) -> None:
-        self._job, self._folder, self._first = job, folder, first
-        self._layout = LayoutWriter(job.plan.layout, job.plan.schema, files, Vocabularies())
-        self._census, self._audit = DatasetCounts(), Audit(job.audit)
-        self._columns: list[dict[Key, NDArray[Any]]] = []
-        self._by_rows: dict[int, list[Any]] = {}
-
-    def write(self, piece: Piece) -> None:
-        """Write the episodes of a piece behind those before, and compare some of them."""
-        for rows, why, step in piece.by_rows:  # of several reasons the first is told
-            one = self._by_rows.setdefault(step, [step, 0, 0, why])
+    def write(chunk: EpisodeChunk) -> None:
+        """Write the episodes of a chunk behind those before, and compare some of them."""
+        for rows, why, step in chunk.by_rows:  # of several reasons the first is told
+            one = by_rows.setdefault(step, [step, 0, 0, why])
             one[1:3] = one[1] + 1, one[2] + rows
-        batch, plan, counts = piece.batch, self._job.plan, self._census.counts
+        batch = chunk.batch
+        rows, episodes = (census.counts[name] for name in ("transitions", "episodes"))
         if not len(batch.lengths):
             return
-        plan.schema.conform(batch, int(piece.episodes[0]))
-        row, episode = counts["transitions"], counts["episodes"]
-        self._columns.append(episode_table(batch, row))
-        self._census.add(batch)
-        row, episode = self._first[0] + row, self._first[1] + episode
-        self._layout.append(batch, episode)
-        tables = plan.sized_tables() if plan.in_place else self._layout.tables
-        reader = DatasetReader(self._folder, replace(self._job.header, tables=tables))
+        plan.schema.conform(batch, int(chunk.episodes[0]))
+        tables.append(episode_table(batch, rows))
+        census.add(batch)
+        layout.append(batch, episode + episodes)
+        written = plan.sized_tables() if plan.in_place else layout.tables
+        reader = DatasetReader(folder, replace(header, tables=written))
         reader.vocabularies = {}  # text is compared as codes
-        self._audit.check(batch, reader, row, episode)
+        audit.check(batch, reader, row + rows, episode + episodes)
 
-    def record(self) -> tuple[dict[Key, NDArray[Any]], dict[str, Any]]:
-        """Return the columns of all episodes, and what was counted."""
-        keys = self._columns[0] if self._columns else ()
-        columns = {key: np.concatenate([one[key] for one in self._columns]) for key in keys}
-        return columns, {
-            "counts": dict(self._census.counts),
-            "non_finite": self._census.non_finite_json(),
-            "audit": [self._audit.rows, self._audit.episodes],
-            "by_rows": list(self._by_rows.values()),
+    with RangeWriter(folder, file_offsets(plan, row, episode), alone=not plan.in_place) as files:
+        layout = LayoutWriter(plan.layout, plan.schema, files, Vocabularies())
+        np.empty(_KEPT_BYTES, np.uint8)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-write")
+        waiting: deque[Future[None]] = deque()
+        try:
+            for chunk in read_groups(plan, task):
+                made = plan.recipe.apply(chunk)
+                while len(waiting) >= _AHEAD:
+                    waiting.popleft().result()
+                waiting.append(pool.submit(write, made))
+            while waiting:
+                waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        if durable:
+            files.sync()
+        keys = tables[0] if tables else ()
+        columns = {key: np.concatenate([one[key] for one in tables]) for key in keys}
+        about = {
+            "counts": dict(census.counts),
+            "non_finite": census.non_finite_json(),
+            "audit": [audit.rows, audit.episodes],
+            "by_rows": list(by_rows.values()),
         }
+        work.write_record(task, columns, about, files.written, durable=durable)
+    return plan.rows_of(task)
 
 
-def read_groups(plan: Plan, task: int) -> Iterator[Piece]:
+def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:
     """Read the groups of a task from the parent, one after the other."""
     reader = parent_reader(plan.parent, plan.identity)
     for group in range(int(plan.tasks[task]), int(plan.tasks[task + 1])):
-        yield read_piece(reader, plan.part(group))
+        yield read_chunk(reader, plan.part(group))
 
 
 @lru_cache(maxsize=4)

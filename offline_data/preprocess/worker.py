@@ -27,11 +27,11 @@ from offline_data.ingest.planned import (
 from offline_data.ingest.shard_plan import ShardPlan
 from offline_data.preprocess.engine import Run, put_together
 from offline_data.preprocess.finish import recipe_json
-from offline_data.preprocess.job import Job, RunOptions, is_there, older, refuse_itself
+from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.plan import load_plan, save_plan
 from offline_data.preprocess.recipe import Calling
 from offline_data.preprocess.steps.base import Revised
-from offline_data.preprocess.task import WriteJob
+from offline_data.preprocess.task import write_task
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.progress import SILENT
 from offline_data.store.library import entry_at, has_manifest
@@ -60,6 +60,8 @@ _OPTIONS = {
     "chunksize": (int, None),
     "force": (bool,),
 }
+_PLAIN = ("id", "fingerprint", "place", "generation", "tasks", "published")
+_PATHS = ("root", "parent", "destination", "dest")
 _SHAPE = {
     **dict.fromkeys(("id", "destination", "parent", "fingerprint", "root", "place"), (str,)),
     **dict.fromkeys(("name", "dest"), (str, None)),
@@ -119,51 +121,44 @@ class JobPlan(PlanFile):
                 raise ValueError(f"there are {len(stages)} stages and {len(states)} states")
             if value["tasks"] < 1 or not re.fullmatch(r"\d+-[0-9a-f]+", value["place"]):
                 raise ValueError(f"tasks is {value['tasks']}, place {shown(value['place'])}")
-        root, parent, destination, dest = (
-            None if value[name] is None else user_path(value[name], name)
-            for name in ("root", "parent", "destination", "dest")
+        paths = {
+            name: None if value[name] is None else user_path(value[name], name) for name in _PATHS
+        }
+        job = Job(
+            cast("Path", paths["parent"]),
+            tuple(stage["text"] for stage in stages),
+            Calling(**{name: value["calling"][name] for name in _CALLING}),
+            value["name"],
+            paths["dest"],
+            RunOptions(**{name: value["options"][name] for name in _OPTIONS}),
         )
-        texts = tuple(stage["text"] for stage in stages)
-        calling = Calling(**{name: value["calling"][name] for name in _CALLING})
-        options = RunOptions(**{name: value["options"][name] for name in _OPTIONS})
-        job = Job(cast("Path", parent), texts, calling, value["name"], dest, options)
         return cls(
             file,
             job,
-            cast("Path", root),
-            value["id"],
-            cast("Path", destination),
-            value["fingerprint"],
-            tuple(stage["sha256"] for stage in stages),
-            value["place"],
-            value["generation"],
-            tuple(states),
-            tuple(value["recipe"]),
-            value["tasks"],
-            value["published"],
+            cast("Path", paths["root"]),
+            destination=cast("Path", paths["destination"]),
+            digests=tuple(stage["sha256"] for stage in stages),
+            states=tuple(states),
+            recipe=tuple(value["recipe"]),
+            **{name: value[name] for name in _PLAIN},
         )
 
     def to_json(self) -> dict[str, Any]:
         """See `PlanFile`."""
-        job, options = self.job, self.job.options
+        job = self.job
         stages = zip(job.stages, self.digests, strict=True)
         return {
-            "id": self.id,
+            **{name: getattr(self, name) for name in _PLAIN},
             "destination": str(self.destination),
             "parent": str(job.parent),
-            "fingerprint": self.fingerprint,
             "stages": [{"text": text, "sha256": digest} for text, digest in stages],
             "calling": asdict(job.calling),
             "name": job.name,
             "dest": None if job.dest is None else str(job.dest),
             "root": str(self.root),
-            "options": {name: getattr(options, name) for name in _OPTIONS},
-            "place": self.place,
-            "generation": self.generation,
+            "options": {name: getattr(job.options, name) for name in _OPTIONS},
             "states": list(self.states),
             "recipe": list(self.recipe),
-            "tasks": self.tasks,
-            "published": self.published,
         }
 
     @property
@@ -290,7 +285,7 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
         run.fingerprint,
         tuple(step.describe().get("sha256") for step in run.recipe.steps),
     )
-    refuse_itself(entry_at(run.reader.path), target)
+    target.check(entry_at(run.reader.path))
     with plan_lock(file, progress):
         before = JobPlan.read(file) if file.exists() else None
         if before is not None and not options.force:
@@ -306,11 +301,11 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
                 f"There is {'the same' if same else 'another'} plan in {file}",
                 hint=f"--resume keeps it, {hint}" if same else hint,
             )
-        if not options.force and is_there(target, run.fingerprint, options.layout):
+        if run.existed():
             plan = replace(plan, published=True)
             plan.write()
             return plan
-        older(target, settings.root, force=options.force)
+        run.older()
         return plan.planned(run)
 
 
@@ -380,7 +375,7 @@ class _OpenPlan(PlannedWork):
     def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
         """Run tasks; returns what is to be done instead where the plan became another one."""
         run, plan = self.run, self.recipe_plan
-        job = WriteJob(plan, self.work, run.header(plan), run.options.audit, durable=True)
+        header, audit = run.header(plan), run.options.audit
         label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
         done = 0
         try:
@@ -389,7 +384,7 @@ class _OpenPlan(PlannedWork):
                     if (newer := self.newer()) is not None:
                         return newer
                     try:
-                        transitions = job(task)
+                        transitions = write_task(plan, self.work, header, audit, task, durable=True)
                     except Revised as found:
                         return self.plan.revised(run, found)
                     bar.advance(transitions)
@@ -411,11 +406,9 @@ class _OpenPlan(PlannedWork):
         with dataset_lock(run.settings.staging, target.lock, run.progress):
             if JobPlan.read(job_plan.file).published:
                 return True
-            existed = not run.options.force and is_there(
-                target, run.fingerprint, run.options.layout
-            )
+            existed = run.existed()
             if not existed:
-                replaced = older(target, run.settings.root, force=run.options.force)
+                replaced = run.older()
                 grows = self.work.dataset
                 recover(grows, target.destination)
                 shutil.rmtree(grows, ignore_errors=True)

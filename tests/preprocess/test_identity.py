@@ -495,18 +495,10 @@ def test_it_is_not_resumed(ds: Any, tmp_path: Path, name: str) -> None:
 
 
 def known(number: float) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
-    def with_default(td: Any, n: float = number) -> Any:
-        return td.set("action", td["action"] * 0 + n)
-
-    array = np.array([number])
-    tensor = torch.tensor([number], dtype=torch.float64)
     return {
         "closure": (lambda td: td.set("action", td["action"] * 0 + number), lambda x: x),
-        "array": (lambda td: td.set("action", td["action"] * 0 + float(array[0])), lambda x: x),
-        "tensor": (lambda td: td.set("action", td["action"] * 0 + tensor.item()), lambda x: x),
-        "default": (with_default, lambda x: x),
         "global": (by_global, lambda _: GLOBAL.__setitem__(0, number)),
-    }  # fmt: skip
+    }
 
 
 GLOBAL = [0.0]
@@ -550,9 +542,9 @@ def test_steps_of_the_users_own(ds: Any, tmp_path: Path) -> None:
             def describe(self) -> dict[str, Any]:
                 return {"step": "times"}
 
-            def apply(self, piece: Any) -> Any:
-                steps = {**piece.batch.steps, ("action",): piece.batch.steps["action",] * 0 + by}
-                return piece.having(steps=steps)
+            def apply(self, chunk: Any) -> Any:
+                steps = {**chunk.batch.steps, ("action",): chunk.batch.steps["action",] * 0 + by}
+                return chunk.having(steps=steps)
 
         return Times()
 

@@ -13,15 +13,7 @@ import pytest
 from offline_data.config import Settings
 from offline_data.errors import AccessError, InvalidIdError, ManifestError, UsageError
 from offline_data.preprocess.engine import preprocess
-from offline_data.preprocess.job import (
-    Job,
-    RunOptions,
-    Target,
-    is_there,
-    older,
-    refuse_itself,
-    target_of,
-)
+from offline_data.preprocess.job import Job, RunOptions, Target
 from offline_data.preprocess.recipe import Calling
 from offline_data.progress import Progress
 from offline_data.store.cache import cache_usage, plan_prune, remove_items
@@ -61,24 +53,24 @@ def test_a_folder_is_the_same_however_it_is_written(
 ) -> None:
     (tmp_path / "big").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "big")
-    wanted = target_of(None, tmp_path / "big", REVISION, settings)
+    wanted = Target.of(None, tmp_path / "big", REVISION, settings)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for other in ("big", "./big/", "big/../big", "link", "~/big", tmp_path / "link"):
-        assert target_of(None, Path(other), REVISION, settings) == wanted
+        assert Target.of(None, Path(other), REVISION, settings) == wanted
 
 
 def test_names_that_ids_cannot_have(settings: Settings, tmp_path: Path) -> None:
     for name, wanted in [("a@b", "ab"), ("…", "preprocessed"), ("-x", "x"), (".", None)]:
         path = tmp_path / name
-        target = target_of(None, path, REVISION, settings)
+        target = Target.of(None, path, REVISION, settings)
         assert target.id.name == (wanted or target.destination.name)
         assert target.work.parent == target.destination.parent
 
 
 def test_long_names_leave_room_for_the_work_folder(settings: Settings, tmp_path: Path) -> None:
     names = ["x" * 240 + end for end in "ab"]
-    works = {target_of(None, tmp_path / name, REVISION, settings).work for name in names}
+    works = {Target.of(None, tmp_path / name, REVISION, settings).work for name in names}
     assert len(works) == 2
     assert all(len(work.name) < 100 for work in works)
 
@@ -86,12 +78,12 @@ def test_long_names_leave_room_for_the_work_folder(settings: Settings, tmp_path:
 def test_places_that_are_none(settings: Settings, tmp_path: Path) -> None:
     for name, dest in [(None, None), ("x", tmp_path), ("minari:x", None), ("local:x@1", None)]:
         with pytest.raises(UsageError):
-            target_of(name, dest, REVISION, settings)
+            Target.of(name, dest, REVISION, settings)
     with pytest.raises(UsageError, match="cannot be made a dataset"):
-        target_of(None, Path("/"), REVISION, settings)
+        Target.of(None, Path("/"), REVISION, settings)
     for name in ("../x", "", "a/../../b"):
         with pytest.raises(InvalidIdError):
-            target_of(name, None, REVISION, settings)
+            Target.of(name, None, REVISION, settings)
 
 
 CLIP = "clip:action,low=-5000"
@@ -101,7 +93,7 @@ OTHER = "clip:action,low=-6000"
 
 
 def target(dest: Path, settings: Settings) -> Target:
-    return target_of(None, dest, "r", settings)
+    return Target.of(None, dest, "r", settings)
 
 
 @pytest.fixture
@@ -113,13 +105,13 @@ def test_the_same_dataset_is_there(parent: Path, tmp_path: Path, settings: Setti
     found = make(parent, [CLIP], tmp_path / "out", settings)
     made_of = found.manifest.converter["options"]["fingerprint"]
     place = target(tmp_path / "out", settings)
-    assert is_there(place, made_of, None)
-    assert is_there(place, made_of, "compact")
+    assert place.existing(made_of, None)
+    assert place.existing(made_of, "compact")
     with pytest.raises(UsageError, match="another dataset"):
-        is_there(place, made_of, "ted")
+        place.existing(made_of, "ted")
     with pytest.raises(UsageError, match="another dataset"):
-        is_there(place, "0" * 64, None)
-    assert not is_there(target(tmp_path / "none", settings), made_of, None)
+        place.existing("0" * 64, None)
+    assert not target(tmp_path / "none", settings).existing(made_of, None)
 
 
 def test_another_recipe_needs_force(parent: Path, tmp_path: Path, settings: Settings) -> None:
@@ -167,24 +159,24 @@ def test_a_dataset_does_not_take_the_name_of_its_parent(
 ) -> None:
     home = settings.root / "local" / "mine"
     write_plain(home / "1")
-    place = target_of("mine", None, "2", settings)
+    place = Target.of("mine", None, "2", settings)
     with pytest.raises(UsageError, match="cannot be replaced"):
-        refuse_itself(entry_at(home / "1"), place)
+        place.check(entry_at(home / "1"))
     elsewhere = write_plain(tmp_path / "elsewhere")
-    refuse_itself(entry_at(elsewhere), place)
-    assert (older(place, settings.root, force=True) or entry_at(elsewhere)).path == home / "1"
+    place.check(entry_at(elsewhere))
+    assert (place.older(settings.root, force=True) or entry_at(elsewhere)).path == home / "1"
     with pytest.raises(UsageError, match="already exists and was made by another recipe"):
-        older(place, settings.root, force=False)
+        place.older(settings.root, force=False)
 
 
 def test_a_damaged_dataset_can_be_replaced(settings: Settings) -> None:
     home = settings.root / "local" / "mine"
     (home / "2").mkdir(parents=True)
     (home / "2" / "manifest.json").write_text("{")
-    place = target_of("mine", None, "2", settings)
+    place = Target.of("mine", None, "2", settings)
     with pytest.raises(ManifestError):
-        older(place, settings.root, force=False)
-    assert older(place, settings.root, force=True) is None
+        place.older(settings.root, force=False)
+    assert place.older(settings.root, force=True) is None
 
 
 def test_a_link_to_an_empty_folder_stays_a_link(

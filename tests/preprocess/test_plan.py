@@ -26,13 +26,14 @@ from offline_data.errors import (
     StepError,
     UsageError,
 )
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk, read_transitions
 from offline_data.preprocess.recipe import Calling, Recipe, Stage, recipe_of
 from offline_data.preprocess.steps.base import Revised, Selection, Step
 from offline_data.preprocess.task import parent_reader
 from offline_data.preprocess.workdir import RangeWriter, WorkDir
 from offline_data.progress import SILENT, Progress
-from offline_data.testing.pieces import toy_piece
+from offline_data.store.reader import open_reader
+from offline_data.testing.chunks import toy_chunk
 from offline_data.testing.toy import toy_batch, write_toy
 from tests.preprocess.oracle import check, cut, digests, episodes_of
 from tests.preprocess.runs import LENGTHS, Shuffled, make, small_groups, write_plain, write_rich
@@ -127,23 +128,23 @@ class Strange(Step):
     def with_state(self, state: Mapping[str, Any]) -> Strange:  # noqa: ARG002
         return self
 
-    def apply(self, piece: Piece) -> Piece:
-        steps = dict(piece.batch.steps)
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        steps = dict(chunk.batch.steps)
         if self.what == "objects":
-            steps["wide",] = np.ones(piece.batch.transitions, np.longdouble)
+            steps["wide",] = np.ones(chunk.batch.transitions, np.longdouble)
         if self.what == "codes":
             steps["mission",] = np.full_like(steps["mission",], self.value)
-        if piece.episodes.tolist() == [4] and self.what == "revises":
+        if chunk.episodes.tolist() == [4] and self.what == "revises":
             raise Revised({"told": True}, "found late")
-        if piece.episodes.tolist() == [4] and self.what == "widens":
+        if chunk.episodes.tolist() == [4] and self.what == "widens":
             steps["action",] = np.repeat(steps["action",], 2, axis=1)
-        if piece.episodes.tolist() == [4] and self.what == "shortens":
+        if chunk.episodes.tolist() == [4] and self.what == "shortens":
             steps = {key: column[:-1] for key, column in steps.items()}
-            observations = {key: column[:-1] for key, column in piece.batch.observations.items()}
-            lengths = piece.batch.lengths - 1
-            batch = replace(piece.batch, lengths=lengths, steps=steps, observations=observations)
-            return replace(piece, batch=batch)
-        return piece.having(steps=steps)
+            observations = {key: column[:-1] for key, column in chunk.batch.observations.items()}
+            lengths = chunk.batch.lengths - 1
+            batch = replace(chunk.batch, lengths=lengths, steps=steps, observations=observations)
+            return replace(chunk, batch=batch)
+        return chunk.having(steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +169,12 @@ def test_steps_that_break_their_promise(
 
 @pytest.mark.parametrize("value", [-2, 3, 100])
 def test_numbers_that_stand_for_no_words_are_refused(value: int) -> None:
-    with pytest.raises(StepError, match=rf"'mission' is text, numbers from -1 .* to 2 .*{value}"):
-        Recipe((Strange("codes", value),)).apply(toy_piece([3]))
+    with pytest.raises(
+        StepError, match=rf"'mission' at .* the code {value}, which stands for no text"
+    ):
+        Recipe((Strange("codes", value),)).apply(toy_chunk([3]))
     for fine in (-1, 0, 2):
-        Recipe((Strange("codes", fine),)).apply(toy_piece([3]))
+        Recipe((Strange("codes", fine),)).apply(toy_chunk([3]))
 
 
 def test_a_finding_travels_between_processes() -> None:
@@ -291,3 +294,13 @@ def test_records_that_cannot_be_deleted_do_not_count_for_the_next_plan(
     monkeypatch.setattr(os, "unlink", guarded)
     with pytest.raises(AccessError, match="not yours"):
         work.clear()
+
+
+def test_single_transitions_are_as_the_dataset_has_them(parent: Path) -> None:
+    """Those that a function is tried on are not truncated because they are read alone."""
+    reader = open_reader(parent)
+    rows = np.array([0, 1, 4])
+    chunk = read_transitions(reader, rows)
+    for key, column in chunk.batch.steps.items():
+        np.testing.assert_array_equal(column, reader.step(key)[rows])
+    assert chunk.step_numbers.tolist() == (rows - reader.starts[chunk.episodes]).tolist()

@@ -22,7 +22,7 @@ from offline_data.errors import ManifestError, NoSpaceError, StepError, UsageErr
 from offline_data.executors.local import InProcess
 from offline_data.preprocess import engine
 from offline_data.preprocess import workdir as working
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Revised, Step
 from offline_data.preprocess.workdir import WorkDir
 from offline_data.store import writer
@@ -156,14 +156,14 @@ class Doubling(Step):
     def describe(self) -> dict[str, Any]:
         return {"step": self.name}
 
-    def apply(self, piece: Piece) -> Piece:
-        if 20 in piece.episodes and len(piece.batch.lengths) == 2 and self.trap.exists():
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        if 20 in chunk.episodes and len(chunk.batch.lengths) == 2 and self.trap.exists():
             raise StepError("The function failed on row 80")
-        if 29 in piece.episodes and 28 in piece.episodes and not self.seen:
+        if 29 in chunk.episodes and 28 in chunk.episodes and not self.seen:
             raise Revised(replace(self, seen=True).state(), "the last episode is different")
         factor = 2 if self.seen else 5
-        reward = piece.batch.steps["next", "reward"] * factor
-        return piece.having(steps={**piece.batch.steps, ("next", "reward"): reward})
+        reward = chunk.batch.steps["next", "reward"] * factor
+        return chunk.having(steps={**chunk.batch.steps, ("next", "reward"): reward})
 
     def state(self) -> dict[str, Any]:
         return {"seen": self.seen}

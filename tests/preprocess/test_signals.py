@@ -103,12 +103,6 @@ def test_ended(toy: Path, name: str, delay: float) -> None:
     check_ended(toy, getattr(signal, name), delay)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", range(0, 40, 3))
-def test_ended_at_any_time(toy: Path, step: int) -> None:
-    check_ended(toy, signal.SIGINT, 1.0 + step * 0.08)
-
-
 # Between the opening of a file and the block that closes it, an interrupt leaves that to Python.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("replaces", [True, False])

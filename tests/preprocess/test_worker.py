@@ -29,9 +29,10 @@ from offline_data.errors import (
 )
 from offline_data.ingest import planned as generic
 from offline_data.ingest.planned import plan_lock
+from offline_data.preprocess import worker
 from offline_data.preprocess.job import Job, RunOptions
 from offline_data.preprocess.recipe import Calling
-from offline_data.preprocess.task import WriteJob
+from offline_data.preprocess.task import write_task
 from offline_data.preprocess.worker import (
     JobPlan,
     _OpenPlan,
@@ -380,15 +381,14 @@ def test_a_rank_at_work_sees_another_plan_before_its_next_task(
     order = order_of(parent, f"fn:{functions}:late", dest=tmp_path / "made", chunksize=4)
     plan = planned(order, file, settings)
     ran: list[str] = []
-    job = WriteJob.__call__
 
-    def meanwhile(self: Any, task: int) -> Any:
-        ran.append(self.work.path.name)
+    def meanwhile(plan: Any, work: Any, *more: Any, **options: Any) -> Any:
+        ran.append(work.path.name)
         if len(ran) == 1:
             assert run_share(file, 1, 2, settings).plan.generation == 1
-        return job(self, task)
+        return write_task(plan, work, *more, **options)
 
-    monkeypatch.setattr(WriteJob, "__call__", meanwhile)
+    monkeypatch.setattr(worker, "write_task", meanwhile)
     share = run_share(file, 0, 2, settings)
     assert ran.count(plan.place) < plan.tasks
     assert share.plan.generation == 1
@@ -463,14 +463,13 @@ def test_a_rank_whose_dataset_is_made_by_others_while_it_works(
 ) -> None:
     """The same rank twice: what one still writes when all is published is cleared away."""
     plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    job = WriteJob.__call__
 
-    def overtaken(self: Any, task: int) -> Any:
-        monkeypatch.setattr(WriteJob, "__call__", job)
+    def overtaken(*given: Any, **options: Any) -> Any:
+        monkeypatch.undo()
         assert run_share(file, 0, 1, settings).result is not None
-        return job(self, task)
+        return write_task(*given, **options)
 
-    monkeypatch.setattr(WriteJob, "__call__", overtaken)
+    monkeypatch.setattr(worker, "write_task", overtaken)
     share = run_share(file, 0, 2, settings)
     assert share.result is not None
     assert share.result.existed
@@ -488,11 +487,9 @@ def test_a_rank_that_is_overtaken_after_its_last_look(
     error: NoSpaceError | None,
 ) -> None:
     planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    job, run_tasks = WriteJob.__call__, _OpenPlan.run_tasks
 
-    def overtaken(*_: Any) -> Any:
-        monkeypatch.setattr(WriteJob, "__call__", job)
-        monkeypatch.setattr(_OpenPlan, "run_tasks", run_tasks)
+    def overtaken(*_: Any, **__: Any) -> Any:
+        monkeypatch.undo()
         run_share(file, 0, 1, settings)
         if error is not None:
             raise error
@@ -500,7 +497,7 @@ def test_a_rank_that_is_overtaken_after_its_last_look(
     if error is None:
         monkeypatch.setattr(_OpenPlan, "run_tasks", overtaken)
     else:
-        monkeypatch.setattr(WriteJob, "__call__", overtaken)
+        monkeypatch.setattr(worker, "write_task", overtaken)
     share = run_share(file, 0, 2, settings)
     assert share.result is not None
     assert share.result.existed
@@ -656,21 +653,6 @@ def test_a_disk_that_is_too_small(
     with pytest.raises(NoSpaceError):
         planned(order, file, settings)
     assert not file.exists()
-
-
-def test_a_plan_in_the_middle_of_being_written_is_never_seen(
-    parent: Path, file: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned(order_of(parent, CLIP, dest=tmp_path / "made"), file, settings)
-    before = file.read_bytes()
-    monkeypatch.setattr(os, "fsync", _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        replace(plan, generation=5).write()
-    assert file.read_bytes() == before
-
-
-def _interrupt(_: int) -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.fixture(autouse=True)

@@ -13,14 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from offline_data.episodes import Key
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import MeasuredStep, Selection, Step
-from offline_data.testing.pieces import (
+from offline_data.testing.chunks import (
     as_stored,
-    assert_same_piece,
+    assert_same_chunk,
     episodes_of,
     joined,
-    toy_piece,
+    toy_chunk,
     transitions_of,
 )
 from offline_data.testing.steps import StepContract, prepared
@@ -28,8 +28,8 @@ from offline_data.testing.steps import StepContract, prepared
 ACTION, VELOCITY = ("action",), ("observation", "velocity")
 
 
-def action_to(piece: Piece, values: Any) -> Piece:
-    return piece.having(steps={**piece.batch.steps, ACTION: np.asarray(values)})
+def action_to(chunk: EpisodeChunk, values: Any) -> EpisodeChunk:
+    return chunk.having(steps={**chunk.batch.steps, ACTION: np.asarray(values)})
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Doubled(Step):
 
     times: float = 2.0
 
-    def apply(self, piece: Piece) -> Piece:
-        return action_to(piece, piece.batch.steps[ACTION] * np.float32(self.times))
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        return action_to(chunk, chunk.batch.steps[ACTION] * np.float32(self.times))
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class Centred(MeasuredStep):
 
     mean: float | None = field(default=None, metadata={"state": True})
 
-    def measure(self, piece: Piece) -> tuple[float, int]:
-        values = piece.batch.steps[ACTION].astype(np.float64)
+    def measure(self, chunk: EpisodeChunk) -> tuple[float, int]:
+        values = chunk.batch.steps[ACTION].astype(np.float64)
         return float(values.sum()), values.size
 
     def fitted(self, measures: Sequence[Any]) -> Centred:
         total, count = (sum(one) for one in zip(*measures, strict=True))
         return replace(self, mean=total / count)
 
-    def apply(self, piece: Piece) -> Piece:
-        return action_to(piece, piece.batch.steps[ACTION] - np.float32(self.mean or 0))
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        return action_to(chunk, chunk.batch.steps[ACTION] - np.float32(self.mean or 0))
 
     def state(self) -> dict[str, Any]:
         return {"mean": self.mean}
@@ -82,51 +82,53 @@ class Long(Selection):
 class Wrong(Doubled):
     """A step whose `apply` is given."""
 
-    does: Callable[[Piece], Piece] = field(default=lambda piece: piece, metadata={"state": True})
+    does: Callable[[EpisodeChunk], EpisodeChunk] = field(
+        default=lambda chunk: chunk, metadata={"state": True}
+    )
 
-    def apply(self, piece: Piece) -> Piece:
-        return self.does(piece)
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        return self.does(chunk)
 
 
-def writes(piece: Piece) -> Piece:
-    values: Any = piece.batch.steps[ACTION]
+def writes(chunk: EpisodeChunk) -> EpisodeChunk:
+    values: Any = chunk.batch.steps[ACTION]
     values *= 2
-    return piece
+    return chunk
 
 
 _calls = itertools.count()
 
 
-def counts_calls(piece: Piece) -> Piece:
-    return action_to(piece, piece.batch.steps[ACTION] + np.float32(next(_calls)))
+def counts_calls(chunk: EpisodeChunk) -> EpisodeChunk:
+    return action_to(chunk, chunk.batch.steps[ACTION] + np.float32(next(_calls)))
 
 
-def knows_the_others(piece: Piece) -> Piece:
-    values = piece.batch.steps[ACTION]
-    return action_to(piece, values - values.mean(dtype=np.float32))
+def knows_the_others(chunk: EpisodeChunk) -> EpisodeChunk:
+    values = chunk.batch.steps[ACTION]
+    return action_to(chunk, values - values.mean(dtype=np.float32))
 
 
-def other_type_for_one(piece: Piece) -> Piece:
-    wide = np.float64 if piece.batch.lengths.max() > 1 else np.float32
-    return action_to(piece, piece.batch.steps[ACTION].astype(wide))
+def other_type_for_one(chunk: EpisodeChunk) -> EpisodeChunk:
+    wide = np.float64 if chunk.batch.lengths.max() > 1 else np.float32
+    return action_to(chunk, chunk.batch.steps[ACTION].astype(wide))
 
 
-def touches_seeds(piece: Piece) -> Piece:
-    seeds = piece.batch.episodes[("seed",)] + 1
-    return replace(piece, batch=replace(piece.batch, episodes={("seed",): seeds}))
+def touches_seeds(chunk: EpisodeChunk) -> EpisodeChunk:
+    seeds = chunk.batch.episodes[("seed",)] + 1
+    return replace(chunk, batch=replace(chunk.batch, episodes={("seed",): seeds}))
 
 
-def invents_final_observations(piece: Piece) -> Piece:
-    final = np.ones(len(piece.episodes), bool)
-    return replace(piece, batch=replace(piece.batch, final_observation=final))
+def invents_final_observations(chunk: EpisodeChunk) -> EpisodeChunk:
+    final = np.ones(len(chunk.episodes), bool)
+    return replace(chunk, batch=replace(chunk.batch, final_observation=final))
 
 
 @dataclass
 class NotFrozen(Step):
     name: ClassVar[str] = "not_frozen"
 
-    def apply(self, piece: Piece) -> Piece:
-        return piece
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        return chunk
 
 
 class BadExample(Doubled):
@@ -149,9 +151,9 @@ class LosesState(Centred):
 
 
 class MeasureWrites(Centred):
-    def measure(self, piece: Piece) -> tuple[float, int]:
-        piece.batch.steps[ACTION][0] = 1
-        return super().measure(piece)
+    def measure(self, chunk: EpisodeChunk) -> tuple[float, int]:
+        chunk.batch.steps[ACTION][0] = 1
+        return super().measure(chunk)
 
 
 class FitsByChance(Centred):
@@ -165,8 +167,8 @@ class ChoosesByChance(Long):
 
 
 class LooksAtTheOthers(Long):
-    def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
-        return {("length",): piece.batch.lengths, ("of",): np.full(4, len(piece.episodes))}
+    def measure(self, chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
+        return {("length",): chunk.batch.lengths, ("of",): np.full(4, len(chunk.episodes))}
 
 
 def red(step: Step) -> set[str]:
@@ -181,11 +183,11 @@ def red(step: Step) -> set[str]:
 
 def fails(test: Callable[..., None], step: Step) -> bool:
     wanted = inspect.signature(test).parameters
-    piece = toy_piece([3, 1, 4, 2], first_episode=1, unknown_final=[3])
-    known: dict[str, Any] = {"step": step, "piece": piece}
+    chunk = toy_chunk([3, 1, 4, 2], first_episode=1, unknown_final=[3])
+    known: dict[str, Any] = {"step": step, "chunk": chunk}
     try:
         if "ready" in wanted:
-            known["ready"] = prepared(step, piece)
+            known["ready"] = prepared(step, chunk)
         test(**{name: known[name] for name in wanted})
     except (Exception, pytest.fail.Exception):  # noqa: BLE001 -- whatever a wrong step raises
         return True
@@ -222,11 +224,11 @@ def test_a_wrong_step_fails(step: Step, tests: str) -> None:
     assert {*tests.split()} <= red(step)
 
 
-def test_pieces_taken_apart_are_the_same_episodes() -> None:
-    piece = toy_piece([2, 1, 3], first_episode=2, unknown_final=[3])
-    assert_same_piece(joined(episodes_of(piece)), piece)
-    assert_same_piece(as_stored(piece), piece)
-    apart = transitions_of(piece)
+def test_chunks_taken_apart_are_the_same_episodes() -> None:
+    chunk = toy_chunk([2, 1, 3], first_episode=2, unknown_final=[3])
+    assert_same_chunk(joined(episodes_of(chunk)), chunk)
+    assert_same_chunk(as_stored(chunk), chunk)
+    apart = transitions_of(chunk)
     places = [(e, t) for e, n in zip((2, 3, 4), (2, 1, 3), strict=True) for t in range(n)]
     for row, (alone, (e, t)) in enumerate(zip(episodes_of(apart), places, strict=True)):
         repeated = e == 3
@@ -238,14 +240,14 @@ def test_pieces_taken_apart_are_the_same_episodes() -> None:
         assert (alone.episodes[0], alone.rows[0], alone.steps[0]) == (e, 4 + row, t)
 
 
-def test_a_piece_that_differs_is_not_the_same() -> None:
-    piece = toy_piece([2, 1])
+def test_a_chunk_that_differs_is_not_the_same() -> None:
+    chunk = toy_chunk([2, 1])
     for other in (
-        replace(piece, rows=piece.rows + 1),
-        replace(piece, steps=piece.steps + 1),
-        replace(piece, episodes=piece.episodes + 1),
-        replace(piece, words={("mission",): ["go", "stop", "wait"]}),
-        action_to(piece, piece.batch.steps[ACTION] + 1),
+        replace(chunk, rows=chunk.rows + 1),
+        replace(chunk, steps=chunk.steps + 1),
+        replace(chunk, episodes=chunk.episodes + 1),
+        replace(chunk, words={("mission",): ["go", "stop", "wait"]}),
+        action_to(chunk, chunk.batch.steps[ACTION] + 1),
     ):
         with pytest.raises(AssertionError):
-            assert_same_piece(other, piece)
+            assert_same_chunk(other, chunk)

@@ -12,6 +12,7 @@ from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.fields import DONE, REWARD, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import StepError
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.rows import (
     CPU,
     FunctionSchema,
@@ -35,11 +36,9 @@ from offline_data.preprocess.functions.ted import (
     INDEX,
     NeedsExplicitNext,
     from_ted,
-    refuse_codes,
     table_of,
     words_of,
 )
-from offline_data.preprocess.piece import Piece
 from offline_data.preprocess.steps.base import Revised
 
 if TYPE_CHECKING:
@@ -61,10 +60,10 @@ class EpisodeStep(UserFunction):
     `fn` returns it as it was.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> piece = toy_piece([3, 1, 2])
-        >>> step = EpisodeStep(lambda td: td[:2] if len(td) > 1 else None).settled(piece)
-        >>> step.apply(piece).batch.lengths, step.apply(piece).episodes
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> chunk = toy_chunk([3, 1, 2])
+        >>> step = EpisodeStep(lambda td: td[:2] if len(td) > 1 else None).settled(chunk)
+        >>> step.apply(chunk).batch.lengths, step.apply(chunk).episodes
         (array([2, 2]), array([0, 2]))
     """
 
@@ -83,16 +82,16 @@ class EpisodeStep(UserFunction):
         """Return what it is and what was asked for, as JSON values."""
         return {"step": self.name, **self.about, "by": "episode", "seed": self.seed}
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes that are left, with what `fn` made of them; see `FunctionStep`."""
-        parts = self._parts(piece)
-        schema = self.schema or _schema_of_parts(piece, parts)
+        parts = self._parts(chunk)
+        schema = self.schema or _schema_of_parts(chunk, parts)
         try:
-            return _assembled(piece, parts, schema, self.explicit_keys)
+            return _assembled(chunk, parts, schema, self.explicit_keys)
         except NeedsExplicitNext as found:
             raise Revised(self.storing_next(found, schema).state(), found.reason) from found
 
-    def settled(self, probe: Piece) -> Self:
+    def settled(self, probe: EpisodeChunk) -> Self:
         """Learn what it returns."""
         step = replace(self, schema=None)
         first, again = step._parts(probe), step._parts(probe)
@@ -103,13 +102,13 @@ class EpisodeStep(UserFunction):
         schema, unsteady = _schema_of_parts(probe, first), "" if same else UNSTEADY
         return replace(self, schema=schema, guessed=not first, unsteady=unsteady)
 
-    def _parts(self, piece: Piece) -> list[tuple[int, Table]]:
-        """Call `fn` with every episode; returns number in the piece and rows of those it keeps."""
-        parts, batch, schema = [], piece.batch, self.schema
+    def _parts(self, chunk: EpisodeChunk) -> list[tuple[int, Table]]:
+        """Call `fn` with every episode; returns number in the chunk and rows of those it keeps."""
+        parts, batch, schema = [], chunk.batch, self.schema
         with own_randomness(), torch.no_grad():
             for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
-                number = int(piece.episodes[at])
-                table = table_of(piece, part=slice(int(start), int(start + length)))
+                number = int(chunk.episodes[at])
+                table = table_of(chunk, part=slice(int(start), int(start + length)))
                 tree = tree_of({key: slot for slot, key in enumerate(table)})
                 rows = [torch.from_numpy(values) for values in table.values()]
                 given = assemble(tree, rows, torch.Size((int(length),)), CPU)
@@ -144,9 +143,9 @@ class EpisodeStep(UserFunction):
         return schema or found
 
 
-def _schema_of_parts(piece: Piece, parts: list[tuple[int, Table]]) -> FunctionSchema:
+def _schema_of_parts(chunk: EpisodeChunk, parts: list[tuple[int, Table]]) -> FunctionSchema:
     """Describe what the function returned, or what it is given where it kept nothing."""
-    return schema_of_table(parts[0][1] if parts else table_of(piece))
+    return schema_of_table(parts[0][1] if parts else table_of(chunk))
 
 
 def _rows_of(leaves: Leaves, place: Place) -> int:
@@ -185,14 +184,17 @@ def _rows(table: Table) -> int:
 
 
 def _assembled(
-    piece: Piece, parts: list[tuple[int, Table]], schema: FunctionSchema, explicit_next: set[Key]
-) -> Piece:
+    chunk: EpisodeChunk,
+    parts: list[tuple[int, Table]],
+    schema: FunctionSchema,
+    explicit_next: set[Key],
+) -> EpisodeChunk:
     """Lay episodes end to end, where the function ended one earlier marked as truncated.
 
-    `parts` are the number in the piece and the `[T', …]` columns of those that are left, in order.
+    `parts` are the number in the chunk and the `[T', …]` columns of those that are left, in order.
     See `from_ted` for `explicit_next`, and what is raised.
     """
-    tables = [_ended(piece, at, table) for at, table in parts]
+    tables = [_ended(chunk, at, table) for at, table in parts]
     leaves = {
         key: np.concatenate([np.zeros((0, *shape), dtype), *(table[key] for table in tables)])
         for key, (dtype, shape) in schema.items()
@@ -201,17 +203,16 @@ def _assembled(
     lengths = np.array([_rows(table) for table in tables], np.int64)
     required = (REWARD, TERMINATED, TRUNCATED)
     steps = {k: v for k, v in leaves.items() if k[0] == "action" or k in required}
-    extras = {key: column[chosen] for key, column in piece.batch.episodes.items()}
-    final = np.array([_final(piece, at, table) for at, table in parts], bool)
-    frame = Piece(
+    extras = {key: column[chosen] for key, column in chunk.batch.episodes.items()}
+    final = np.array([_final(chunk, at, table) for at, table in parts], bool)
+    frame = EpisodeChunk(
         EpisodeBatch(lengths, steps, {}, final, extras),
-        piece.episodes[chosen],
-        piece.rows[chosen],
-        piece.steps[chosen],
-        words_of(piece),
-        piece.by_rows,
+        chunk.episodes[chosen],
+        chunk.rows[chosen],
+        chunk.steps[chosen],
+        words_of(chunk),
+        chunk.by_rows,
     )
-    refuse_codes(frame, "transitions", leaves)
     return from_ted(frame, leaves, explicit_next)[0]
 
 
@@ -231,9 +232,9 @@ def _check_done(table: Table, place: Place) -> None:
         )
 
 
-def _ended(piece: Piece, at: int, table: Table) -> Table:
+def _ended(chunk: EpisodeChunk, at: int, table: Table) -> Table:
     """Mark the last row as truncated where the episode is shorter and nothing ends it."""
-    shorter = _rows(table) < int(piece.batch.lengths[at])
+    shorter = _rows(table) < int(chunk.batch.lengths[at])
     if not shorter or table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():
         return table
     truncated = table[TRUNCATED].copy()
@@ -241,14 +242,14 @@ def _ended(piece: Piece, at: int, table: Table) -> Table:
     return {**table, TRUNCATED: truncated}
 
 
-def _final(piece: Piece, at: int, table: Table) -> bool:
+def _final(chunk: EpisodeChunk, at: int, table: Table) -> bool:
     """Return True if the observation after the last row is the source's own.
 
     It is where the parent has it, and where that row was not the last: its `index` says so.
     """
-    known, index = bool(piece.batch.final_observation[at]), table.get(INDEX)
-    first = int(piece.rows[at])
-    last = first + int(piece.batch.lengths[at]) - 1
+    known, index = bool(chunk.batch.final_observation[at]), table.get(INDEX)
+    first = int(chunk.rows[at])
+    last = first + int(chunk.batch.lengths[at]) - 1
     if known or index is None or index.ndim != 1:
         return known
     return _rows(table) <= last - first and first <= int(index[-1]) < last

@@ -104,7 +104,7 @@ def run_rows(
         schema: What results are held to; None: the first one.
 
     Returns:
-        `[n, …]` columns, new.
+        `[n, …]` columns, new; those of `table` where `fn` returned what it was given.
 
     Raises:
         StepError: `fn` failed on a row, or returned what cannot be stored, or something else than
@@ -115,13 +115,15 @@ def run_rows(
         >>> run_rows(lambda td: {"y": td["x"] * 2}, table, np.arange(2), str, 0)
         {('y',): array([2., 4.])}
     """
-    tree, no_rows = tree_of({key: slot for slot, key in enumerate(table)}), torch.Size(())
-    columns: Leaves = {}
+    slots = {key: slot for slot, key in enumerate(table)}
+    tree, no_rows = tree_of(slots), torch.Size(())
+    whole = [torch.from_numpy(values) for values in table.values()]
+    columns: dict[Key, Tensor | None] = {}  # None: what was given, so far
     with torch.no_grad():
         for begin in range(0, len(numbers), _STRIP):
             part = slice(begin, begin + _STRIP)
-            given = [torch.from_numpy(values[part]).unbind(0) for values in table.values()]
-            places = [column[part].unbind(0) for column in columns.values()]
+            given = [values[part].unbind(0) for values in whole]
+            places = {k: None if v is None else v[part].unbind(0) for k, v in columns.items()}
             strip = zip(numbers[part].tolist(), *given, strict=True)
             for at, (number, *inputs) in enumerate(strip):
                 seed_all(seed, number)
@@ -132,40 +134,40 @@ def run_rows(
                 leaves = leaves_of(result, here)
                 if not columns:
                     schema = schema or schema_of(leaves, here)
-                    columns = _columns(schema, leaves, len(numbers), here)
-                    places = [column[part].unbind(0) for column in columns.values()]
-                fits = len(leaves) == len(columns)
-                for key, column in zip(columns, places, strict=True):
-                    leaf, spot = leaves.get(key), column[at]
+                    conform(schema, described(leaves), here)
+                    columns, places = dict.fromkeys(schema), dict.fromkeys(schema)
+                elif len(leaves) != len(columns):
+                    conform(schema or {}, described(leaves), here)
+                for key, spots in places.items():
+                    leaf = leaves.get(key)
+                    if spots is None:
+                        if leaf is not None and key in slots and leaf is inputs[slots[key]]:
+                            continue
+                        conform(schema or {}, described(leaves), here)
+                        column = columns[key] = _column(key, leaves[key], len(numbers), here)
+                        if begin + at:
+                            column[: begin + at] = whole[slots[key]][: begin + at]
+                        spots = places[key] = column[part].unbind(0)
                     # Copied at once, for a function may use its memory again.
-                    if (
-                        not fits
-                        or leaf is None
-                        or leaf.dtype is not spot.dtype
-                        or leaf.shape != spot.shape
-                    ):
+                    spot = spots[at]
+                    if leaf is None or leaf.dtype is not spot.dtype or leaf.shape != spot.shape:
                         conform(schema or {}, described(leaves), here)
                     try:
                         spot.copy_(leaves[key])
                     except (RuntimeError, NotImplementedError) as error:
                         raise not_plain(key, leaves[key], here) from error
-    return {key: values.numpy() for key, values in columns.items()}
+    return {key: table[key] if v is None else v.numpy() for key, v in columns.items()}
 
 
-def _columns(schema: FunctionSchema, leaves: Leaves, rows: int, here: Place) -> Leaves:
-    """Make columns for results like this one, in the order of the schema."""
-    conform(schema, described(leaves), here)
-    columns: Leaves = {}
-    for key in schema:
-        leaf = leaves[key]
-        try:
-            columns[key] = torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
-        except RuntimeError as error:
-            raise StepError(
-                f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
-                f"{rows} rows of that do not fit into memory"
-            ) from error
-    return columns
+def _column(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
+    """Make room for a leaf of all rows."""
+    try:
+        return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+    except RuntimeError as error:
+        raise StepError(
+            f"The function returned {join_key(key)!r} as {list(leaf.shape)} for {here()}: "
+            f"{rows} rows of that do not fit into memory"
+        ) from error
 
 
 def run_block(

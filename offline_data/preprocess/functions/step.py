@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.episodes import Key
+    from offline_data.preprocess.chunk import EpisodeChunk
     from offline_data.preprocess.functions.rows import FunctionSchema
     from offline_data.preprocess.functions.ted import Made, Table
-    from offline_data.preprocess.piece import Piece
 
 _CALLED_TWICE = 4
 """Rows for which a function is called a second time, to see whether it gives the same."""
@@ -142,11 +142,11 @@ class FunctionStep(UserFunction):
         UsageError: Arguments that exclude each other.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece, transitions_of
-        >>> piece = toy_piece([3])
+        >>> from offline_data.testing.chunks import toy_chunk, transitions_of
+        >>> chunk = toy_chunk([3])
         >>> step = FunctionStep(lambda td: td.set("action", td["action"] * 2))
-        >>> step = step.settled(transitions_of(piece))
-        >>> step.run, step.apply(piece).batch.steps["action",][:, 0].tolist()
+        >>> step = step.settled(transitions_of(chunk))
+        >>> step.run, step.apply(chunk).batch.steps["action",][:, 0].tolist()
         ('vectorised', [2.0, 4.0, 6.0])
     """
 
@@ -190,7 +190,7 @@ class FunctionStep(UserFunction):
         kept = (f"{', '.join(self.kept)}: not returned by {name}, kept as they were",)
         return (*(kept if self.kept else ()), *super().notes())
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with what `fn` made of every row.
 
         Raises:
@@ -199,20 +199,20 @@ class FunctionStep(UserFunction):
         """
         made: Made
         by_rows: list[tuple[int, str, int]] = []
-        numbers = row_numbers(piece, self.on)
+        numbers = row_numbers(chunk, self.on)
         if self.run == "rows" and len(numbers):
-            table, places = table_of(piece, self.on), self._places(piece)
+            table, places = table_of(chunk, self.on), self._places(chunk)
             with own_randomness():
                 made = run_rows(self.fn, table, numbers, places, self.seed, self.schema)
         else:
-            made, by_rows = self._made(piece)
+            made, by_rows = self._made(chunk)
         try:
-            found, _ = rebuilt(piece, self.on, made, self.explicit_keys)
+            found, _ = rebuilt(chunk, self.on, made, self.explicit_keys)
         except NeedsExplicitNext as error:
             raise Revised(self.storing_next(error).state(), error.reason) from error
-        return replace(found, by_rows=(*piece.by_rows, *by_rows))
+        return replace(found, by_rows=(*chunk.by_rows, *by_rows))
 
-    def settled(self, probe: Piece) -> Self:
+    def settled(self, probe: EpisodeChunk) -> Self:
         """Find out how it can be run, and what it returns."""
         count = len(row_numbers(probe, self.on))
         if not count:
@@ -239,22 +239,24 @@ class FunctionStep(UserFunction):
             except NeedsExplicitNext as found:
                 step = step.storing_next(found)
 
-    def _made(self, piece: Piece) -> tuple[Made, list[tuple[int, str, int]]]:
+    def _made(self, chunk: EpisodeChunk) -> tuple[Made, list[tuple[int, str, int]]]:
         """Run `fn` block by block; also returns which blocks could not be vectorised.
 
         A column is None where `fn` was given it and returned it as it was, in every block.
         """
-        numbers, schema = row_numbers(piece, self.on), self.schema
+        numbers, schema = row_numbers(chunk, self.on), self.schema
         by_rows: list[tuple[int, str, int]] = []
         columns: Table = {}
-        step = self.batched or block_rows(table_of(piece, self.on, slice(0, 1)))
+        step = self.batched or block_rows(table_of(chunk, self.on, slice(0, 1)))
         with own_randomness():
             for begin in range(0, len(numbers), step):
                 part = slice(begin, begin + step)
-                given = table_of(piece, self.on, part)
-                made, reason = self._block(piece, given, numbers[part], begin, schema)
+                given = table_of(chunk, self.on, part)
+                made, reason = self._block(chunk, given, numbers[part], begin, schema)
                 if reason:
                     by_rows.append((len(numbers[part]), reason, 0))
+                if len(numbers) <= step and self.run != "blocks":
+                    return {k: v if v is None else _own(v) for k, v in made.items()}, by_rows
                 full = {key: given[key] if v is None else v for key, v in made.items()}
                 schema = schema or schema_of_table(full)
                 for key, values in full.items():
@@ -263,7 +265,7 @@ class FunctionStep(UserFunction):
                             continue
                         columns[key] = np.empty((len(numbers), *values.shape[1:]), values.dtype)
                         if begin:  # it was the same so far
-                            columns[key][:begin] = table_of(piece, self.on, slice(0, begin))[key]
+                            columns[key][:begin] = table_of(chunk, self.on, slice(0, begin))[key]
                     columns[key][part] = values  # its memory may be used again by the next block
         if not len(numbers):
             columns = {k: np.zeros((0, *n), dtype) for k, (dtype, n) in (schema or {}).items()}
@@ -271,14 +273,14 @@ class FunctionStep(UserFunction):
 
     def _block(
         self,
-        piece: Piece,
+        chunk: EpisodeChunk,
         given: Table,
         numbers: NDArray[np.int64],
         begin: int,
         schema: FunctionSchema | None,
     ) -> tuple[Made, str]:
         """Run `fn` on a block; columns that it returns as None stay. Also says why not vectorised."""
-        place, rows = self._places(piece, begin), len(numbers)
+        place, rows = self._places(chunk, begin), len(numbers)
         if self.run == "blocks":
             fresh = {key: values.copy() for key, values in given.items()}
 
@@ -290,25 +292,25 @@ class FunctionStep(UserFunction):
             return {k: None if k in same else v for k, v in made.items()}, ""
         at = checked_rows(numbers, self.checked)
         alone = {key: values[at] for key, values in given.items()}
-        places = self._places(piece, begin, at)
+        places = self._places(chunk, begin, at)
         try:
             found = run_vmap(self.fn, given)
             full = {key: given[key] if v is None else v for key, v in found.items()}
             compare(run_rows(self.fn, alone, numbers[at], places, self.seed, schema), full, at)
         except NotVectorized as error:
-            fresh = table_of(piece, self.on, slice(begin, begin + rows))
+            fresh = table_of(chunk, self.on, slice(begin, begin + rows))
             made = run_rows(self.fn, fresh, numbers, place, self.seed, schema)
             return made, f"{error}, first seen near {place(0)}"
         return found, ""
 
     def _places(
-        self, piece: Piece, begin: int = 0, at: NDArray[np.int64] | None = None
+        self, chunk: EpisodeChunk, begin: int = 0, at: NDArray[np.int64] | None = None
     ) -> Callable[[int], str]:
         """Return what says where a row comes from, counted from `begin` on, or among those `at`."""
-        return lambda row: place_of(piece, self.on, begin + (row if at is None else int(at[row])))
+        return lambda row: place_of(chunk, self.on, begin + (row if at is None else int(at[row])))
 
-    def _tried(self, probe: Piece, at: NDArray[np.int64]) -> Table:
-        """Run `fn` on some rows of a piece, or on all as blocks."""
+    def _tried(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
+        """Run `fn` on some rows of a chunk, or on all as blocks."""
         table, numbers = table_of(probe, self.on), row_numbers(probe, self.on)
         if self.run == "blocks":
             made = self._made(probe)[0]
@@ -329,6 +331,11 @@ class FunctionStep(UserFunction):
         except NotVectorized as reason:
             return replace(self, why=str(reason))
         return replace(self, run="vectorised", checked=rows_to_check(made))
+
+
+def _own(values: NDArray[Any]) -> NDArray[Any]:
+    """Copy what `torch.vmap` gave if it is one tensor for all rows, which the function may keep."""
+    return values.copy() if len(values) == 1 or 0 in values.strides else values
 
 
 def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> bool:

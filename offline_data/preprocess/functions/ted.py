@@ -1,4 +1,4 @@
-"""Pieces as tables of TED rows, or of observations, and back; what a function may not change.
+"""Chunks as tables of TED rows, or of observations, and back; what a function may not change.
 
 The observation after an action is kept once if it can be:
 
@@ -13,6 +13,7 @@ row 2                  s2             s3                  s2
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
     Table = dict[Key, NDArray[Any]]
     """Columns `[n, …]` by key."""
@@ -67,58 +68,80 @@ class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
         )
 
 
-def table_of(piece: Piece, on: On = "transitions", part: slice = ALL) -> Table:
+def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> Table:
     """Return `[n, …]` columns of a slice of the rows: new and contiguous, to be written into.
 
     Of transitions: every TED leaf, `index` and `episode` among them; of observations: by root key.
     """
-    batch = piece.batch
+    batch = chunk.batch
     if on == "observations":
-        return {k: np.array(v[part], order="C") for k, v in batch.observations.items()}
+        return {key: _copied(values[part]) for key, values in batch.observations.items()}
     rows = batch.root_rows[part]
-    first, stop = (int(rows[0]), int(rows[-1]) + 2) if len(rows) else (0, 0)
-    rows = rows - first
-    seen = {k: np.ascontiguousarray(v[first:stop]) for k, v in batch.observations.items()}
-    table: Table = {key: np.take(values, rows, axis=0) for key, values in seen.items()}
-    table |= {key: np.array(values[part], order="C") for key, values in batch.steps.items()}
-    table |= {next_of(key): np.take(values, rows + 1, axis=0) for key, values in seen.items()}
+    first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+    acted, seen = ~_ends(chunk)[first:stop], batch.observations
+    table: Table = {key: _copied(values[first:stop], acted) for key, values in seen.items()}
+    table |= {key: _copied(values[part]) for key, values in batch.steps.items()}
+    table |= {next_of(k): _copied(v[first + 1 : stop + 1], acted) for k, v in seen.items()}
     table[DONE] = table[TERMINATED] | table[TRUNCATED]
-    return table | _given(piece, part)
+    return table | _given(chunk, part)
 
 
-def _given(piece: Piece, part: slice = ALL) -> Table:
+def _ends(chunk: EpisodeChunk) -> NDArray[np.bool_]:
+    """Return which observation rows come after an episode's last action, `[N + E]`."""
+    ends = np.zeros(chunk.batch.transitions + len(chunk.batch.lengths), bool)
+    ends[np.cumsum(chunk.batch.lengths + 1) - 1] = True
+    return ends
+
+
+def _items(rows: NDArray[Any]) -> NDArray[np.void]:
+    """View rows, contiguous in themselves, as one item each, `[n]`: numpy copies runs of these."""
+    flat = rows.reshape(len(rows), rows[:1].size or prod(rows.shape[1:]))
+    return flat.view(f"V{flat.shape[1] * rows.itemsize}")[:, 0]
+
+
+def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    """Copy rows, or those of a mask; contiguous."""
+    rows = np.asarray(rows)  # decodes images
+    if rows.ndim == 1 or not rows[:1].flags.c_contiguous or not prod(rows.shape[1:]):
+        return np.array(rows if where is None else rows[where], order="C")
+    items = _items(rows)
+    taken = np.array(items) if where is None else items[where]
+    return taken.view(rows.dtype).reshape(len(taken), *rows.shape[1:])
+
+
+def _given(chunk: EpisodeChunk, part: slice = ALL) -> Table:
     """Return `[n, …]` columns of the leaves that follow from a row's place."""
-    index = np.array(piece.row_numbers[part])
+    index = np.array(chunk.row_numbers[part])
     table: Table = {flag: np.zeros((len(index), 1), bool) for flag in FLAGS}
-    return {**table, INDEX: index, EPISODE: np.array(piece.episode_numbers[part])}
+    return {**table, INDEX: index, EPISODE: np.array(chunk.episode_numbers[part])}
 
 
-def row_numbers(piece: Piece, on: On) -> NDArray[np.int64]:
+def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
     """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
     if on == "transitions":
-        return piece.row_numbers
-    batch, last = piece.batch, piece.batch.last_rows
+        return chunk.row_numbers
+    batch, last = chunk.batch, chunk.batch.last_rows
     numbers = np.empty(batch.transitions + len(batch.lengths), np.int64)
-    numbers[batch.root_rows] = piece.row_numbers + piece.episode_numbers
-    numbers[batch.next_rows[last]] = piece.row_numbers[last] + piece.episodes + 1
+    numbers[batch.root_rows] = chunk.row_numbers + chunk.episode_numbers
+    numbers[batch.next_rows[last]] = chunk.row_numbers[last] + chunk.episodes + 1
     return numbers
 
 
-def place_of(piece: Piece, on: On, row: int) -> str:
+def place_of(chunk: EpisodeChunk, on: On, row: int) -> str:
     """Say where a row comes from, for a message."""
     if on == "transitions":
-        return piece.place(row)
-    before = np.flatnonzero(piece.batch.root_rows == row)
+        return chunk.place(row)
+    before = np.flatnonzero(chunk.batch.root_rows == row)
     if len(before):
-        return f"the observation before {piece.place(int(before[0]))}"
-    last = int(np.flatnonzero(piece.batch.next_rows == row)[0])
-    return f"the observation after {piece.place(last)}"
+        return f"the observation before {chunk.place(int(before[0]))}"
+    last = int(np.flatnonzero(chunk.batch.next_rows == row)[0])
+    return f"the observation after {chunk.place(last)}"
 
 
 def rebuilt(
-    piece: Piece, on: On, made: Made, explicit_next: Collection[Key]
-) -> tuple[Piece, list[Key]]:
-    """Return a piece with what was made of its rows, and which leaves had to be kept.
+    chunk: EpisodeChunk, on: On, made: Made, explicit_next: Collection[Key]
+) -> tuple[EpisodeChunk, list[Key]]:
+    """Return a chunk with what was made of its rows, and which leaves had to be kept.
 
     Raises:
         NeedsExplicitNext: Leaves that are to be stored before and after every action.
@@ -126,14 +149,12 @@ def rebuilt(
     """
     changed = {key: values for key, values in made.items() if values is not None}
     if on == "transitions":
-        _check_given(piece, changed)
-        refuse_codes(piece, on, changed)
-        return from_ted(piece, made, explicit_next)
-    refuse_codes(piece, on, changed)
-    _check_tree(piece.batch.steps, made)
-    before = piece.batch.observations
+        _check_given(chunk, changed)
+        return from_ted(chunk, made, explicit_next)
+    _check_tree(chunk.batch.steps, made)
+    before = chunk.batch.observations
     try:
-        return piece.having(observations={k: changed.get(k, before.get(k)) for k in made}), []  # type: ignore[misc]
+        return chunk.having(observations={k: changed.get(k, before.get(k)) for k in made}), []  # type: ignore[misc]
     except FormatError as error:
         raise StepError(
             f"What the function returned is no observation: {error.message}",
@@ -141,13 +162,15 @@ def rebuilt(
         ) from error
 
 
-def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[Piece, list[Key]]:
-    """Return a piece whose columns are those of a table of TED rows, and what had to be kept.
+def from_ted(
+    chunk: EpisodeChunk, made: Made, explicit_next: Collection[Key]
+) -> tuple[EpisodeChunk, list[Key]]:
+    """Return a chunk whose columns are those of a table of TED rows, and what had to be kept.
 
-    An action, a reward and flags that `made` lacks stay as they are in `piece`. `explicit_next` are
+    An action, a reward and flags that `made` lacks stay as they are in `chunk`. `explicit_next` are
     root keys that are stored with their `next`, because it is something else.
     """
-    batch, last = piece.batch, piece.batch.last_rows
+    batch, last = chunk.batch, chunk.batch.last_rows
     kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in made]
     if not any(key[0] == "action" for key in made):
         kept += [key for key in batch.steps if key[0] == "action"]
@@ -161,7 +184,7 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
     }
     shared = {*whole, *map(next_of, whole)}
     missing = {k for k, v in found.items() if v is None and k not in shared}
-    given = batch.steps if missing <= batch.steps.keys() else table_of(piece) | dict(batch.steps)
+    given = batch.steps if missing <= batch.steps.keys() else table_of(chunk) | dict(batch.steps)
     leaves: Table = {k: given[k] if v is None else v for k, v in found.items() if k not in shared}
     pairs = [key for key in leaves if _is_pair(key, leaves) and key not in explicit_next]
     different = []
@@ -177,18 +200,27 @@ def from_ted(piece: Piece, made: Made, explicit_next: Collection[Key]) -> tuple[
         if key in whole:
             observations[key] = batch.observations[key]
         elif key in pairs:
-            root, after = leaves.pop(key), leaves.pop(next_of(key))
-            column = np.empty((len(root) + len(batch.lengths), *root.shape[1:]), root.dtype)
-            column[batch.root_rows] = root
-            column[batch.next_rows[last]] = after[last]
-            observations[key] = column
+            observations[key] = _merged(chunk, leaves.pop(key), leaves.pop(next_of(key)))
     try:
-        return piece.having(steps=leaves, observations=observations, words=words_of(piece)), kept
+        return chunk.having(steps=leaves, observations=observations, words=words_of(chunk)), kept
     except FormatError as error:
         raise StepError(
             f"What the function returned is no transition: {error.message}",
             hint="return the TensorDict that it was given, with what is to be changed",
         ) from error
+
+
+def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """Return the observation column of what stands before every action and after the last ones."""
+    ends, last = _ends(chunk), chunk.batch.last_rows
+    column = np.empty((len(ends), *root.shape[1:]), root.dtype)
+    if root.ndim == 1 or not root[:1].size:
+        column[~ends], column[ends] = root, after[last]
+    else:
+        items = _items(column)
+        items[~ends] = _items(np.ascontiguousarray(root))
+        column[ends] = after[last]
+    return column
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -207,10 +239,10 @@ def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
     return flat.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
 
 
-def words_of(piece: Piece) -> dict[Key, Sequence[str]]:
+def words_of(chunk: EpisodeChunk) -> dict[Key, Sequence[str]]:
     """Return the words of text leaves by TED key."""
-    seen = piece.batch.observations
-    return {**{next_of(k): w for k, w in piece.words.items() if k in seen}, **piece.words}
+    seen = chunk.batch.observations
+    return {**{next_of(k): w for k, w in chunk.words.items() if k in seen}, **chunk.words}
 
 
 def _is_pair(key: Key, leaves: Table) -> bool:
@@ -222,14 +254,14 @@ def _is_pair(key: Key, leaves: Table) -> bool:
     )
 
 
-def _check_given(piece: Piece, changed: Table) -> None:
+def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
     """Raise `StepError` where a leaf that follows from others was changed.
 
     `next/done` may be what it was, or what follows from the flags there are now.
     """
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
-    steps, given = piece.batch.steps, _given(piece)
+    steps, given = chunk.batch.steps, _given(chunk)
     given[DONE] = np.logical_or(steps[TERMINATED], steps[TRUNCATED])
     for key in (*GIVEN, DONE):
         if key not in changed or (row := _first_difference(given[key], changed[key])) is None:
@@ -244,24 +276,9 @@ def _check_given(piece: Piece, changed: Table) -> None:
             row = _first_difference(one.astype(bool) | other.astype(bool), changed[DONE])
         if row is not None:
             raise StepError(
-                f"The function changed {join_key(key)!r} at {piece.place(row)}, which follows from "
+                f"The function changed {join_key(key)!r} at {chunk.place(row)}, which follows from "
                 "the place of a row, or from next/terminated and next/truncated",
                 hint="leave it as it is; by='episode' may cut episodes and drop them",
-            )
-
-
-def refuse_codes(piece: Piece, on: On, leaves: Table) -> None:
-    """Raise `StepError` where a text leaf, `[n, …]` by TED key, has codes that stand for no text."""
-    for key, words in words_of(piece).items():
-        values = leaves.get(key)
-        if values is None or values.dtype != np.int32:
-            continue
-        row = _first_row((values < -1) | (values >= len(words)))  # -1 stands for no text
-        if row is not None:
-            raise StepError(
-                f"The function gave {join_key(key)!r} at {place_of(piece, on, row)} the code "
-                f"{values[row].tolist()}, which stands for no text: this leaf is text, by codes",
-                hint="store numbers under another name, or as another type than int32",
             )
 
 

@@ -13,12 +13,12 @@ A step of your own is a frozen dataclass whose fields are its parameters:
     ...
     ...     keys: tuple[str, ...] = field(metadata={"many": True})  # all values without a name
     ...
-    ...     def apply(self, piece):
-    ...         found = matching(piece, self.keys)  # StepError where no leaf is called so
-    ...         return changed(piece, found, lambda values: -values)  # new arrays: never in place
+    ...     def apply(self, chunk):
+    ...         found = matching(chunk, self.keys)  # StepError where no leaf is called so
+    ...         return changed(chunk, found, lambda values: -values)  # new arrays: never in place
 
-    >>> from offline_data.testing.pieces import toy_piece
-    >>> parse_step("negate:action").apply(toy_piece([1])).batch.steps["action",].tolist()
+    >>> from offline_data.testing.chunks import toy_chunk
+    >>> parse_step("negate:action").apply(toy_chunk([1])).batch.steps["action",].tolist()
     [[-1.0, -0.5, -0.25]]
 
 `offline_data.testing.steps.StepContract` tests what every step must hold to. Other processes, and

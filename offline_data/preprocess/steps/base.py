@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.episodes.fields import Key
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 
 class Step:
@@ -57,11 +57,11 @@ class Step:
         """
         return cls(**read_arguments(cls, text))
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with this step done; the result depends on no other episode.
 
         Args:
-            piece: Whole episodes, or single transitions where a schema is learnt.
+            chunk: Whole episodes, or single transitions where a schema is learnt.
 
         Raises:
             StepError: It cannot be done; names the leaf, and the row where one is at fault.
@@ -73,7 +73,7 @@ class Step:
         own = [f.name for f in fields(self) if not f.metadata.get("state")]  # type: ignore[arg-type]
         return {"step": self.name, **{name: _as_json(getattr(self, name)) for name in own}}
 
-    def settled(self, probe: Piece) -> Self:
+    def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step with what it learns from a few transitions or episodes.
 
         Raises:
@@ -103,7 +103,7 @@ class Step:
 class MeasuredStep(Step):
     """A step that needs a first pass over all data, for example for a mean."""
 
-    def measure(self, piece: Piece) -> Any:
+    def measure(self, chunk: EpisodeChunk) -> Any:
         """Return what is to be known of some episodes: small, and can be pickled."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class MeasuredStep(Step):
         """Return the step ready to `apply`.
 
         Args:
-            measures: Those of all data, in order. How the data were cut into pieces does not
+            measures: Those of all data, in order. How the data were cut into chunks does not
                 depend on the number of workers.
         """
         raise NotImplementedError
@@ -132,16 +132,16 @@ class Selection(Step):
         """Whether it looks at columns that follow from rewards or flags, not from lengths alone."""
         return True
 
-    def apply(self, piece: Piece) -> Piece:
-        """Return the piece as it is: the choice is made before data pass through."""
-        return piece
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
+        """Return the chunk as it is: the choice is made before data pass through."""
+        return chunk
 
-    def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
-        """Return `[E, …]` columns of the episodes of a piece for `choose`.
+    def measure(self, chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
+        """Return `[E, …]` columns of the episodes of a chunk for `choose`.
 
         `("number",)`, the number in the parent, must be one: not all episodes may be there.
         """
-        return episode_columns(piece)
+        return episode_columns(chunk)
 
     def choose(
         self, table: Mapping[Key, NDArray[Any]], words: Mapping[Key, Sequence[str]]
@@ -159,16 +159,16 @@ class Selection(Step):
         raise NotImplementedError
 
 
-def episode_columns(piece: Piece) -> dict[Key, NDArray[Any]]:
-    """Return `[E, …]` columns of the episodes of a piece: the source's own, and computed ones.
+def episode_columns(chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
+    """Return `[E, …]` columns of the episodes of a chunk: the source's own, and computed ones.
 
     `number` (in the parent), `length`, `return`, `terminated` and `truncated` (of the last
     transition), `final_observation`, and the source's (`id`, `seed`, …; text as codes).
     """
-    batch = piece.batch
+    batch = chunk.batch
     return {
         **batch.episodes,
-        ("number",): piece.episodes,
+        ("number",): chunk.episodes,
         ("length",): batch.lengths,
         ("return",): batch.returns,
         ("terminated",): batch.steps[TERMINATED][batch.last_rows, 0].astype(bool),

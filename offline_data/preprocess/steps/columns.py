@@ -38,7 +38,7 @@ from offline_data.store.layout import DTYPES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 BLOCK_BYTES = 1 << 20
 """Bytes of a column that are converted together: they stay in the processor's cache."""
@@ -58,8 +58,8 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
             would not be bool, a reward that would not be real.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> smaller = Cast((("observation", "float32"),)).apply(toy_piece([2])).batch
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> smaller = Cast((("observation", "float32"),)).apply(toy_chunk([2])).batch
         >>> smaller.observations["observation", "position"].dtype.name
         'float32'
     """
@@ -80,25 +80,25 @@ class Cast(Step, name="cast", example="cast:observation=float32"):
         """Read `leaf=type[,leaf=type…]`; see `Step.parse`."""
         return cls(read_pairs(cls, text))
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with leaves of other types."""
         wanted: dict[Key, np.dtype[Any]] = {}
         for name, dtype in self.types:
-            wanted.update(dict.fromkeys(numbers(piece, [name], "biufc"), np.dtype(dtype)))
-        return replaced(piece, {key: self._cast(piece, key, to) for key, to in wanted.items()})
+            wanted.update(dict.fromkeys(numbers(chunk, [name], "biufc"), np.dtype(dtype)))
+        return replaced(chunk, {key: self._cast(chunk, key, to) for key, to in wanted.items()})
 
-    def _cast(self, piece: Piece, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _cast(self, chunk: EpisodeChunk, key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
         must = {TERMINATED: "b", TRUNCATED: "b", REWARD: "iuf"}.get(key, dtype.kind)
         if dtype.kind not in must:
             kind = "bool" if must == "b" else "real numbers"
             raise StepError(f"Step 'cast' would make {join_key(key)!r} {dtype}; it must be {kind}")
-        values = column(piece, key)
+        values = column(chunk, key)
         if values.dtype == dtype:
             return values
         cast = np.empty(values.shape, dtype)
         if lost := convert(values, cast):
             raise StepError(
-                f"Step 'cast': {join_key(key)!r} is {lost[1]} in {place(piece, key, lost[0])}, "
+                f"Step 'cast': {join_key(key)!r} is {lost[1]} in {place(chunk, key, lost[0])}, "
                 f"which {dtype} cannot hold"
             )
         return cast
@@ -116,8 +116,8 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
         StepError: No such leaf of real numbers, or no number of its type is within the bounds.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> Clip(("action",), high=2.0).apply(toy_piece([3])).batch.steps["action",].max().item()
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> Clip(("action",), high=2.0).apply(toy_chunk([3])).batch.steps["action",].max().item()
         2.0
     """
 
@@ -135,10 +135,10 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
             what = f"has low={self.low}, high={self.high}; expected one bound or two, low <= high"
             raise usage_error(type(self), what)
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaves clipped."""
-        found = numbers(piece, self.keys)
-        return replaced(piece, {key: self._clipped(column(piece, key), key) for key in found})
+        found = numbers(chunk, self.keys)
+        return replaced(chunk, {key: self._clipped(column(chunk, key), key) for key in found})
 
     def _clipped(self, values: NDArray[Any], key: Key) -> NDArray[Any]:
         dtype, low, high = values.dtype, self.low, self.high
@@ -180,9 +180,9 @@ class Concat(
             reward, a flag or the last action leaf would be no more.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> step = Concat.parse("observation.position,observation.velocity→observation")
-        >>> step.apply(toy_piece([1])).batch.observations["observation",].tolist()
+        >>> step.apply(toy_chunk([1])).batch.observations["observation",].tolist()
         [[1.0, -1.0, 1.5], [2.0, -2.0, 2.5]]
     """
 
@@ -209,16 +209,16 @@ class Concat(
             )
         return cls(**read_arguments(cls, f"{sources},target={rest[0]}"))
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaves joined."""
-        sources = [key for name in self.sources for key in sorted(numbers(piece, [name], "biufc"))]
+        sources = [key for name in self.sources for key in sorted(numbers(chunk, [name], "biufc"))]
         twice = next((key for key in sources if sources.count(key) > 1), None)
         if twice:
             raise StepError(f"Step 'concat' is given {join_key(twice)!r} twice")
         target, gone = split_key(self.target), dict.fromkeys(() if self.keep else sources)
         if not gone.keys().isdisjoint(REQUIRED):  # also where the target has the name of one
-            rebuilt(piece, self.name, gone)
-        sides = {key in piece.batch.observations for key in sources}
+            rebuilt(chunk, self.name, gone)
+        sides = {key in chunk.batch.observations for key in sources}
         if sides != {True} and (
             True in sides or len({k[0] == "next" for k in [*sources, target]}) > 1
         ):
@@ -227,11 +227,11 @@ class Concat(
                 f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
                 "under 'next', or all other step leaves"
             )
-        made = {target: self._joined(piece, sources)}
-        return rebuilt(piece, self.name, gone, made, observed=True in sides)
+        made = {target: self._joined(chunk, sources)}
+        return rebuilt(chunk, self.name, gone, made, observed=True in sides)
 
-    def _joined(self, piece: Piece, sources: list[Key]) -> NDArray[Any]:
-        found = {join_key(key): column(piece, key) for key in sources}
+    def _joined(self, chunk: EpisodeChunk, sources: list[Key]) -> NDArray[Any]:
+        found = {join_key(key): column(chunk, key) for key in sources}
         parts = [part[:, None] if part.ndim == 1 else part for part in found.values()]
         if len({part.shape[1:-1] for part in parts}) > 1:
             told = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
@@ -252,7 +252,7 @@ class Concat(
             if lost := convert(part, joined[..., begin:end]):
                 raise StepError(
                     f"Step 'concat': {join_key(key)!r} is {lost[1]} in "
-                    f"{place(piece, key, lost[0])}, which {dtype}, the type of the others, cannot "
+                    f"{place(chunk, key, lost[0])}, which {dtype}, the type of the others, cannot "
                     "hold"
                 )
         return joined
@@ -267,16 +267,16 @@ class Exclude(Step, name="exclude", example="exclude:info,observation.velocity")
             `next/terminated`, `next/truncated`, the last action leaf.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> [*Exclude(("info", "obs.velocity")).apply(toy_piece([1])).batch.observations]
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> [*Exclude(("info", "obs.velocity")).apply(toy_chunk([1])).batch.observations]
         [('observation', 'position')]
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes without these leaves."""
-        return rebuilt(piece, self.name, dict.fromkeys(matching(piece, self.keys)))
+        return rebuilt(chunk, self.name, dict.fromkeys(matching(chunk, self.keys)))
 
 
 @dataclass(frozen=True)
@@ -289,8 +289,8 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
         StepError: A leaf that is not there.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> batch = Flatten().apply(toy_piece([2])).batch
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> batch = Flatten().apply(toy_chunk([2])).batch
         >>> batch.observations["observation", "velocity"].shape
         (3, 1)
     """
@@ -298,11 +298,11 @@ class Flatten(Step, name="flatten", example="flatten:observation.pixels"):
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all that begin with `observation` or `action`."""
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with flat leaves."""
-        default = [key for key in leaves(piece) if key[0] in {"observation", "action"}]
-        keys = matching(piece, self.keys) if self.keys else default
-        return changed(piece, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
+        default = [key for key in leaves(chunk) if key[0] in {"observation", "action"}]
+        keys = matching(chunk, self.keys) if self.keys else default
+        return changed(chunk, keys, lambda rows: rows.reshape(len(rows), math.prod(rows.shape[1:])))
 
 
 @dataclass(frozen=True)
@@ -320,8 +320,8 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
             become the reward if it fits: `reward=next.old,next.shaped=next.reward`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> renamed = Rename((("info.code", "state"), ("mission", "goal"))).apply(toy_piece([1]))
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> renamed = Rename((("info.code", "state"), ("mission", "goal"))).apply(toy_chunk([1]))
         >>> ("state",) in renamed.batch.observations, [*renamed.words]
         (True, [('goal',)])
     """
@@ -339,16 +339,16 @@ class Rename(Step, name="rename", example="rename:observation.position=state,inf
         """Read `old=new[,old=new…]`; see `Step.parse`."""
         return cls(read_pairs(cls, text))
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with leaves of other names."""
         new: dict[Key, Key | None] = {}
         for old, name in self.names:
-            beginning = meant(piece, old)
-            for key in below(piece, beginning):
+            beginning = meant(chunk, old)
+            for key in below(chunk, beginning):
                 if key in new:
                     raise StepError(f"Step 'rename' has two new names for {join_key(key)!r}")
                 new[key] = (*split_key(name), *key[len(beginning) :])
-        return rebuilt(piece, self.name, new)
+        return rebuilt(chunk, self.name, new)
 
 
 @dataclass(frozen=True)
@@ -361,20 +361,20 @@ class Select(Step, name="select", example="select:observation,action"):
         StepError: A leaf that is not there.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> kept = Select(("obs.position",)).apply(toy_piece([1])).batch
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> kept = Select(("obs.position",)).apply(toy_chunk([1])).batch
         >>> [*kept.observations], [*kept.steps][:2]
         ([('observation', 'position')], [('action',), ('next', 'reward')])
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with these leaves."""
-        kept = {*matching(piece, self.keys), *REQUIRED}
+        kept = {*matching(chunk, self.keys), *REQUIRED}
         if not any(key[0] == "action" for key in kept):
-            kept.update(below(piece, ("action",)))
-        return rebuilt(piece, self.name, dict.fromkeys({*leaves(piece)} - kept))
+            kept.update(below(chunk, ("action",)))
+        return rebuilt(chunk, self.name, dict.fromkeys({*leaves(chunk)} - kept))
 
 
 def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:

@@ -20,7 +20,7 @@ from offline_data.store.layout import fits_encoding
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
         StepError: A leaf that is not there, or no encoded leaf among those that are meant.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.arange(1, 193, dtype=np.uint8).reshape(3, 8, 8, 1)
-        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
-        >>> encoded = Encode().apply(piece)
+        >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
+        >>> encoded = Encode().apply(chunk)
         >>> np.array_equal(Decode().apply(encoded).batch.observations["pixels",], rows)
         True
     """
@@ -42,16 +42,16 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     """Leaves, or beginnings of keys; none: all that are encoded."""
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with decoded images."""
-        meant = matching(piece, self.keys) if self.keys else leaves(piece)
-        found = [key for key in meant if as_encoded(stored(piece, key)) is not None]
+        meant = matching(chunk, self.keys) if self.keys else leaves(chunk)
+        found = [key for key in meant if as_encoded(stored(chunk, key)) is not None]
         if not found:
             raise StepError(
                 f"Step 'decode' finds no encoded leaf among {', '.join(map(join_key, meant))}",
                 hint="offline-data info ID shows which leaves are encoded",
             )
-        return replaced(piece, {key: column(piece, key) for key in found})
+        return replaced(chunk, {key: column(chunk, key) for key in found})
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         StepError: A leaf that is not there, or that cannot be encoded so; no image at all.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.full((3, 8, 8, 3), 51, np.uint8)
-        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
-        >>> column = Encode().apply(piece).batch.observations["pixels",]
+        >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
+        >>> column = Encode().apply(chunk).batch.observations["pixels",]
         >>> column.encoding, column.shape, column.dtype.name
         ('png', (3, 8, 8, 3), 'uint8')
     """
@@ -94,12 +94,12 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         what = f"Images of {', '.join(self.keys)}" if self.keys else "All images"
         return (f"{what} were encoded as JPEG of quality {self.quality}, which is lossy",)
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with encoded images."""
         if self.keys:
-            meant = matching(piece, self.keys)
+            meant = matching(chunk, self.keys)
         else:
-            meant = [key for key in leaves(piece) if _looks_encodable(stored(piece, key))]
+            meant = [key for key in leaves(chunk) if _looks_encodable(stored(chunk, key))]
         if not meant:
             raise StepError(
                 "Step 'encode' finds no uint8 leaf that looks like images [H, W] or [H, W, C]",
@@ -108,19 +108,19 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
         kept = (self.format,) if self.keys else ("png", "jpeg")
         made = {}
         for key in meant:
-            values = stored(piece, key)
+            values = stored(chunk, key)
             if getattr(values, "encoding", None) in kept:
                 continue
             kind = (self.format, values.dtype.name, values.shape[1:])
-            if key in piece.words or not fits_encoding(*kind):
+            if key in chunk.words or not fits_encoding(*kind):
                 raise StepError(
                     f"Step 'encode': leaf {join_key(key)!r} ({kind[1]} {list(kind[2])}) cannot be "
                     f"{self.format} images",
                     hint="they are uint8 [H, W], [H, W, 1] or [H, W, 3]; for png also uint8 "
                     "[H, W, 4] and uint16 [H, W]",
                 )
-            made[key] = self._encoded(column(piece, key), kind)
-        return replaced(piece, made)
+            made[key] = self._encoded(column(chunk, key), kind)
+        return replaced(chunk, made)
 
     def _encoded(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
         images = [b""] * len(values)

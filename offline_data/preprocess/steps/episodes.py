@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.episodes.fields import Key
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 DIGEST: Key = ("digest",)
 """Column of the table that `Dedupe.choose` is given."""
@@ -52,18 +52,18 @@ class Dedupe(Selection, name="dedupe", example="dedupe"):
     probability of about `E² / 2^129`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> step, piece = Dedupe(), toy_piece([2, 3])
-        >>> column = np.concatenate([step.measure(piece)[DIGEST] for _ in range(2)])
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> step, chunk = Dedupe(), toy_chunk([2, 3])
+        >>> column = np.concatenate([step.measure(chunk)[DIGEST] for _ in range(2)])
         >>> step.choose({DIGEST: column}, {}).tolist()
         [True, True, False, False]
     """
 
     needs_data: ClassVar[bool] = True
 
-    def measure(self, piece: Piece) -> dict[Key, NDArray[Any]]:
+    def measure(self, chunk: EpisodeChunk) -> dict[Key, NDArray[Any]]:
         """Return `("number",)` int64 `[E]`, and `("digest",)` uint64 `[E, 2]` of each episode."""
-        batch = piece.batch
+        batch = chunk.batch
         schema = [
             [(key, table[key].dtype.str, table[key].shape[1:]) for key in sorted(table)]
             for table in (batch.steps, batch.observations)
@@ -80,7 +80,7 @@ class Dedupe(Selection, name="dedupe", example="dedupe"):
             one.update(b"\1" if final else b"\0")
             digests += one.digest()
         pairs = np.frombuffer(bytes(digests), "<u8").astype(np.uint64).reshape(-1, 2)
-        return {("number",): piece.episodes, DIGEST: pairs}
+        return {("number",): chunk.episodes, DIGEST: pairs}
 
     def choose(
         self,
@@ -138,7 +138,7 @@ class Filter(Selection, name="filter", example="filter:return > 100 and length >
         """Whether a field follows from rewards or flags."""
         return not _BY_VALUES.isdisjoint(self._expression.fields)
 
-    def settled(self, probe: Piece) -> Self:
+    def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step as it is, once it is known that the fields are there."""
         self._keys(episode_columns(probe))
         return self

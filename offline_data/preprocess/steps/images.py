@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 Format: TypeAlias = Literal["hwc", "chw", "hw"]
 """Order of the last axes of a row: height, width, channels. Axes before them are a stack."""
@@ -85,9 +85,9 @@ class ImageStep(Step):
         self._expect("keys", "a tuple of names", fits=isinstance(self.keys, tuple))
         self._expect("format", " or ".join(self.formats), fits=self.format in {None, *self.formats})
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the images changed."""
-        return replaced(piece, {one.key: self.change(one) for one in self.images(piece)})
+        return replaced(chunk, {one.key: self.change(one) for one in self.images(chunk)})
 
     def change(self, images: Images) -> NDArray[Any]:
         """Return `[n, …]` new images, a view or a new array; raises `StepError` if it cannot."""
@@ -97,8 +97,8 @@ class ImageStep(Step):
         """Return what counts in a format; a row may have several where it is equal in all."""
         return form
 
-    def images(self, piece: Piece) -> list[Images]:
-        """Return the columns the step changes, in the order of the piece.
+    def images(self, chunk: EpisodeChunk) -> list[Images]:
+        """Return the columns the step changes, in the order of the chunk.
 
         Without names these are all that look like images and have a format of the step. A name
         that stands for several leaves means those among them; one that stands for a single leaf
@@ -107,30 +107,30 @@ class ImageStep(Step):
         Raises:
             StepError: No such leaf, one that is no image, or one whose format is not clear.
         """
-        every = leaves(piece)
-        groups = [matching(piece, [name]) for name in self.keys] if self.keys else [every]
+        every = leaves(chunk)
+        groups = [matching(chunk, [name]) for name in self.keys] if self.keys else [every]
         chosen: set[Key] = set()
         for group in groups:
             named = bool(self.keys) and len(group) == 1
-            found = group if named else [key for key in group if self._looks_fit(piece, key)]
+            found = group if named else [key for key in group if self._looks_fit(chunk, key)]
             if not found:
-                listed = ", ".join(_described(key, stored(piece, key)) for key in group)
+                listed = ", ".join(_described(key, stored(chunk, key)) for key in group)
                 raise StepError(
                     f"Step {self.name!r} finds no image for it among {listed}",
                     hint="name a leaf and say how its rows are read: format=hwc, chw or hw",
                 )
             chosen.update(found)
-        return [self._read(piece, key) for key in every if key in chosen]
+        return [self._read(chunk, key) for key in every if key in chosen]
 
-    def _looks_fit(self, piece: Piece, key: Key) -> bool:
-        values = stored(piece, key)
+    def _looks_fit(self, chunk: EpisodeChunk, key: Key) -> bool:
+        values = stored(chunk, key)
         fit = {*formats_of(values.shape[1:])} & {self.format or form for form in self.formats}
-        return bool(fit) and key not in piece.words and looks_like_images(values)
+        return bool(fit) and key not in chunk.words and looks_like_images(values)
 
-    def _read(self, piece: Piece, key: Key) -> Images:
-        values = column(piece, key)
+    def _read(self, chunk: EpisodeChunk, key: Key) -> Images:
+        values = column(chunk, key)
         what = f"Step {self.name!r}: leaf {_described(key, values)}"
-        if key in piece.words:
+        if key in chunk.words:
             raise StepError(f"Step {self.name!r}: leaf {join_key(key)!r} is text, not an image")
         possible = (self.format,) if self.format else formats_of(values.shape[1:])
         if self.format and (values.ndim <= len(self.format) or 0 in values.shape[1:]):
@@ -204,10 +204,10 @@ class Crop(SizedImageStep, name="crop", example="crop:height=64,width=64,top=8")
         StepError: The part reaches beyond the image; see also `ImageStep.images`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.arange(1, 241, dtype=np.uint8).reshape(3, 8, 10)
-        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
-        >>> Crop(2, 4).apply(piece).batch.observations["pixels",][0].tolist()
+        >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
+        >>> Crop(2, 4).apply(chunk).batch.observations["pixels",][0].tolist()
         [[34, 35, 36, 37], [44, 45, 46, 47]]
     """
 
@@ -251,10 +251,10 @@ class Grayscale(ImageStep, name="grayscale", example="grayscale:observation.pixe
             float; see also `ImageStep.images`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.broadcast_to(np.array([200, 100, 50], np.uint8), (3, 8, 10, 3))
-        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
-        >>> gray = Grayscale().apply(piece).batch.observations["pixels",]
+        >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
+        >>> gray = Grayscale().apply(chunk).batch.observations["pixels",]
         >>> gray.shape, gray[0, 0, 0].tolist()
         ((3, 8, 10, 1), [124])
     """
@@ -309,10 +309,10 @@ class ToChw(ImageStep, name="to_chw", example="to_chw:observation.pixels,scale=t
         StepError: With `scale=true`, a leaf that is not uint8; see also `ImageStep.images`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.full((3, 8, 10, 3), 51, np.uint8)
-        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
-        >>> made = ToChw(scale=True).apply(piece).batch.observations["pixels",]
+        >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
+        >>> made = ToChw(scale=True).apply(chunk).batch.observations["pixels",]
         >>> made.shape, made.dtype.name, float(made[0, 0, 0, 0])
         ((3, 3, 8, 10), 'float32', 0.20000000298023224)
     """
@@ -364,10 +364,10 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
             type will do); see also `ImageStep.images`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
+        >>> from offline_data.testing.chunks import toy_chunk
         >>> rows = np.arange(1, 193, dtype=np.uint8).reshape(3, 8, 8)
-        >>> piece = toy_piece([2]).having(observations={("pixels",): rows})
-        >>> Resize(2, mode="area").apply(piece).batch.observations["pixels",][0].tolist()
+        >>> chunk = toy_chunk([2]).having(observations={("pixels",): rows})
+        >>> Resize(2, mode="area").apply(chunk).batch.observations["pixels",][0].tolist()
         [[15, 19], [47, 51]]
     """
 

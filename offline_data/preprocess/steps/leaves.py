@@ -1,4 +1,4 @@
-"""Columns of a piece: found by the name a step gives, replaced by new ones, named themselves."""
+"""Columns of a chunk: found by the name a step gives, replaced by new ones, named themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 REQUIRED = (REWARD, TERMINATED, TRUNCATED)
 """Step leaves of every dataset; besides, one or more whose key begins with `action`."""
@@ -40,8 +40,8 @@ _SHORT: dict[str, Key] = {
 """Short first parts of names, where no leaf is called so."""
 
 
-def matching(piece: Piece, names: Iterable[str]) -> list[Key]:
-    """Return the columns meant by names, observations' then steps', in the order of the piece.
+def matching(chunk: EpisodeChunk, names: Iterable[str]) -> list[Key]:
+    """Return the columns meant by names, observations' then steps', in the order of the chunk.
 
     A name is a nested key (`observation.position`, `next/reward`), or the beginning of several;
     `obs`, `reward`, `terminated` and `truncated` are short for `observation` and for the leaves
@@ -52,12 +52,12 @@ def matching(piece: Piece, names: Iterable[str]) -> list[Key]:
         StepError: A name that means no column; the hint has the nearest.
     """
     several = (names,) if isinstance(names, str) else names
-    wanted = {key for name in several for key in below(piece, meant(piece, name))}
-    return [key for key in leaves(piece) if key in wanted]
+    wanted = {key for name in several for key in below(chunk, meant(chunk, name))}
+    return [key for key in leaves(chunk) if key in wanted]
 
 
-def numbers(piece: Piece, names: Iterable[str], wanted: str = "iuf") -> list[Key]:
-    """Return the columns of numbers meant by names, in the order of the piece; see `matching`.
+def numbers(chunk: EpisodeChunk, names: Iterable[str], wanted: str = "iuf") -> list[Key]:
+    """Return the columns of numbers meant by names, in the order of the chunk; see `matching`.
 
     Of the leaves below the beginning of a key only those of numbers are meant; a leaf that is
     named itself must be one. `wanted` has the letters of numpy's kinds that count as numbers.
@@ -68,26 +68,26 @@ def numbers(piece: Piece, names: Iterable[str], wanted: str = "iuf") -> list[Key
     found: set[Key] = set()
     for name in names:
         kinds = {
-            key: "text" if key in piece.words else str(stored(piece, key).dtype)
-            for key in matching(piece, [name])
+            key: "text" if key in chunk.words else str(stored(chunk, key).dtype)
+            for key in matching(chunk, [name])
         }
         fit = {k for k, kind in kinds.items() if kind != "text" and np.dtype(kind).kind in wanted}
         if not fit:
             told = ", ".join(f"{join_key(key)} is {kind}" for key, kind in kinds.items())
             raise StepError(f"{name!r} means no leaf of numbers that this can be done on: {told}")
         found |= fit
-    return [key for key in leaves(piece) if key in found]
+    return [key for key in leaves(chunk) if key in found]
 
 
-def meant(piece: Piece, name: str) -> Key:
+def meant(chunk: EpisodeChunk, name: str) -> Key:
     """Return the key, or the beginning of keys, that a name stands for; see `matching`.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> meant(toy_piece([1]), "next.obs")
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> meant(toy_chunk([1]), "next.obs")
         ('observation',)
     """
-    known, observed, key = leaves(piece), piece.batch.observations, split_key(name)
+    known, observed, key = leaves(chunk), chunk.batch.observations, split_key(name)
     # What a name may stand for, and among which columns, the likeliest first.
     readings: list[tuple[Key, Collection[Key]]] = [(key, known)]
     if key[0] in _SHORT:
@@ -106,55 +106,55 @@ def meant(piece: Piece, name: str) -> Key:
     )
 
 
-def below(piece: Piece, beginning: Key) -> list[Key]:
-    """Return the columns whose key is `beginning` or begins so, in the order of the piece."""
-    return [key for key in leaves(piece) if key[: len(beginning)] == beginning]
+def below(chunk: EpisodeChunk, beginning: Key) -> list[Key]:
+    """Return the columns whose key is `beginning` or begins so, in the order of the chunk."""
+    return [key for key in leaves(chunk) if key[: len(beginning)] == beginning]
 
 
-def leaves(piece: Piece) -> list[Key]:
+def leaves(chunk: EpisodeChunk) -> list[Key]:
     """Return the keys of all columns: observations', then steps'."""
-    return [*piece.batch.observations, *piece.batch.steps]
+    return [*chunk.batch.observations, *chunk.batch.steps]
 
 
-def column(piece: Piece, key: Key) -> NDArray[Any]:
+def column(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
     """Return one column, `[N, …]` of steps or `[N + E, …]` of observations; images decoded."""
-    return np.asarray(stored(piece, key))
+    return np.asarray(stored(chunk, key))
 
 
-def stored(piece: Piece, key: Key) -> NDArray[Any]:
+def stored(chunk: EpisodeChunk, key: Key) -> NDArray[Any]:
     """Return one column as it is stored: it may be an `EncodedColumn`."""
-    batch = piece.batch
+    batch = chunk.batch
     return batch.observations[key] if key in batch.observations else batch.steps[key]
 
 
 def changed(
-    piece: Piece, keys: Iterable[Key], change: Callable[[NDArray[Any]], NDArray[Any]]
-) -> Piece:
-    """Return the piece with `change` done to some columns: `[n, …]` to new ones of as many rows."""
-    return replaced(piece, {key: change(column(piece, key)) for key in keys})
+    chunk: EpisodeChunk, keys: Iterable[Key], change: Callable[[NDArray[Any]], NDArray[Any]]
+) -> EpisodeChunk:
+    """Return the chunk with `change` done to some columns: `[n, …]` to new ones of as many rows."""
+    return replaced(chunk, {key: change(column(chunk, key)) for key in keys})
 
 
-def replaced(piece: Piece, columns: Mapping[Key, NDArray[Any]]) -> Piece:
-    """Return the piece with these columns in place of those of the same keys; all others stay."""
-    batch = piece.batch
-    return piece.having(
+def replaced(chunk: EpisodeChunk, columns: Mapping[Key, NDArray[Any]]) -> EpisodeChunk:
+    """Return the chunk with these columns in place of those of the same keys; all others stay."""
+    batch = chunk.batch
+    return chunk.having(
         steps={key: columns.get(key, old) for key, old in batch.steps.items()},
         observations={key: columns.get(key, old) for key, old in batch.observations.items()},
     )
 
 
 def rebuilt(
-    piece: Piece,
+    chunk: EpisodeChunk,
     step: str,
     names: Mapping[Key, Key | None],
     added: Mapping[Key, NDArray[Any]] | None = None,
     *,
     observed: bool = False,
-) -> Piece:
-    """Return the piece with other names, fewer columns, or more.
+) -> EpisodeChunk:
+    """Return the chunk with other names, fewer columns, or more.
 
     Args:
-        piece: The episodes.
+        chunk: The episodes.
         step: Name of the step, for messages.
         names: New keys of columns, None for those that go; all others stay.
         added: New columns, observation columns where `observed`, else step columns.
@@ -165,7 +165,7 @@ def rebuilt(
             has a meaning of its own, that two leaves would have, or that another leaf begins with.
     """
     tables: list[list[tuple[Key, NDArray[Any]]]] = []
-    for old in (piece.batch.steps, piece.batch.observations):
+    for old in (chunk.batch.steps, chunk.batch.observations):
         named = [(names.get(key, key), column) for key, column in old.items()]
         tables.append([(key, column) for key, column in named if key])
     tables[observed] += (added or {}).items()
@@ -173,32 +173,32 @@ def rebuilt(
     new = [name for key, name in names.items() if name and name != key]
     keys = [key for key, _ in steps], [key for key, _ in observations]
     _check_names([*new, *(added or ())], *keys, step)
-    words = {key: words for old, words in piece.words.items() if (key := names.get(old, old))}
+    words = {key: words for old, words in chunk.words.items() if (key := names.get(old, old))}
     try:
-        return piece.having(steps=dict(steps), observations=dict(observations), words=words)
+        return chunk.having(steps=dict(steps), observations=dict(observations), words=words)
     except FormatError as error:  # another leaf as the reward or a flag, of the wrong shape
         raise StepError(f"Step {step!r}: {error.message}") from error
 
 
-def place(piece: Piece, key: Key, row: int) -> str:
+def place(chunk: EpisodeChunk, key: Key, row: int) -> str:
     """Return where a row of a column comes from, for a message.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> place(toy_piece([2, 1]), ("observation", "velocity"), 2)
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> place(toy_chunk([2, 1]), ("observation", "velocity"), 2)
         'the observation after row 1 (episode 0, step 1)'
     """
-    batch = piece.batch
+    batch = chunk.batch
     if key in batch.steps:
-        return piece.place(row)
+        return chunk.place(row)
     episode = int(np.searchsorted(batch.starts + np.arange(len(batch.lengths)), row, "right")) - 1
     final = row - episode == batch.starts[episode] + batch.lengths[episode]
-    where = piece.place(row - episode - int(final))
+    where = chunk.place(row - episode - int(final))
     return f"the observation after {where}" if final else where
 
 
 def without_overflow(
-    piece: Piece,
+    chunk: EpisodeChunk,
     key: Key,
     values: NDArray[Any],
     operation: Callable[[NDArray[Any]], NDArray[Any]],
@@ -220,13 +220,13 @@ def without_overflow(
         lost = np.nonzero(np.isfinite(values) & ~np.isfinite(result))[0]
         if not len(lost):  # a parameter alone was too large for the type
             return result
-        raise overflow(piece, key, int(lost[0]), result.dtype, step) from error
+        raise overflow(chunk, key, int(lost[0]), result.dtype, step) from error
 
 
-def overflow(piece: Piece, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
+def overflow(chunk: EpisodeChunk, key: Key, row: int, dtype: np.dtype[Any], step: str) -> StepError:
     """Return the error of a row whose result does not fit a type."""
     return StepError(
-        f"Step {step!r} on {join_key(key)!r} in {place(piece, key, row)} gives what {dtype} cannot "
+        f"Step {step!r} on {join_key(key)!r} in {place(chunk, key, row)} gives what {dtype} cannot "
         "hold"
     )
 

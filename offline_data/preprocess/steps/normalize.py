@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 
 class _Learning(MeasuredStep):
@@ -49,7 +49,7 @@ class _Learning(MeasuredStep):
         if self.learnt is None:
             raise StepError(
                 f"Step {self.name!r} has measured nothing yet: it takes a first pass over all data",
-                hint="step.fitted([step.measure(piece), …]) gives a step that has",
+                hint="step.fitted([step.measure(chunk), …]) gives a step that has",
             )
         return self.learnt
 
@@ -76,13 +76,13 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             a standard deviation of 0 with `eps=0`; a result that its type cannot hold.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> piece = toy_piece([2])
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> chunk = toy_chunk([2])
         >>> step = Normalize(("observation.velocity",), eps=0)
-        >>> step = step.fitted([step.measure(piece)])
+        >>> step = step.fitted([step.measure(chunk)])
         >>> step.state()["leaves"]["observation/velocity"]["mean"]
         2.5
-        >>> step.apply(piece).batch.observations["observation", "velocity"].round(3).tolist()
+        >>> step.apply(chunk).batch.observations["observation", "velocity"].round(3).tolist()
         [-1.225000023841858, 0.0, 1.225000023841858]
     """
 
@@ -107,19 +107,19 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
         )
         self._expect("std", "true or false", fits=isinstance(self.std, bool))
 
-    def settled(self, probe: Piece) -> Self:
+    def settled(self, probe: EpisodeChunk) -> Self:
         """Return the step as it is, once it is known that the leaves are there."""
         self._meant(probe)
         return self
 
-    def measure(self, piece: Piece) -> dict[Key, Moments]:
+    def measure(self, chunk: EpisodeChunk) -> dict[Key, Moments]:
         """Return the moments of each leaf, over the rows of some episodes."""
-        batch = piece.batch
+        batch = chunk.batch
         known = np.ones(batch.transitions + len(batch.lengths), bool)
         known[np.cumsum(batch.lengths + 1) - 1] = batch.final_observation
         return {
-            key: item_moments(column(piece, key), known if key in batch.observations else None)
-            for key in self._meant(piece)
+            key: item_moments(column(chunk, key), known if key in batch.observations else None)
+            for key in self._meant(chunk)
         }
 
     def fitted(self, measures: Sequence[Mapping[Key, Moments]]) -> Self:
@@ -134,15 +134,15 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             learnt[join_key(key)] = {**figures, "not_finite": found.not_finite}
         return replace(self, learnt={"leaves": learnt})
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaves normalized."""
         made = {}
         for name, learnt in self._known()["leaves"].items():
             key = tuple(name.split("/"))
-            if key not in leaves(piece):
+            if key not in leaves(chunk):
                 raise StepError(f"Step 'normalize' has statistics of {name!r}, which is not there")
-            made[key] = self._scaled(piece, key, learnt)
-        return replaced(piece, made)
+            made[key] = self._scaled(chunk, key, learnt)
+        return replaced(chunk, made)
 
     def notes(self) -> tuple[str, ...]:
         """Return how many values did not count."""
@@ -153,14 +153,14 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
             if one["not_finite"]
         )
 
-    def _meant(self, piece: Piece) -> list[Key]:
-        """List the leaves that are normalized, in the order of the piece."""
+    def _meant(self, chunk: EpisodeChunk) -> list[Key]:
+        """List the leaves that are normalized, in the order of the chunk."""
         wanted = {
             key
             for name in self.keys
-            for key in numbers(piece, [name], "iuf" if len(matching(piece, [name])) == 1 else "f")
+            for key in numbers(chunk, [name], "iuf" if len(matching(chunk, [name])) == 1 else "f")
         }
-        return [key for key in leaves(piece) if key in wanted]
+        return [key for key in leaves(chunk) if key in wanted]
 
     def _check(self, leaf: str, found: Moments) -> None:
         """Raise `StepError` where values cannot be normalized by these statistics."""
@@ -183,8 +183,8 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
                 hint="give eps above 0, for example eps=1e-3",
             )
 
-    def _scaled(self, piece: Piece, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
-        values = column(piece, key)
+    def _scaled(self, chunk: EpisodeChunk, key: Key, learnt: Mapping[str, Any]) -> NDArray[Any]:
+        values = column(chunk, key)
         wide = np.result_type(values.dtype, np.float32)
         mean, std = (np.asarray(learnt[name], "f8").astype(wide) for name in ("mean", "std"))
         dtype = values.dtype if values.dtype.kind == "f" else np.float32
@@ -195,7 +195,7 @@ class Normalize(_Learning, name="normalize", example="normalize:observation,eps=
                 result /= std + wide.type(self.eps)
             return result.astype(dtype, copy=False)
 
-        return without_overflow(piece, key, values, scale, self.name)
+        return without_overflow(chunk, key, values, scale, self.name)
 
 
 @dataclass(frozen=True)
@@ -215,12 +215,12 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
             for its type.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> piece = toy_piece([1, 1])
-        >>> piece.batch.returns.tolist()
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> chunk = toy_chunk([1, 1])
+        >>> chunk.batch.returns.tolist()
         [0.125, 125.125]
         >>> step = NormalizeReturn(scale=1000)
-        >>> step.fitted([step.measure(piece)]).apply(piece).batch.returns.tolist()
+        >>> step.fitted([step.measure(chunk)]).apply(chunk).batch.returns.tolist()
         [1.0, 1001.0]
     """
 
@@ -235,13 +235,13 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
         fits = is_finite(self.scale) and self.scale > 0
         self._expect("scale", "a finite number above 0", fits=fits)
 
-    def settled(self, probe: Piece) -> Self:  # noqa: ARG002 - every dataset has rewards
+    def settled(self, probe: EpisodeChunk) -> Self:  # noqa: ARG002 - every dataset has rewards
         """Return the step as it is."""
         return self
 
-    def measure(self, piece: Piece) -> tuple[float, float, int, int]:
+    def measure(self, chunk: EpisodeChunk) -> tuple[float, float, int, int]:
         """Return least and greatest finite return of some episodes; how many are and are not."""
-        returns = piece.batch.returns
+        returns = chunk.batch.returns
         finite = returns[np.isfinite(returns)]
         low, high = float(finite.min(initial=inf)), float(finite.max(initial=-inf))
         return low, high, len(finite), len(returns) - len(finite)
@@ -259,9 +259,9 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
             )
         return replace(self, learnt={"minimum": low, "maximum": high, "not_finite": missing})
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with their rewards scaled."""
-        learnt, rewards = self._known(), piece.batch.steps[REWARD]
+        learnt, rewards = self._known(), chunk.batch.steps[REWARD]
         dtype = rewards.dtype if rewards.dtype.kind == "f" else np.float32
         factor = self.scale / (learnt["maximum"] - learnt["minimum"])
 
@@ -269,8 +269,8 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
             product: NDArray[Any] = np.multiply(values, factor, dtype=np.float64)
             return product.astype(dtype, copy=False)
 
-        made = without_overflow(piece, REWARD, rewards, scaled, self.name)
-        return replaced(piece, {REWARD: made})
+        made = without_overflow(chunk, REWARD, rewards, scaled, self.name)
+        return replaced(chunk, {REWARD: made})
 
     def notes(self) -> tuple[str, ...]:
         """Return how many episodes did not count."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.preprocess.piece import Piece
+    from offline_data.preprocess.chunk import EpisodeChunk
 
 _LEAST = 5e-324
 
@@ -29,8 +29,8 @@ class RewardClip(Clip, name="reward_clip", example="reward_clip:low=-1,high=1"):
     """Hold the reward within bounds; see `Clip`. With -1 and 1: Atari's usual clipped reward.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> RewardClip(high=0.2).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> RewardClip(high=0.2).apply(toy_chunk([2])).batch.steps["next", "reward"].tolist()
         [[0.125], [0.20000000298023224]]
     """
 
@@ -51,8 +51,8 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
         StepError: A product that is infinite or does not fit the reward's type; names the row.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> RewardScale(8).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> RewardScale(8).apply(toy_chunk([2])).batch.steps["next", "reward"].tolist()
         [[1.0], [2.0]]
     """
 
@@ -61,9 +61,9 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
     def __post_init__(self) -> None:
         self._expect("scale", "a finite number", fits=is_finite(self.scale))
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with scaled rewards."""
-        return _with_reward(piece, operator.mul, self.scale, self.name)
+        return _with_reward(chunk, operator.mul, self.scale, self.name)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
     NaN and infinite rewards stay what they are.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> RewardShift(-1).apply(toy_piece([2])).batch.steps["next", "reward"].tolist()
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> RewardShift(-1).apply(toy_chunk([2])).batch.steps["next", "reward"].tolist()
         [[-0.875], [-0.75]]
     """
 
@@ -84,9 +84,9 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
     def __post_init__(self) -> None:
         self._expect("shift", "a finite number", fits=is_finite(self.shift))
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with shifted rewards."""
-        return _with_reward(piece, operator.add, self.shift, self.name)
+        return _with_reward(chunk, operator.add, self.shift, self.name)
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         StepError: The key is taken or cannot be one; a sum that its type cannot hold.
 
     Example:
-        >>> from offline_data.testing.pieces import toy_piece
-        >>> piece = ReturnToGo(gamma=0.5).apply(toy_piece([3]))
-        >>> piece.batch.steps["next", "reward"][:, 0].tolist()
+        >>> from offline_data.testing.chunks import toy_chunk
+        >>> chunk = ReturnToGo(gamma=0.5).apply(toy_chunk([3]))
+        >>> chunk.batch.steps["next", "reward"][:, 0].tolist()
         [0.125, 0.25, 0.375]
-        >>> piece.batch.steps["return_to_go",][:, 0].tolist()
+        >>> chunk.batch.steps["return_to_go",][:, 0].tolist()
         [0.34375, 0.4375, 0.375]
     """
 
@@ -120,15 +120,15 @@ class ReturnToGo(Step, name="return_to_go", example="return_to_go:gamma=0.99"):
         fits = is_finite(self.gamma) and 0 <= self.gamma <= 1
         self._expect("gamma", "a number from 0 to 1", fits=fits)
 
-    def apply(self, piece: Piece) -> Piece:
+    def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with the leaf added."""
-        rewards = piece.batch.steps[REWARD]
+        rewards = chunk.batch.steps[REWARD]
         dtype = np.float64 if rewards.dtype == np.float64 else np.float32
-        sums = discounted(rewards.astype(np.float64), piece.batch.lengths, self.gamma)
+        sums = discounted(rewards.astype(np.float64), chunk.batch.lengths, self.gamma)
         leaf = without_overflow(
-            piece, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
+            chunk, REWARD, sums, lambda one: one.astype(dtype, copy=False), self.name
         )
-        return rebuilt(piece, self.name, {}, {split_key(self.key): leaf})
+        return rebuilt(chunk, self.name, {}, {split_key(self.key): leaf})
 
     def notes(self) -> tuple[str, ...]:
         """Return where sums end."""
@@ -161,10 +161,10 @@ def discounted(rewards: NDArray[Any], lengths: NDArray[np.int64], gamma: float) 
 
 
 def _with_reward(
-    piece: Piece, operation: Callable[[Any, Any], Any], number: float, step: str
-) -> Piece:
+    chunk: EpisodeChunk, operation: Callable[[Any, Any], Any], number: float, step: str
+) -> EpisodeChunk:
     """Return the episodes with `operation(reward, number)`; see `RewardScale` for its type."""
-    reward: NDArray[Any] = piece.batch.steps[REWARD]
+    reward: NDArray[Any] = chunk.batch.steps[REWARD]
     if reward.dtype.kind in "iu" and number == int(number):
         whole, info = int(number), np.iinfo(reward.dtype)
 
@@ -173,14 +173,14 @@ def _with_reward(
 
         if len(reward) and not (fits(reward.min()) and fits(reward.max())):
             row = next(i for i, one in enumerate(reward[:, 0]) if not fits(one))
-            raise overflow(piece, REWARD, row, reward.dtype, step)
+            raise overflow(chunk, REWARD, row, reward.dtype, step)
         # Modulo 2**64, so that a result that fits is exact whatever the operands are.
         new = operation(reward.astype(np.uint64), np.array(whole % (1 << 64), np.uint64))
-        return replaced(piece, {REWARD: np.asarray(new.astype(reward.dtype))})
+        return replaced(chunk, {REWARD: np.asarray(new.astype(reward.dtype))})
     dtype = reward.dtype if reward.dtype.kind == "f" else np.dtype(np.float32)
 
     def reals(values: NDArray[Any]) -> NDArray[Any]:
         other = np.array(number, np.float64).astype(dtype)
         return np.asarray(operation(values.astype(dtype, copy=False), other))
 
-    return replaced(piece, {REWARD: without_overflow(piece, REWARD, reward, reals, step)})
+    return replaced(chunk, {REWARD: without_overflow(chunk, REWARD, reward, reals, step)})

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from offline_data.episodes import Key
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.functions.episodes import EpisodeStep
-from offline_data.preprocess.piece import Piece
-from offline_data.preprocess.recipe import Calling, function_step
+from offline_data.preprocess.recipe import Calling, Recipe, function_step
 from offline_data.preprocess.steps.base import Revised
-from offline_data.testing.pieces import episodes_of, joined, toy_piece, transitions_of
+from offline_data.testing.chunks import episodes_of, joined, toy_chunk, transitions_of
 
 Row = dict[Key, NDArray[Any]]
 Fn = Callable[[Any], Any]
@@ -25,7 +25,7 @@ TERMINATED, TRUNCATED = ("next", "terminated"), ("next", "truncated")
 ACTION, POSITION, VELOCITY = ("action",), ("observation", "position"), ("observation", "velocity")
 
 RARE = 5013.0
-"""First number of the action of one row of `big_piece`."""
+"""First number of the action of one row of `big_chunk`."""
 
 
 def after(key: Key) -> Key:
@@ -33,14 +33,14 @@ def after(key: Key) -> Key:
     return ("next", *key)
 
 
-def big_piece() -> Piece:
+def big_chunk() -> EpisodeChunk:
     """Make 240 transitions, one of which is `RARE`; the probe does not have that one."""
-    return toy_piece([24] * 10)
+    return toy_chunk([24] * 10)
 
 
-def ted_rows(piece: Piece) -> list[Row]:
-    """Take a piece apart into rows of TED, one leaf of one row at a time."""
-    batch, rows = piece.batch, []
+def ted_rows(chunk: EpisodeChunk) -> list[Row]:
+    """Take a chunk apart into rows of TED, one leaf of one row at a time."""
+    batch, rows = chunk.batch, []
     step, seen = 0, 0
     for e, length in enumerate(batch.lengths.tolist()):
         for t in range(length):
@@ -50,8 +50,8 @@ def ted_rows(piece: Piece) -> list[Row]:
             row |= {key: column[step] for key, column in batch.steps.items()}
             row[DONE] = row[TERMINATED] | row[TRUNCATED]
             row |= {(name,): np.array([False]) for name in ("done", "terminated", "truncated")}
-            row["index",] = np.int64(piece.rows[e] + t)
-            row["episode",] = np.int64(piece.episodes[e])
+            row["index",] = np.int64(chunk.rows[e] + t)
+            row["episode",] = np.int64(chunk.episodes[e])
             rows.append({key: np.array(value) for key, value in row.items()})
             step += 1
         seen += length + 1
@@ -78,38 +78,38 @@ def as_row(result: Any) -> Row:
     }
 
 
-def loop(fn: Fn, piece: Piece) -> list[Row]:
+def loop(fn: Fn, chunk: EpisodeChunk) -> list[Row]:
     """Call a function with every row in turn."""
     with torch.no_grad():
-        return [as_row(fn(as_td(row))) for row in ted_rows(piece)]
+        return [as_row(fn(as_td(row))) for row in ted_rows(chunk)]
 
 
-def probe_of(piece: Piece, count: int = 12) -> Piece:
-    """Return some transitions of a piece, each alone, as the engine tries functions on."""
-    alone = episodes_of(transitions_of(piece))
+def probe_of(chunk: EpisodeChunk, count: int = 12) -> EpisodeChunk:
+    """Return some transitions of a chunk, each alone, as the engine tries functions on."""
+    alone = episodes_of(transitions_of(chunk))
     chosen = np.unique(np.linspace(0, len(alone) - 1, min(count, len(alone))).astype(int))
     return joined([alone[i] for i in chosen])
 
 
-def ready(fn: Fn, piece: Piece, **calling: Any) -> Any:
+def ready(fn: Fn, chunk: EpisodeChunk, **calling: Any) -> Any:
     """Return the step of a function after it met the probe."""
     step = function_step(fn, Calling(**calling))
-    return step.settled(piece if isinstance(step, EpisodeStep) else probe_of(piece))
+    return step.settled(chunk if isinstance(step, EpisodeStep) else probe_of(chunk))
 
 
-def run(fn: Fn, piece: Piece, **calling: Any) -> tuple[Piece, Any]:
-    """Run a function on a piece, starting over where the step asks for it."""
-    step = ready(fn, piece, **calling)
+def run(fn: Fn, chunk: EpisodeChunk, **calling: Any) -> tuple[EpisodeChunk, Any]:
+    """Run a function on a chunk, starting over where the step asks for it."""
+    step = ready(fn, chunk, **calling)
     for _ in range(5):
         try:
-            return step.apply(piece), step
+            return Recipe((step,)).apply(chunk), step
         except Revised as found:
             step = function_step(fn, Calling(**calling)).with_state(found.state)
     raise AssertionError("it starts over again and again")
 
 
-def assert_rows(found: Piece, expected: list[Row]) -> None:
-    """Assert that a piece holds these rows, to the bit; what is not among them is not looked at."""
+def assert_rows(found: EpisodeChunk, expected: list[Row]) -> None:
+    """Assert that a chunk holds these rows, to the bit; what is not among them is not looked at."""
     rows = ted_rows(found)
     assert len(rows) == len(expected)
     for number, (mine, theirs) in enumerate(zip(rows, expected, strict=True)):
@@ -119,9 +119,9 @@ def assert_rows(found: Piece, expected: list[Row]) -> None:
             assert mine[key].tobytes() == value.tobytes(), (number, key, mine[key], value)
 
 
-def assert_same_as_loop(fn: Fn, piece: Piece, found: Piece) -> None:
-    """Assert that a piece is what a plain loop over rows makes of another one, to the bit."""
-    expected = loop(fn, piece)
+def assert_same_as_loop(fn: Fn, chunk: EpisodeChunk, found: EpisodeChunk) -> None:
+    """Assert that a chunk is what a plain loop over rows makes of another one, to the bit."""
+    expected = loop(fn, chunk)
     assert_rows(found, expected)
     kept = {REWARD, DONE, TERMINATED, TRUNCATED, ACTION}
     places = {(name,) for name in ("done", "terminated", "truncated", "index", "episode")}

@@ -13,12 +13,12 @@ from tensordict import TensorDict
 from offline_data.errors import StepError
 from offline_data.preprocess.functions.episodes import EpisodeStep
 from offline_data.preprocess.steps.base import Revised
-from offline_data.testing.pieces import (
+from offline_data.testing.chunks import (
     as_stored,
-    assert_same_piece,
+    assert_same_chunk,
     episodes_of,
     joined,
-    toy_piece,
+    toy_chunk,
     with_leaves,
 )
 from tests.preprocess.functions.loops import (
@@ -34,17 +34,17 @@ from tests.preprocess.functions.loops import (
     ted_rows,
 )
 
-PIECE = toy_piece([4, 1, 5, 3], first_episode=1, unknown_final=[2, 3])
+CHUNK = toy_chunk([4, 1, 5, 3], first_episode=1, unknown_final=[2, 3])
 
 
-def of(fn: Fn, piece: Any = PIECE) -> Any:
-    """Run a function of episodes; the piece and its rows of TED by episode."""
-    return run(fn, piece, by="episode")[0]
+def of(fn: Fn, chunk: Any = CHUNK) -> Any:
+    """Run a function of episodes; the chunk and its rows of TED by episode."""
+    return run(fn, chunk, by="episode")[0]
 
 
-def rows_by_episode(piece: Any) -> list[list[Any]]:
-    """Take a piece apart into rows of TED, by episode."""
-    return [ted_rows(one) for one in episodes_of(piece)]
+def rows_by_episode(chunk: Any) -> list[list[Any]]:
+    """Take a chunk apart into rows of TED, by episode."""
+    return [ted_rows(one) for one in episodes_of(chunk)]
 
 
 def test_an_episode_at_a_time() -> None:
@@ -57,29 +57,29 @@ def test_an_episode_at_a_time() -> None:
         td["next", "reward"] = td["next", "reward"] / td["next", "reward"].max()
         return td
 
-    step = EpisodeStep(to_go).settled(PIECE)
+    step = EpisodeStep(to_go).settled(CHUNK)
     seen.clear()
-    found = step.apply(as_stored(PIECE))
+    found = step.apply(as_stored(CHUNK))
     assert seen == [
         (1, (4,), [4, 5, 6, 7]), (2, (1,), [8]), (3, (5,), [9, 10, 11, 12, 13]),
         (4, (3,), [14, 15, 16]),
     ]  # fmt: skip
-    for rows, old in zip(rows_by_episode(found), rows_by_episode(PIECE), strict=True):
+    for rows, old in zip(rows_by_episode(found), rows_by_episode(CHUNK), strict=True):
         rewards = [row[REWARD].item() for row in old]
         for t, row in enumerate(rows):
             assert row["to_go",].item() == sum(rewards[t:])
             assert row[REWARD].item() == np.float32(rewards[t] / max(rewards))
             assert (row[POSITION] == old[t][POSITION]).all()
             assert (row[after(POSITION)] == old[t][after(POSITION)]).all()
-    assert found.batch.final_observation.tolist() == PIECE.batch.final_observation.tolist()
-    assert_same_piece(step.apply(PIECE), found)
+    assert found.batch.final_observation.tolist() == CHUNK.batch.final_observation.tolist()
+    assert_same_chunk(step.apply(CHUNK), found)
 
 
 def test_episodes_that_end_earlier() -> None:
     """They are truncated there, unless their last row is terminated; what came next is known."""
     found = of(lambda td: td[:2])
     assert found.batch.lengths.tolist() == [2, 1, 2, 2]
-    for rows, old in zip(rows_by_episode(found), rows_by_episode(PIECE), strict=True):
+    for rows, old in zip(rows_by_episode(found), rows_by_episode(CHUNK), strict=True):
         for t, row in enumerate(rows):
             last = t == 1 and len(old) > 1
             assert row[TRUNCATED].item() is (last or bool(old[t][TRUNCATED]))
@@ -127,11 +127,11 @@ def test_longer_episodes() -> None:
             root["observation", "position"] = root["observation", "position"].float()
         return twice
 
-    piece = toy_piece([3, 2])
-    found, step = run(slower, piece, by="episode")
+    chunk = toy_chunk([3, 2])
+    found, step = run(slower, chunk, by="episode")
     assert found.batch.lengths.tolist() == [6, 4]
     assert step.explicit_next == ("info/code", "observation/position", "observation/velocity")
-    rows, old = ted_rows(found), ted_rows(piece)
+    rows, old = ted_rows(found), ted_rows(chunk)
     for t, row in enumerate(rows):
         for key in (ACTION, REWARD, ("observation", "velocity"), ("next", "info", "code")):
             assert (row[key] == old[t // 2][key]).all()
@@ -149,7 +149,7 @@ def test_one_copy_where_observations_follow_each_other() -> None:
         first["next"] = after["next"].clone()
         return first
 
-    found, step = run(skipping, toy_piece([4, 5, 1]), by="episode")
+    found, step = run(skipping, toy_chunk([4, 5, 1]), by="episode")
     assert step.explicit_next == ()
     expected = [[1, 3, 5], [1001, 1003, 1005, 1006], [2001, 2002]]
     assert found.batch.observations[POSITION][:, 0].tolist() == [
@@ -162,29 +162,29 @@ def test_left_out() -> None:
     assert found.episodes.tolist() == [1, 4]
     assert found.batch.episodes["seed",].tolist() == [101, 104]
     assert found.rows.tolist() == [4, 14]
-    expected = [row for rows in rows_by_episode(PIECE) if len(rows) in {3, 4} for row in rows]
+    expected = [row for rows in rows_by_episode(CHUNK) if len(rows) in {3, 4} for row in rows]
     for row, old in zip(ted_rows(found), expected, strict=True):
         assert all((row[key] == old[key]).all() for key in old)
 
 
 def test_all_left_out() -> None:
-    """A piece without episodes has the columns that others have."""
+    """A chunk without episodes has the columns that others have."""
     step = EpisodeStep(lambda td: td.set("x", td["action"][:, 0]) if len(td) > 3 else None)
-    step = step.settled(PIECE)
-    found = step.apply(episodes_of(PIECE)[1])
+    step = step.settled(CHUNK)
+    found = step.apply(episodes_of(CHUNK)[1])
     assert (found.batch.transitions, len(found.episodes)) == (0, 0)
-    kept = step.apply(PIECE)
+    kept = step.apply(CHUNK)
     for table in ("steps", "observations", "episodes"):
         mine, theirs = getattr(found.batch, table), getattr(kept.batch, table)
         assert {k: (v.dtype, v.shape[1:]) for k, v in mine.items()} == {
             k: (v.dtype, v.shape[1:]) for k, v in theirs.items()
         }
-    assert_same_piece(joined([step.apply(one) for one in episodes_of(PIECE)]), kept)
+    assert_same_chunk(joined([step.apply(one) for one in episodes_of(CHUNK)]), kept)
 
 
 def test_all_of_the_probe_left_out() -> None:
     """What is returned is guessed to be what was given, until there is something."""
-    probe, rest = episodes_of(PIECE)[1], PIECE
+    probe, rest = episodes_of(CHUNK)[1], CHUNK
     same = EpisodeStep(lambda td: td if len(td) > 3 else None).settled(probe)
     assert same.guessed
     assert same.apply(rest).episodes.tolist() == [1, 3]
@@ -221,13 +221,13 @@ def test_leaves_come_go_and_change() -> None:
 
 
 def test_text_stays_text() -> None:
-    piece = with_leaves(
-        PIECE,
+    chunk = with_leaves(
+        CHUNK,
         observations={"observation.said": (np.arange(17) % 2).astype(np.int32)},
         words={"observation.said": ["yes", "no"]},
     )
     said = ("observation", "said")
-    found = of(lambda td: td[:2], piece)
+    found = of(lambda td: td[:2], chunk)
     assert {key: list(words) for key, words in found.words.items()} == {
         ("mission",): ["go", "stop", "turn"], said: ["yes", "no"],
     }  # fmt: skip
@@ -235,7 +235,7 @@ def test_text_stays_text() -> None:
     def told_apart(td: Any) -> Any:
         return td.set(("next", *said), td[after(said)] * 0)
 
-    found = of(told_apart, piece)
+    found = of(told_apart, chunk)
     assert found.words[said] == found.words[after(said)] == ["yes", "no"]
     with pytest.raises(
         StepError, match=r"'mission' at row 4 .episode 1, step 0. the code 5, which"
@@ -280,7 +280,7 @@ def test_states_travel_as_json() -> None:
     assert step.state() == {}
     assert step.with_state({}) == step
     assert step.describe() == {"step": "fn", "name": "same", "by": "episode", "seed": 4}
-    ready = step.settled(PIECE)
+    ready = step.settled(CHUNK)
     assert step.with_state(json.loads(json.dumps(ready.state()))) == ready
     assert ready.describe() == step.describe()
     assert ready.per_row
@@ -295,9 +295,9 @@ def test_states_travel_as_json() -> None:
 def test_state_is_noted() -> None:
     number = itertools.count()
     shows = EpisodeStep(lambda td: td.set("n", torch.full((len(td),), next(number))))
-    assert shows.settled(PIECE).unsteady == "it gives something else when it is called again"
+    assert shows.settled(CHUNK).unsteady == "it gives something else when it is called again"
     drops = itertools.cycle([True, False, False, True, True])
     dropping = EpisodeStep(lambda td: td if next(drops) else None)
-    assert dropping.settled(PIECE).unsteady == "it gives something else when it is called again"
-    step = EpisodeStep(lambda td: td.set("n", torch.rand(len(td)))).settled(PIECE)
+    assert dropping.settled(CHUNK).unsteady == "it gives something else when it is called again"
+    step = EpisodeStep(lambda td: td.set("n", torch.rand(len(td)))).settled(CHUNK)
     assert step.unsteady == ""

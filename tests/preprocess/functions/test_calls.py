@@ -15,10 +15,10 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, tensorclass
 
 from offline_data.errors import StepError
-from offline_data.testing.pieces import assert_same_piece, episodes_of, joined, toy_piece
-from tests.preprocess.functions.loops import Fn, big_piece, ready, run, ted_rows
+from offline_data.testing.chunks import assert_same_chunk, episodes_of, joined, toy_chunk
+from tests.preprocess.functions.loops import Fn, big_chunk, ready, run, ted_rows
 
-ONE = toy_piece([1])
+ONE = toy_chunk([1])
 HERE = r"row 0 \(episode 0, step 0\)"
 
 
@@ -122,7 +122,7 @@ def test_a_later_row_that_is_otherwise(row: int, other: Fn, message: str) -> Non
         return other(td) if td["index"] == row else {"a": td["action"]}
 
     with pytest.raises(StepError, match=message.format(row)):
-        run(fn, toy_piece([40]), vectorize=False)
+        run(fn, toy_chunk([40]), vectorize=False)
 
 
 def failure(fn: Fn) -> StepError:
@@ -174,7 +174,7 @@ def test_an_interrupt_stays_one() -> None:
         run(fn, ONE)
 
 
-PIECE = toy_piece([50] * 8)
+CHUNK = toy_chunk([50] * 8)
 
 
 def noisy(td: Any) -> Any:
@@ -220,38 +220,38 @@ def untouched() -> Iterator[None]:
 
 @pytest.mark.parametrize(("fn", "calling"), CALLINGS)
 def test_random_numbers_depend_on_the_seed_alone(fn: Fn, calling: dict[str, Any]) -> None:
-    first = run(fn, PIECE, seed=3, **calling)[0]
+    first = run(fn, CHUNK, seed=3, **calling)[0]
     torch.manual_seed(99)  # whatever the caller has drawn
     random.seed(99)
     np.random.seed(99)  # noqa: NPY002
     with untouched():
-        assert_same_piece(run(fn, PIECE, seed=3, **calling)[0], first)
-    one, other = (ted_rows(piece) for piece in (first, run(fn, PIECE, seed=4, **calling)[0]))
+        assert_same_chunk(run(fn, CHUNK, seed=3, **calling)[0], first)
+    one, other = (ted_rows(chunk) for chunk in (first, run(fn, CHUNK, seed=4, **calling)[0]))
     key = ("observation", "noise") if calling.get("on") else ("t",)
     assert not any((a[key] == b[key]).any() for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("key", ["t", "n", "p"])
 def test_every_row_has_its_own(key: str) -> None:
-    values: Any = run(noisy, PIECE)[0].batch.steps[key,]
+    values: Any = run(noisy, CHUNK)[0].batch.steps[key,]
     assert len(np.unique(values)) == values.size
     assert abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.2
 
 
 def test_rows_do_not_depend_on_what_else_is_there() -> None:
-    """Rows of a piece in any company, in any order of pieces, and in the probe."""
+    """Rows of a chunk in any company, in any order of chunks, and in the probe."""
     for fn, calling in CALLINGS:
         if not calling.get("batched"):
-            step = ready(fn, PIECE, seed=7, **calling)
-            parts = [step.apply(one) for one in reversed(episodes_of(PIECE))]
-            assert_same_piece(joined(parts[::-1]), step.apply(PIECE))
+            step = ready(fn, CHUNK, seed=7, **calling)
+            parts = [step.apply(one) for one in reversed(episodes_of(CHUNK))]
+            assert_same_chunk(joined(parts[::-1]), step.apply(CHUNK))
 
 
 def test_observations_and_blocks_have_their_own() -> None:
-    found, step = run(noisy_observation, PIECE, on="observations")
+    found, step = run(noisy_observation, CHUNK, on="observations")
     assert step.run == "rows"
     assert len(np.unique(found.batch.observations["observation", "noise"])) == 8 * 51
-    sizes = [run(noisy_block, PIECE, batched=size)[0].batch.steps["t",] for size in (7, 8)]
+    sizes = [run(noisy_block, CHUNK, batched=size)[0].batch.steps["t",] for size in (7, 8)]
     assert len(np.unique(sizes[0])) == 400
     assert (sizes[0] != sizes[1]).any()
 
@@ -280,7 +280,7 @@ def _caught() -> bool:
     ids=["random", "numpy", "torch", "torch, caught", "torch, seeded"],
 )
 def test_random_numbers_are_found(condition: Any) -> None:
-    step = ready(lambda td: td.set("action", td["action"] * 0) if condition() else td, big_piece())
+    step = ready(lambda td: td.set("action", td["action"] * 0) if condition() else td, big_chunk())
     assert (step.run, step.why, step.unsteady) == ("rows", "it draws random numbers", "")
 
 
@@ -292,7 +292,7 @@ def test_state_that_shows() -> None:
         lambda td: td.set("n", torch.rand(1, generator=generator)),
     ):
         for vectorize in (True, False):
-            step = ready(fn, big_piece(), vectorize=vectorize)
+            step = ready(fn, big_chunk(), vectorize=vectorize)
             assert step.run == "rows"
             assert step.unsteady == "it gives something else when it is called again"
             assert step.why == (step.unsteady if vectorize else "asked for")
@@ -308,5 +308,5 @@ def test_state_runs_in_the_order_of_rows() -> None:
         before.append(td["index"].clone())
         return td.set("last", last)
 
-    found, _ = run(fn, big_piece())
+    found, _ = run(fn, big_chunk())
     assert [int(row["last",]) for row in ted_rows(found)][1:] == list(range(239))

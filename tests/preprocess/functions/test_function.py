@@ -19,7 +19,7 @@ from offline_data.preprocess.functions.ted import table_of
 from offline_data.preprocess.functions.vectorize import NotVectorized, compare
 from offline_data.preprocess.recipe import Calling, function_step
 from offline_data.preprocess.steps.base import Step
-from offline_data.testing.pieces import as_stored, assert_same_piece, episodes_of, joined, toy_piece
+from offline_data.testing.chunks import as_stored, assert_same_chunk, episodes_of, joined, toy_chunk
 from offline_data.testing.steps import StepContract
 from tests.preprocess.functions.loops import (
     ACTION,
@@ -29,7 +29,7 @@ from tests.preprocess.functions.loops import (
     Fn,
     after,
     assert_same_as_loop,
-    big_piece,
+    big_chunk,
     loop,
     ready,
     run,
@@ -130,11 +130,11 @@ VECTORIZED: dict[str, Fn] = {
 
 @pytest.mark.parametrize("name", VECTORIZED)
 def test_vectorised(name: str) -> None:
-    piece = big_piece()
-    found, step = run(VECTORIZED[name], piece)
+    chunk = big_chunk()
+    found, step = run(VECTORIZED[name], chunk)
     assert (step.run, step.why, step.unsteady) == ("vectorised", "", "")
     assert not found.by_rows
-    assert_same_as_loop(VECTORIZED[name], piece, found)
+    assert_same_as_loop(VECTORIZED[name], chunk, found)
 
 
 ROUNDED: dict[str, Fn] = {
@@ -152,17 +152,17 @@ ROUNDED: dict[str, Fn] = {
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_equal_but_for_rounding(name: str) -> None:
-    piece = big_piece()
-    found, step = run(ROUNDED[name], piece)
+    chunk = big_chunk()
+    found, step = run(ROUNDED[name], chunk)
     assert step.run == "vectorised"
-    expected, mine = loop(ROUNDED[name], piece), ted_rows(found)
+    expected, mine = loop(ROUNDED[name], chunk), ted_rows(found)
     for key in expected[0]:
         one, other = (np.stack([row[key] for row in rows]) for rows in (expected, mine))
         assert one.dtype == other.dtype
         eps = {"f": {2: 1e-2, 4: 1e-5, 8: 1e-12}, "c": {8: 1e-5}}.get(one.dtype.kind, {})
         near = eps.get(one.dtype.itemsize, 0.0) * max(1.0, float(np.abs(one).max(initial=0)))
         np.testing.assert_allclose(other, one, rtol=0, atol=near)
-    assert_same_as_loop(ROUNDED[name], piece, run(ROUNDED[name], piece, vectorize=False)[0])
+    assert_same_as_loop(ROUNDED[name], chunk, run(ROUNDED[name], chunk, vectorize=False)[0])
 
 
 def branching(td: Any) -> Any:
@@ -224,33 +224,33 @@ ONE_BY_ONE: dict[str, tuple[Fn, str]] = {
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_run_row_by_row(name: str) -> None:
     fn, why = ONE_BY_ONE[name]
-    piece = big_piece()
-    found, step = run(fn, piece)
+    chunk = big_chunk()
+    found, step = run(fn, chunk)
     assert (step.run, step.unsteady) == ("rows", "")
     assert step.why.startswith(why)
-    assert_same_as_loop(fn, piece, found)
+    assert_same_as_loop(fn, chunk, found)
 
 
-def ted_actions(piece: Any) -> Any:
-    return piece.batch.steps[ACTION]
+def ted_actions(chunk: Any) -> Any:
+    return chunk.batch.steps[ACTION]
 
 
 def test_a_block_that_differs_is_run_by_rows_in_its_place() -> None:
     """The probe cannot tell, for it has small values alone; a later block can."""
     fn = on_action(lambda a: otherwise(a, 3000))
-    piece = big_piece()
-    step = ready(fn, joined(episodes_of(piece)[:2]))
+    chunk = big_chunk()
+    step = ready(fn, joined(episodes_of(chunk)[:2]))
     assert (step.run, step.checked) == ("vectorised", 32)
-    found = step.apply(piece)
-    assert_same_as_loop(fn, piece, found)
-    blocks = -(-240 // vectorize.block_rows(table_of(piece)))
+    found = step.apply(chunk)
+    assert_same_as_loop(fn, chunk, found)
+    blocks = -(-240 // vectorize.block_rows(table_of(chunk)))
     late = [why for _, why, _ in found.by_rows]
     assert 0 < len(late) < blocks, "only blocks that have such rows"
     assert late[0].startswith(
         "'action' has another value for many rows at once, first seen near row"
     )
-    assert sum(rows for rows, _, _ in found.by_rows) >= int((ted_actions(piece)[:, 0] > 3000).sum())
-    assert not step.apply(joined(episodes_of(piece)[:2])).by_rows
+    assert sum(rows for rows, _, _ in found.by_rows) >= int((ted_actions(chunk)[:, 0] > 3000).sum())
+    assert not step.apply(joined(episodes_of(chunk)[:2])).by_rows
 
 
 def test_a_block_that_was_written_into_before_it_failed() -> None:
@@ -258,17 +258,17 @@ def test_a_block_that_was_written_into_before_it_failed() -> None:
         td["action"].mul_(2)
         return td.set("action", otherwise(td["action"], 6000))
 
-    piece = big_piece()
-    found = ready(fn, joined(episodes_of(piece)[:2])).apply(piece)
+    chunk = big_chunk()
+    found = ready(fn, joined(episodes_of(chunk)[:2])).apply(chunk)
     assert found.by_rows
-    assert_same_as_loop(fn, piece, found)
+    assert_same_as_loop(fn, chunk, found)
 
 
 def test_rounding_is_no_difference() -> None:
-    piece = big_piece()
-    step = ready(on_action(lambda a: otherwise(a, 0, 1 + 2e-7)), piece)
+    chunk = big_chunk()
+    step = ready(on_action(lambda a: otherwise(a, 0, 1 + 2e-7)), chunk)
     assert step.run == "vectorised"
-    assert not step.apply(piece).by_rows
+    assert not step.apply(chunk).by_rows
 
 
 def test_one_buffer_that_is_used_again() -> None:
@@ -278,34 +278,43 @@ def test_one_buffer_that_is_used_again() -> None:
         buffer.copy_(td["action"] * 2)
         return td.set("action", buffer)
 
-    found, _ = run(fn, big_piece())
-    wanted = [2 * row[ACTION] for row in ted_rows(big_piece())]
+    found, _ = run(fn, big_chunk())
+    wanted = [2 * row[ACTION] for row in ted_rows(big_chunk())]
     np.testing.assert_array_equal(found.batch.steps[ACTION], wanted)
+
+
+def test_one_tensor_for_all_rows_stays_the_functions_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorize, "BLOCK", 1 << 20)  # one block
+    constant = torch.tensor([1.5, 2.5])
+    found, step = run(lambda td: td.set("constant", constant), big_chunk())
+    constant.fill_(7)
+    assert step.run == "vectorised"
+    assert (found.batch.steps["constant",] == [1.5, 2.5]).all()
 
 
 def test_states_travel_as_json() -> None:
     """Names with dots in them too."""
-    piece = toy_piece([3, 2])
+    chunk = toy_chunk([3, 2])
 
     def fn(td: Any) -> Any:
         td["a.b"], td["next", "a.b"] = td["action"][0], td["action"][0] + 0.5
         return td
 
-    found, step = run(fn, piece)
+    found, step = run(fn, chunk)
     assert step.explicit_next == ("a.b",)
     again = replace(step, run="rows", schema=None, explicit_next=())
     again = again.with_state(json.loads(json.dumps(step.state())))
     assert (again, again.state()) == (step, step.state())
-    assert_same_piece(again.apply(piece), found)
+    assert_same_chunk(again.apply(chunk), found)
     assert step.notes() == ("a.b: stored before and after every action, for fn tells them apart",)
 
 
 def test_required_leaves_are_kept() -> None:
     """An action, a reward and flags that a function does not return stay, and it is said."""
-    piece = big_piece()
-    found, step = run(lambda td: {"x": td["action"][0] * 2}, piece)
+    chunk = big_chunk()
+    found, step = run(lambda td: {"x": td["action"][0] * 2}, chunk)
     assert step.kept == ("next/reward", "next/terminated", "next/truncated", "action")
-    for row, old in zip(ted_rows(found), ted_rows(piece), strict=True):
+    for row, old in zip(ted_rows(found), ted_rows(chunk), strict=True):
         assert row["x",] == 2 * old[ACTION][0]
         assert (row[ACTION] == old[ACTION]).all()
         assert row[REWARD] == old[REWARD]
@@ -314,9 +323,9 @@ def test_required_leaves_are_kept() -> None:
 
 
 def test_no_rows_at_all() -> None:
-    """A step before it may have left out every episode of a piece."""
-    piece = toy_piece([3, 2])
-    empty = joined(episodes_of(piece)[:1])
+    """A step before it may have left out every episode of a chunk."""
+    chunk = toy_chunk([3, 2])
+    empty = joined(episodes_of(chunk)[:1])
     empty = replace(
         empty,
         batch=replace(
@@ -332,13 +341,13 @@ def test_no_rows_at_all() -> None:
         steps=empty.steps[:0],
     )
     for calling in ({}, {"vectorize": False}, {"batched": 3}):
-        step = ready(concatenated_block if "batched" in calling else concatenated, piece, **calling)
+        step = ready(concatenated_block if "batched" in calling else concatenated, chunk, **calling)
         found = step.apply(empty)
         assert found.batch.transitions == 0
         assert found.batch.observations["obs",].shape == (0, 3)
         assert found.batch.observations["obs",].dtype == np.float64
     with pytest.raises(StepError, match="There is no row to try the function on"):
-        replace(ready(in_place, piece), schema=None).settled(empty)
+        replace(ready(in_place, chunk), schema=None).settled(empty)
 
 
 def concatenated_block(td: Any) -> Any:
@@ -348,22 +357,22 @@ def concatenated_block(td: Any) -> Any:
     return td.exclude("observation", ("next", "observation"))
 
 
-PIECE = toy_piece([4, 1, 5, 3], first_episode=1)
+CHUNK = toy_chunk([4, 1, 5, 3], first_episode=1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13, 100])
 def test_blocks_end_where_rows_are_counted(size: int) -> None:
-    """From the first row of the piece on, whatever episodes there are."""
+    """From the first row of the chunk on, whatever episodes there are."""
     seen: list[list[int]] = []
 
     def fn(td: Any) -> Any:
         seen.append(td["index"].tolist())
         return td.set("action", td["action"] - td["action"].mean(0))
 
-    step = ready(fn, PIECE, batched=size)
+    step = ready(fn, CHUNK, batched=size)
     seen.clear()
-    found = step.apply(as_stored(PIECE))
-    indices, actions = list(range(4, 17)), PIECE.batch.steps[ACTION]
+    found = step.apply(as_stored(CHUNK))
+    indices, actions = list(range(4, 17)), CHUNK.batch.steps[ACTION]
     parts = [slice(begin, begin + size) for begin in range(0, 13, size)]
     assert seen == [indices[part] for part in parts]
     expected = np.concatenate([actions[part] - actions[part].mean(0) for part in parts])
@@ -380,18 +389,18 @@ def test_numpy_inside() -> None:
         td["action"] = torch.from_numpy(np.sort(td["action"].numpy(), axis=1))
         return td
 
-    found, _ = run(fn, PIECE, batched=4)
-    position = PIECE.batch.observations[POSITION]
+    found, _ = run(fn, CHUNK, batched=4)
+    position = CHUNK.batch.observations[POSITION]
     assert found.batch.observations[POSITION].tolist() == (position + 1).tolist()
-    assert (found.batch.steps[ACTION] == np.sort(PIECE.batch.steps[ACTION], axis=1)).all()
+    assert (found.batch.steps[ACTION] == np.sort(CHUNK.batch.steps[ACTION], axis=1)).all()
 
 
 def test_blocks_of_which_the_first_stay_as_they_were() -> None:
     def fn(td: Any) -> Any:
         return td.set("action", td["action"] * 2) if td["index"][0] > 8 else td
 
-    found, _ = run(fn, PIECE, batched=4)
-    wanted = PIECE.batch.steps[ACTION].copy()
+    found, _ = run(fn, CHUNK, batched=4)
+    wanted = CHUNK.batch.steps[ACTION].copy()
     wanted[8:] *= 2
     np.testing.assert_array_equal(found.batch.steps[ACTION], wanted)
 
@@ -403,11 +412,11 @@ def test_batched_one_buffer_that_is_used_again() -> None:
         return td.set("action", torch.mul(td["action"], 2, out=buffer[: len(td)]))
 
     for size in (4, 13):
-        found, _ = run(fn, PIECE, batched=size)
+        found, _ = run(fn, CHUNK, batched=size)
         kept = found.batch.steps[ACTION].copy()
         buffer.fill_(7)
         np.testing.assert_array_equal(found.batch.steps[ACTION], kept)
-        np.testing.assert_array_equal(kept, PIECE.batch.steps[ACTION] * 2)
+        np.testing.assert_array_equal(kept, CHUNK.batch.steps[ACTION] * 2)
 
 
 def test_two_copies_in_blocks() -> None:
@@ -415,9 +424,9 @@ def test_two_copies_in_blocks() -> None:
         after = td["next", "observation", "position"]
         return td.set(("next", "observation", "position"), after + 0.5)
 
-    found, step = run(fn, PIECE, batched=6)
+    found, step = run(fn, CHUNK, batched=6)
     assert step.explicit_next == ("observation/position",)
-    for row, old in zip(ted_rows(found), ted_rows(PIECE), strict=True):
+    for row, old in zip(ted_rows(found), ted_rows(CHUNK), strict=True):
         assert (row[POSITION] == old[POSITION]).all()
         assert (row[after(POSITION)] == old[after(POSITION)] + 0.5).all()
 
@@ -439,7 +448,7 @@ def test_two_copies_in_blocks() -> None:
 )  # fmt: skip
 def test_what_cannot_be(fn: Fn, message: str) -> None:
     with pytest.raises(StepError, match=message):
-        run(fn, PIECE, batched=4)
+        run(fn, CHUNK, batched=4)
 
 
 def test_a_later_block_is_held_to_the_first() -> None:
@@ -449,13 +458,13 @@ def test_a_later_block_is_held_to_the_first() -> None:
         return td
 
     with pytest.raises(StepError, match=r"block of 4 .* lacks action and has, unlike .*, reward"):
-        ready(fn, PIECE, batched=4)
+        ready(fn, CHUNK, batched=4)
 
     def double(td: Any) -> Any:
         return td.set("action", td["action"].double()) if td["index"][0] > 1000 else td
 
-    step = ready(double, PIECE, batched=4)
-    later = replace(PIECE, rows=PIECE.rows + 1000)
+    step = ready(double, CHUNK, batched=4)
+    later = replace(CHUNK, rows=CHUNK.rows + 1000)
     place = r"for the block of 4 rows from row 1004 \(episode 1, step 0\) to row 1007 "
     with pytest.raises(
         StepError, match=rf"'action' as float64 \[3\] {place}.*, and as float32 \[3\]"
@@ -550,9 +559,9 @@ class TestLeavesThatAreToldApart(StepContract):
         return function_step(told_apart, request.param)
 
     @pytest.fixture
-    def ready(self, step: Any, piece: Any) -> Any:
+    def ready(self, step: Any, chunk: Any) -> Any:
         """Give the step as it is after it found out on whole episodes."""
-        settled = step.settled(piece)
+        settled = step.settled(chunk)
         if not settled.explicit_next:
             settled = settled.with_state({**settled.state(), "two_copies": ["info/code"]})
         assert settled.explicit_next == ("info/code",)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Step
 from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
-from offline_data.testing.pieces import toy_piece, with_leaves
+from offline_data.testing.chunks import toy_chunk, with_leaves
 from offline_data.testing.steps import StepContract
 
 TEXTS = [
@@ -54,7 +54,7 @@ TEXTS = [
 
 def test_every_built_in_step_is_here() -> None:
     built_in = {n for n in step_names() if step_class(n).__module__.startswith("offline_data.")}
-    apart = {"decode"}  # of pieces that are not plain arrays: see test_encoded.py
+    apart = {"decode"}  # of chunks that are not plain arrays: see test_encoded.py
     assert {text.partition(":")[0] for text in TEXTS} | apart == built_in
 
 
@@ -64,21 +64,21 @@ class TestContract(StepContract):
         return parse_step(request.param)
 
     @pytest.fixture
-    def piece(self, step: Step) -> Piece:
+    def chunk(self, step: Step) -> EpisodeChunk:
         """Give episodes with what the step is for."""
-        piece = toy_piece([3, 1, 4, 2], first_episode=1, unknown_final=[3])
+        chunk = toy_chunk([3, 1, 4, 2], first_episode=1, unknown_final=[3])
         if step.name in {"crop", "encode", "grayscale", "resize", "to_chw"}:
             values = np.arange(14 * 21 * 17 * 3).reshape(14, 21, 17, 3) % 251 + 1
             images = {"observation.pixels": values.astype(np.uint8)}
-            return with_leaves(piece, observations={**images, "observation.map": values / 251})
+            return with_leaves(chunk, observations={**images, "observation.map": values / 251})
         if step.name == "flatten":
             grid = (np.arange(14 * 6) + 1).reshape(14, 2, 3)
             return with_leaves(
-                piece,
+                chunk,
                 steps={"extra": np.arange(40).reshape(10, 2, 2)},
                 observations={"observation.grid": np.asfortranarray(grid)},
             )
-        return piece
+        return chunk
 
 
 @pytest.mark.parametrize(
@@ -167,5 +167,5 @@ def test_fields_that_are_wrong(name: str, fields: dict[str, Any], message: str) 
 )  # fmt: skip
 def test_a_leaf_that_is_not_there(text: str) -> None:
     with pytest.raises(StepError, match="No leaf is called 'observation") as caught:
-        parse_step(text.format("observation.positoin")).settled(toy_piece([1]))
+        parse_step(text.format("observation.positoin")).settled(toy_chunk([1]))
     assert caught.value.hint == "did you mean 'observation/position'?"

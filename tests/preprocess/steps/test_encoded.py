@@ -14,12 +14,12 @@ import torch
 import offline_data
 from offline_data.errors import StepError, UsageError
 from offline_data.executors.local import LocalProcesses
-from offline_data.preprocess.piece import read_transitions
+from offline_data.preprocess.chunk import read_transitions
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.layout import OBSERVATIONS, STEPS
 from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
-from offline_data.testing.pieces import toy_piece, with_leaves
+from offline_data.testing.chunks import toy_chunk, with_leaves
 from offline_data.testing.toy import write_toy
 from offline_data_cli.main import main
 from tests.pictures import (
@@ -102,8 +102,8 @@ class TestEncode:
     )
     def test_only_named_leaves_change_their_format(self, text: str, encoding: str) -> None:
         eye = {"eye": np.full((3, 8, 8, 3), 51, np.uint8)}
-        piece = parse_step("encode").apply(with_leaves(toy_piece([2]), observations=eye))
-        column: Any = parse_step(text).apply(piece).batch.observations["eye",]
+        chunk = parse_step("encode").apply(with_leaves(toy_chunk([2]), observations=eye))
+        column: Any = parse_step(text).apply(chunk).batch.observations["eye",]
         assert column.encoding == encoding
 
     def test_grey_depth_and_alpha(self, tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ class TestEncode:
         shapes = {"observation.chw": (3, 9, 8), "observation.rgba": (9, 8, 4)}
         images = {name: np.zeros((3, *shape), np.uint8) for name, shape in shapes.items()}
         with pytest.raises((StepError, UsageError), match=told):
-            parse_step(text).apply(with_leaves(toy_piece([2]), observations=images))
+            parse_step(text).apply(with_leaves(toy_chunk([2]), observations=images))
         with pytest.raises(StepError, match="finds no uint8 leaf"):
-            parse_step("encode").apply(toy_piece([2]))
+            parse_step("encode").apply(toy_chunk([2]))
 
 
 def test_decoding_gives_back_what_was_encoded(encoded: Path, parent: Path) -> None:

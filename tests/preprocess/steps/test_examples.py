@@ -12,13 +12,13 @@ import pytest
 import offline_data
 from offline_data.episodes import EpisodeBatch
 from offline_data.executors.local import LocalProcesses
-from offline_data.preprocess.piece import Piece, read_piece, select_episodes
+from offline_data.preprocess.chunk import EpisodeChunk, read_chunk, select_episodes
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.parse import usage_error
 from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import decode, open_reader
-from offline_data.testing.pieces import episodes_of, joined
+from offline_data.testing.chunks import episodes_of, joined
 from offline_data.testing.steps import prepared
 from offline_data.testing.toy import write_toy
 
@@ -68,21 +68,21 @@ def parent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def episodes_on_disk(folder: Path) -> Piece:
+def episodes_on_disk(folder: Path) -> EpisodeChunk:
     reader = open_reader(folder)
-    return read_piece(reader, select_episodes(reader))
+    return read_chunk(reader, select_episodes(reader))
 
 
-def done(name: str, piece: Piece) -> Piece:
+def done(name: str, chunk: EpisodeChunk) -> EpisodeChunk:
     """Return what a step makes of all episodes at once."""
-    step = prepared(parse_step(example_of(name)), piece)
+    step = prepared(parse_step(example_of(name)), chunk)
     if not isinstance(step, Selection):
-        return step.apply(piece)
-    chosen = step.choose({**step.measure(piece), ("length",): piece.batch.lengths}, piece.words)
-    return joined([one for one, keep in zip(episodes_of(piece), chosen, strict=True) if keep])
+        return step.apply(chunk)
+    chosen = step.choose({**step.measure(chunk), ("length",): chunk.batch.lengths}, chunk.words)
+    return joined([one for one, keep in zip(episodes_of(chunk), chosen, strict=True) if keep])
 
 
-def assert_same_rows(found: Piece, expected: Piece) -> None:
+def assert_same_rows(found: EpisodeChunk, expected: EpisodeChunk) -> None:
     """Assert equal leaves, types, shapes and texts; floats to the rounding of statistics."""
     for table in ("steps", "observations", "episodes"):
         mine, theirs = (getattr(one.batch, table) for one in (found, expected))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from offline_data.errors import StepError
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps import images as module
 from offline_data.preprocess.steps.images import (
     MODES,
@@ -29,7 +29,7 @@ from offline_data.preprocess.steps.images import (
     resampled,
 )
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.testing.pieces import toy_piece, with_leaves
+from offline_data.testing.chunks import toy_chunk, with_leaves
 
 PIXELS = ("observation", "pixels")
 
@@ -58,11 +58,11 @@ def noise(*shape: int, rows: int = 5, dtype: str = "uint8") -> NDArray[Any]:
     return np.random.default_rng(3).integers(1, 256, (rows, *shape)).astype(dtype)
 
 
-def pixels(values: NDArray[Any] | None = None, **observations: NDArray[Any]) -> Piece:
+def pixels(values: NDArray[Any] | None = None, **observations: NDArray[Any]) -> EpisodeChunk:
     named = observations if values is None else {"pixels": values, **observations}
     rows = len(next(iter(named.values())))
     return with_leaves(
-        toy_piece([rows - 1]), observations={f"observation.{k}": v for k, v in named.items()}
+        toy_chunk([rows - 1]), observations={f"observation.{k}": v for k, v in named.items()}
     )
 
 
@@ -72,8 +72,8 @@ def made(text: str, values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(step.apply(pixels(values)).batch.observations[PIXELS])
 
 
-def found(piece: Piece, step: ImageStep) -> dict[str, Format]:
-    return {one.key[-1]: one.format for one in step.images(piece)}
+def found(chunk: EpisodeChunk, step: ImageStep) -> dict[str, Format]:
+    return {one.key[-1]: one.format for one in step.images(chunk)}
 
 
 @pytest.mark.parametrize(
@@ -113,28 +113,28 @@ def test_columns_that_are_taken_for_images(values: NDArray[Any], expected: bool)
 
 
 def test_without_names_all_images_are_meant() -> None:
-    piece = pixels(
+    chunk = pixels(
         eye=leaf(8, 9, 3), depth=leaf(8, 9), points=leaf(64, 3, dtype="float32"), small=leaf(5, 5)
     )
-    piece = with_leaves(piece, steps={"action.picture": leaf(3, 8, 9, rows=2)})
-    assert found(piece, Darken()) == {"eye": "hwc", "depth": "hw", "picture": "chw"}
-    assert found(piece, Darken(format="hwc")) == {"eye": "hwc"}
-    assert found(piece, Grayscale()) == {"eye": "hwc", "picture": "chw"}
+    chunk = with_leaves(chunk, steps={"action.picture": leaf(3, 8, 9, rows=2)})
+    assert found(chunk, Darken()) == {"eye": "hwc", "depth": "hw", "picture": "chw"}
+    assert found(chunk, Darken(format="hwc")) == {"eye": "hwc"}
+    assert found(chunk, Grayscale()) == {"eye": "hwc", "picture": "chw"}
     below = Darken(keys=("next.observation",))
-    assert found(piece, below) == {"eye": "hwc", "depth": "hw"}
-    more = with_leaves(piece, observations={"info.more": leaf(2)})
+    assert found(chunk, below) == {"eye": "hwc", "depth": "hw"}
+    more = with_leaves(chunk, observations={"info.more": leaf(2)})
     with pytest.raises(StepError, match=r"finds no image for it among 'info/code' \(int64 \[1\]"):
         Darken(keys=("observation", "info")).images(more)
 
 
 def test_an_unclear_order_is_asked_for() -> None:
-    piece = pixels(frames=leaf(9, 8, 8))
+    chunk = pixels(frames=leaf(9, 8, 8))
     for keys in ((), ("observation",), ("observation.frames",)):
         with pytest.raises(StepError, match=r"\(uint8 \[9, 8, 8\]\) may be hwc or chw or hw") as e:
-            Darken(keys=keys).images(piece)
+            Darken(keys=keys).images(chunk)
         assert e.value.hint == "say which with format=…, or name other leaves"
     for form in module.FORMATS:
-        assert found(piece, Darken(format=form)) == {"frames": form}
+        assert found(chunk, Darken(format=form)) == {"frames": form}
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_an_unclear_order_is_asked_for() -> None:
 )
 def test_leaves_that_are_no_images(step: ImageStep, message: str) -> None:
     more, words = {"words": leaf(8, 8, dtype="int32")}, {"words": ["one", "two"]}
-    piece = with_leaves(pixels(void=leaf(0, 9)), observations=more, words=words)
+    chunk = with_leaves(pixels(void=leaf(0, 9)), observations=more, words=words)
     with pytest.raises(StepError, match=message):
-        step.apply(piece)
+        step.apply(chunk)
 
 
 @pytest.mark.parametrize(
@@ -430,10 +430,10 @@ def test_torch_is_imported_only_where_it_is_used() -> None:
     code = """
 import sys, numpy as np
 from offline_data.preprocess.steps.registry import parse_step
-from offline_data.testing.pieces import toy_piece, with_leaves
-piece = with_leaves(toy_piece([1]), observations={"eye": np.ones((2, 9, 9), np.uint8)})
+from offline_data.testing.chunks import toy_chunk, with_leaves
+chunk = with_leaves(toy_chunk([1]), observations={"eye": np.ones((2, 9, 9), np.uint8)})
 for mode in ("area", "nearest", "bilinear"):
-    parse_step(f"resize:5,mode={mode}").apply(piece)
+    parse_step(f"resize:5,mode={mode}").apply(chunk)
     print("torch" in sys.modules)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -26,7 +26,7 @@ from offline_data.preprocess.steps.normalize import Normalize
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
 from offline_data.store.statistics import Moments, item_moments
-from offline_data.testing.pieces import toy_piece, with_leaves
+from offline_data.testing.chunks import toy_chunk, with_leaves
 from offline_data.testing.steps import prepared
 from offline_data.testing.toy import write_toy
 
@@ -40,19 +40,19 @@ def mean_and_std(values: Any) -> tuple[float, float]:
 
 def normalized(values: Any, text: str = "normalize:observation.x,eps=0") -> Any:
     """Return what the step makes of `observation.x`, and the step."""
-    piece = with_leaves(toy_piece([len(values) - 1]), observations={"observation.x": values})
-    step = prepared(parse_step(text), piece)
-    return step.apply(piece).batch.observations["observation", "x"], step
+    chunk = with_leaves(toy_chunk([len(values) - 1]), observations={"observation.x": values})
+    step = prepared(parse_step(text), chunk)
+    return step.apply(chunk).batch.observations["observation", "x"], step
 
 
 @pytest.mark.parametrize("eps", [0, 1e-3, 0.5])
 def test_values_row_by_row(eps: float) -> None:
-    piece = toy_piece([3, 1, 4], unknown_final=[1])
-    step = prepared(Normalize(("observation", "action"), eps=eps), piece)
-    result = step.apply(piece)
+    chunk = toy_chunk([3, 1, 4], unknown_final=[1])
+    step = prepared(Normalize(("observation", "action"), eps=eps), chunk)
+    result = step.apply(chunk)
     assert step.notes() == ()
     for table in ("observations", "steps"):
-        for key, values in getattr(piece.batch, table).items():
+        for key, values in getattr(chunk.batch, table).items():
             found, told = (
                 getattr(result.batch, table)[key],
                 step.state()["leaves"].get("/".join(key)),
@@ -93,14 +93,14 @@ def test_types(values: Any, becomes: str) -> None:
 
 def test_a_parent_takes_floats_and_a_leaf_is_taken_as_it_is() -> None:
     count = np.array([3, 5, 8, 9], np.int64)
-    piece = with_leaves(toy_piece([3]), observations={"observation.count": count})
-    parent = prepared(parse_step("normalize:observation"), piece)
-    assert parent.apply(piece).batch.observations["observation", "count"] is count
-    both = prepared(parse_step("normalize:observation,observation.count"), piece)
+    chunk = with_leaves(toy_chunk([3]), observations={"observation.count": count})
+    parent = prepared(parse_step("normalize:observation"), chunk)
+    assert parent.apply(chunk).batch.observations["observation", "count"] is count
+    both = prepared(parse_step("normalize:observation,observation.count"), chunk)
     assert set(both.state()["leaves"]) == {*parent.state()["leaves"], "observation/count"}
-    root = prepared(parse_step("normalize:info"), piece)  # it has one leaf, of whole numbers
+    root = prepared(parse_step("normalize:info"), chunk)  # it has one leaf, of whole numbers
     assert list(root.state()["leaves"]) == ["info/code"]
-    whole = with_leaves(piece, observations={"info.more": np.arange(1, 5)})
+    whole = with_leaves(chunk, observations={"info.more": np.arange(1, 5)})
     with pytest.raises(StepError, match="info/code is int64, info/more is int64"):
         parse_step("normalize:info").settled(whole)
 
@@ -129,34 +129,34 @@ def test_nan_and_infinite_values_do_not_count_and_stay() -> None:
 
 
 def test_statistics_go_through_json_exactly() -> None:
-    piece = toy_piece([3, 4, 2])
-    odd: Any = {("observation", "a.b"): piece.batch.observations["observation", "velocity"]}
-    piece = piece.having(observations={**piece.batch.observations, **odd})
-    step = prepared(parse_step("normalize:observation,action"), piece)
+    chunk = toy_chunk([3, 4, 2])
+    odd: Any = {("observation", "a.b"): chunk.batch.observations["observation", "velocity"]}
+    chunk = chunk.having(observations={**chunk.batch.observations, **odd})
+    step = prepared(parse_step("normalize:observation,action"), chunk)
     again = parse_step("normalize:observation,action").with_state(
         json.loads(json.dumps(step.state(), allow_nan=False))
     )
     assert again == step
-    for key, values in step.apply(piece).batch.observations.items():
-        assert again.apply(piece).batch.observations[key].tobytes() == values.tobytes()
-        assert (values is piece.batch.observations[key]) == (key[0] == "info")
+    for key, values in step.apply(chunk).batch.observations.items():
+        assert again.apply(chunk).batch.observations[key].tobytes() == values.tobytes()
+        assert (values is chunk.batch.observations[key]) == (key[0] == "info")
 
 
 def test_the_derived_leaf_takes_the_statistics_and_gives_the_same() -> None:
-    piece = toy_piece([3, 5])
-    step = prepared(parse_step("normalize:observation.velocity,action"), piece)
+    chunk = toy_chunk([3, 5])
+    step = prepared(parse_step("normalize:observation.velocity,action"), chunk)
     leaves = step.state()["leaves"]
     statistics = {key: (one["mean"], one["std"]) for key, one in leaves.items()}
-    derived, found = normalize(list(leaves), statistics), step.apply(piece).batch
+    derived, found = normalize(list(leaves), statistics), step.apply(chunk).batch
     for table, key in (("steps", ("action",)), ("observations", ("observation", "velocity"))):
-        before, after = (getattr(batch, table)[key] for batch in (piece.batch, found))
+        before, after = (getattr(batch, table)[key] for batch in (chunk.batch, found))
         again = derived.normalized("/".join(key), torch.tensor(before))
         assert again.numpy().tobytes() == after.tobytes()
 
 
 def test_values_without_statistics() -> None:
     with pytest.raises(StepError, match="Step 'normalize' has measured nothing yet"):
-        parse_step("normalize").apply(toy_piece([2]))
+        parse_step("normalize").apply(toy_chunk([2]))
     with pytest.raises(StepError, match="no episode to take statistics of"):
         Normalize().fitted([])
     with pytest.raises(StepError, match=r"'observation/x' has 1 of 2 numbers .* finite"):
@@ -167,15 +167,15 @@ def test_values_without_statistics() -> None:
 
 def test_data_that_the_statistics_do_not_fit() -> None:
     values = np.array([1, 2, 3, 60000], np.float16)
-    piece = with_leaves(toy_piece([1, 1]), observations={"observation.x": values})
+    chunk = with_leaves(toy_chunk([1, 1]), observations={"observation.x": values})
     step = Normalize(("observation.x",)).with_state(
         {"leaves": {"observation/x": {"mean": 0.0, "std": 0.5, "not_finite": 0}}}
     )
     told = r"the observation after row 1 \(episode 1, step 0\) gives what float16 cannot hold"
     with pytest.raises(StepError, match=told):
-        step.apply(piece)
+        step.apply(chunk)
     with pytest.raises(StepError, match="statistics of 'observation/x', which is not there"):
-        step.apply(toy_piece([2]))
+        step.apply(toy_chunk([2]))
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,7 +22,7 @@ from offline_data.preprocess.steps.registry import (
     step_class,
     step_names,
 )
-from offline_data.testing.pieces import toy_piece, transitions_of, with_leaves
+from offline_data.testing.chunks import toy_chunk, transitions_of, with_leaves
 
 POSITION, VELOCITY, CODE = (
     ("observation", "position"),
@@ -216,21 +216,21 @@ def test_no_such_step() -> None:
     ],
 )
 def test_names_mean_columns(names: Any, keys: list[tuple[str, ...]]) -> None:
-    assert matching(toy_piece([2, 1]), names) == keys
+    assert matching(toy_chunk([2, 1]), names) == keys
 
 
 def test_short_names_give_way_to_leaves_called_so() -> None:
     values = np.arange(1.0, 3.0)
-    piece = with_leaves(
-        toy_piece([2]),
+    chunk = with_leaves(
+        toy_chunk([2]),
         steps={"obs": values, "terminated.early": values, "action_old": values},
         observations={"reward.past": np.arange(3.0)},
     )
-    assert matching(piece, ["obs"]) == [("obs",)]
-    assert matching(piece, ["reward"]) == [("reward", "past")]
-    assert matching(piece, ["terminated"]) == [("terminated", "early")]
-    assert matching(piece, ["next.reward"]) == [REWARD]
-    assert matching(piece, ["action"]) == [ACTION]
+    assert matching(chunk, ["obs"]) == [("obs",)]
+    assert matching(chunk, ["reward"]) == [("reward", "past")]
+    assert matching(chunk, ["terminated"]) == [("terminated", "early")]
+    assert matching(chunk, ["next.reward"]) == [REWARD]
+    assert matching(chunk, ["action"]) == [ACTION]
 
 
 @pytest.mark.parametrize(
@@ -245,29 +245,29 @@ def test_short_names_give_way_to_leaves_called_so() -> None:
 )
 def test_no_such_leaf(name: str, hint: str | None) -> None:
     with pytest.raises(StepError) as caught:
-        matching(toy_piece([1]), ["action", name])
+        matching(toy_chunk([1]), ["action", name])
     assert f"No leaf is called {name!r}; there are observation/position," in caught.value.message
     assert hint is None or caught.value.hint == hint
 
 
 def test_numbers_leave_out_what_is_none_below_a_beginning() -> None:
-    piece = with_leaves(
-        toy_piece([2]),
+    chunk = with_leaves(
+        toy_chunk([2]),
         steps={"extra.text": np.array([1, 0], np.int32), "extra.count": np.array([4, 5], np.int32)},
         observations={"observation.alive": np.array([True, False, True])},
         words={"extra.text": ["a", "b"]},
     )
-    assert numbers(piece, ["obs", "extra"]) == [POSITION, VELOCITY, ("extra", "count")]
-    assert numbers(piece, ["obs"], "b") == [("observation", "alive")]
+    assert numbers(chunk, ["obs", "extra"]) == [POSITION, VELOCITY, ("extra", "count")]
+    assert numbers(chunk, ["obs"], "b") == [("observation", "alive")]
     for name, kind in (("mission", "text"), ("extra.text", "text"), ("terminated", "bool")):
         with pytest.raises(StepError, match=f"{name!r} means no leaf of numbers.* is {kind}"):
-            numbers(piece, ["obs", name])
+            numbers(chunk, ["obs", name])
 
 
 def test_places_of_rows() -> None:
-    piece = toy_piece([2, 3], first_episode=4)
-    assert place(piece, ACTION, 2) == "row 10 (episode 5, step 0)"
-    assert [place(piece, POSITION, row) for row in range(7)] == [
+    chunk = toy_chunk([2, 3], first_episode=4)
+    assert place(chunk, ACTION, 2) == "row 10 (episode 5, step 0)"
+    assert [place(chunk, POSITION, row) for row in range(7)] == [
         "row 8 (episode 4, step 0)",
         "row 9 (episode 4, step 1)",
         "the observation after row 9 (episode 4, step 1)",
@@ -276,15 +276,15 @@ def test_places_of_rows() -> None:
         "row 12 (episode 5, step 2)",
         "the observation after row 12 (episode 5, step 2)",
     ]
-    apart = transitions_of(piece)
+    apart = transitions_of(chunk)
     assert place(apart, POSITION, 5) == "the observation after row 10 (episode 5, step 0)"
 
 
 def test_columns_of_episodes() -> None:
-    piece = toy_piece([2, 1, 3], first_episode=4, unknown_final=[5])
-    stale: Any = {("return",): piece.batch.lengths, ("length",): piece.batch.lengths + 5}
-    batch = replace(piece.batch, episodes={**piece.batch.episodes, **stale})
-    found = episode_columns(replace(piece, batch=batch))
+    chunk = toy_chunk([2, 1, 3], first_episode=4, unknown_final=[5])
+    stale: Any = {("return",): chunk.batch.lengths, ("length",): chunk.batch.lengths + 5}
+    batch = replace(chunk.batch, episodes={**chunk.batch.episodes, **stale})
+    found = episode_columns(replace(chunk, batch=batch))
     rewards = [[4001, 4002], [5001], [6001, 6002, 6003]]
     assert {key[0]: column.tolist() for key, column in found.items()} == {
         "seed": [104, 105, 106],

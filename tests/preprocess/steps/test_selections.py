@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,29 +16,29 @@ from hypothesis import strategies as st
 
 import offline_data
 from offline_data.errors import StepError, UsageError
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.preprocess.steps.base import Selection
-from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter, Split
+from offline_data.preprocess.steps.episodes import DIGEST, Dedupe, Filter
 from offline_data.preprocess.steps.expressions import HINT, Expression
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.reader import open_reader
-from offline_data.testing.pieces import as_stored, episodes_of, joined, toy_piece, with_leaves
+from offline_data.testing.chunks import as_stored, episodes_of, joined, toy_chunk, with_leaves
 from offline_data.testing.toy import toy_batch, write_toy
 
 
-def digests(piece: Piece) -> Any:
-    found = Dedupe().measure(piece)[DIGEST]
-    assert (found.dtype, found.shape) == (np.dtype("u8"), (len(piece.episodes), 2))
+def digests(chunk: EpisodeChunk) -> Any:
+    found = Dedupe().measure(chunk)[DIGEST]
+    assert (found.dtype, found.shape) == (np.dtype("u8"), (len(chunk.episodes), 2))
     return found
 
 
-def kept(piece: Piece) -> Any:
-    return Dedupe().choose(Dedupe().measure(piece), {}).tolist()
+def kept(chunk: EpisodeChunk) -> Any:
+    return Dedupe().choose(Dedupe().measure(chunk), {}).tolist()
 
 
-def repeated(*numbers: int) -> Piece:
-    """Episodes of a toy piece in any order, each as often as it is named."""
-    alone = episodes_of(toy_piece([3, 1, 3, 2]))
+def repeated(*numbers: int) -> EpisodeChunk:
+    """Episodes of a toy chunk in any order, each as often as it is named."""
+    alone = episodes_of(toy_chunk([3, 1, 3, 2]))
     return joined([alone[number] for number in numbers])
 
 
@@ -51,25 +50,25 @@ def repeated(*numbers: int) -> Piece:
     ],
 )
 def test_the_first_of_each_stays(numbers: tuple[int, ...], want: list[bool]) -> None:
-    piece = repeated(*numbers)
-    assert kept(piece) == kept(as_stored(piece)) == want
-    other = replace(piece.batch, episodes={("seed",): np.arange(len(numbers))})
-    assert kept(replace(piece, batch=other)) == want
-    empty = with_leaves(piece, steps={"empty": np.zeros((piece.batch.transitions, 0, 3))})
+    chunk = repeated(*numbers)
+    assert kept(chunk) == kept(as_stored(chunk)) == want
+    other = replace(chunk.batch, episodes={("seed",): np.arange(len(numbers))})
+    assert kept(replace(chunk, batch=other)) == want
+    empty = with_leaves(chunk, steps={"empty": np.zeros((chunk.batch.transitions, 0, 3))})
     assert kept(empty) == kept(empty.having(observations={})) == want
 
 
 def test_one_bit_counts() -> None:
-    piece = repeated(0, 0)
+    chunk = repeated(0, 0)
     for table in ("steps", "observations"):
-        for key, column in getattr(piece.batch, table).items():
+        for key, column in getattr(chunk.batch, table).items():
             for row in (0, len(column) // 2, len(column) - 1):
                 values = column.copy()
                 values.reshape(len(values), -1).view(np.uint8)[row, 0] ^= 1
-                columns = {**getattr(piece.batch, table), key: values}
-                assert kept(piece.having(**{table: columns})) == [True, True], (key, row)
-    unknown = replace(piece.batch, final_observation=np.array([True, False]))
-    assert kept(replace(piece, batch=unknown)) == [True, True]
+                columns = {**getattr(chunk.batch, table), key: values}
+                assert kept(chunk.having(**{table: columns})) == [True, True], (key, row)
+    unknown = replace(chunk.batch, final_observation=np.array([True, False]))
+    assert kept(replace(chunk, batch=unknown)) == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -135,8 +134,8 @@ def chosen(text: str, table: Any, words: Any = None) -> Any:
 
 
 def test_fields_of_the_episode_table() -> None:
-    piece = toy_piece([3, 1, 4, 2], first_episode=5, unknown_final=[6])
-    table = Filter("length > 0").measure(piece)
+    chunk = toy_chunk([3, 1, 4, 2], first_episode=5, unknown_final=[6])
+    table = Filter("length > 0").measure(chunk)
     for text, want in (
         ("return > 2000", [False, False, True, True]),
         ("length in [3, 2]", [True, False, False, True]),
@@ -147,12 +146,6 @@ def test_fields_of_the_episode_table() -> None:
         ("not final_observation", [False, True, False, False]),
     ):
         assert chosen(text, table) == want, text
-
-
-def test_a_filter_is_a_value() -> None:
-    step = parse_step("filter: seed in [1, 2] and length==3 ")
-    assert step == Filter("seed in [1, 2] and length==3")
-    assert pickle.loads(pickle.dumps(step)) == step  # noqa: S301 - our own bytes
 
 
 def test_text_by_its_words() -> None:
@@ -181,7 +174,7 @@ def test_columns_that_are_no_field(column: Any) -> None:
 
 def test_a_field_that_is_not_there() -> None:
     with pytest.raises(StepError, match=r"have no 'lenght'; there are seed, number") as caught:
-        parse_step("filter:lenght > 3").settled(toy_piece([2]))
+        parse_step("filter:lenght > 3").settled(toy_chunk([2]))
     assert caught.value.hint == "did you mean 'length'?"
     with pytest.raises(StepError, match="have no 'lenght'"):
         chosen("lenght > 3", {("length",): np.array([1])})
@@ -228,13 +221,6 @@ def test_a_split_has_the_episodes_of_the_view(tmp_path: Path) -> None:
     views = offline_data.open_dataset(tmp_path / "toy").split(train=0.7, val=0.2, test=0.1, seed=3)
     for name, view in views.items():
         assert picked(f"split:{name},{SHARES}", 23) == view.episodes.numbers.tolist()
-
-
-def test_a_split_is_a_value() -> None:
-    step = parse_step(f"split: val , {SHARES}")
-    assert step == Split("val", (("train", 0.7), ("val", 0.2), ("test", 0.1)), 3)
-    shares = [["train", 0.7], ["val", 0.2], ["test", 0.1]]
-    assert step.describe() == {"step": "split", "part": "val", "shares": shares, "seed": 3}
 
 
 def test_a_part_without_an_episode() -> None:

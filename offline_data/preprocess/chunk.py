@@ -1,4 +1,4 @@
-"""`Piece`: whole episodes on their way through a recipe, and how they are read from a dataset."""
+"""`EpisodeChunk`: whole episodes on their way through a recipe, and how they are read from a dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offline_data.episodes.fields import TERMINATED, TRUNCATED, Key
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 """Episode columns that follow from the steps; all others are the source's."""
 
+_BY_LENGTHS = ("transitions", "starts", "last_rows", "episode_of", "root_rows", "next_rows")
+"""What a batch works out of its lengths once: the next batch of the same episodes takes it over."""
+
 
 @dataclass(frozen=True)
-class Piece:
+class EpisodeChunk:
     """Some episodes of a dataset, as one step of a recipe hands them to the next.
 
     Arrays of the batch may be read-only views of a file: a step never writes into them, it puts
@@ -32,7 +35,7 @@ class Piece:
     """
 
     batch: EpisodeBatch
-    """The episodes. A piece that only serves to learn a schema may have parts of episodes."""
+    """The episodes. A chunk that only serves to learn a schema may have parts of episodes."""
     episodes: NDArray[np.int64]
     """`[E]` number of each episode in the parent."""
     rows: NDArray[np.int64]
@@ -74,7 +77,7 @@ class Piece:
         steps: Mapping[Key, NDArray[Any]] | None = None,
         observations: Mapping[Key, NDArray[Any]] | None = None,
         words: Mapping[Key, Sequence[str]] | None = None,
-    ) -> Piece:
+    ) -> EpisodeChunk:
         """Return the same episodes with these columns in place of all step or observation columns.
 
         Words of leaves that are no more, or no longer int32, go. Raises what `EpisodeBatch` raises.
@@ -85,6 +88,7 @@ class Piece:
             steps=old.steps if steps is None else steps,
             observations=old.observations if observations is None else observations,
         )
+        batch.__dict__.update({k: v for k, v in vars(old).items() if k in _BY_LENGTHS})
         codes = {k for k, v in {**batch.steps, **batch.observations}.items() if v.dtype == np.int32}
         kept = self.words if words is None else words
         return replace(self, batch=batch, words={k: w for k, w in kept.items() if k in codes})
@@ -138,8 +142,10 @@ def select_episodes(
     return replace(kept, lengths=np.minimum(kept.lengths, left))
 
 
-def read_piece(reader: DatasetReader, chosen: EpisodeSelection) -> Piece:
-    """Read episodes, or pieces of them.
+def read_chunk(
+    reader: DatasetReader, chosen: EpisodeSelection, *, cut: bool = True
+) -> EpisodeChunk:
+    """Read episodes, or pieces of them; where it is `cut`, those that end early end truncated.
 
     What lies side by side in files of layout `compact` is views of the files; anything else is
     copied.
@@ -156,57 +162,35 @@ def read_piece(reader: DatasetReader, chosen: EpisodeSelection) -> Piece:
         return np.asarray(np.arange(int(counts.sum())) + np.repeat(first - before, counts))
 
     rows, pairs = index(begins, lengths), index(begins + chosen.episodes, lengths + 1)
-
-    def observed(key: Key) -> NDArray[Any]:
-        if TED not in reader.manifest.tables:
-            return reader.leaf(OBSERVATIONS, key)[pairs]
-        after = reader.observations_at(key, begins + lengths - 1, after=True)
-        return np.insert(reader.leaf(TED, key)[rows], np.cumsum(lengths), after, axis=0)
-
-    return _piece(reader, chosen, rows, observed, cut=True)
-
-
-def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> Piece:
-    """Read single transitions, `[n]` ascending rows, each as an episode of its own; copies."""
-    episodes = np.searchsorted(reader.starts, rows, side="right") - 1
-    steps = rows - reader.starts[episodes]
-    before = np.repeat(rows + episodes, 2)
-    before[1::2] += 1
-
-    def observed(key: Key) -> NDArray[Any]:
-        if TED not in reader.manifest.tables:
-            return reader.leaf(OBSERVATIONS, key)[before]
-        both = [reader.observations_at(key, rows, after=after) for after in (False, True)]
-        return np.stack(both, axis=1).reshape(2 * len(rows), *both[0].shape[1:])
-
-    chosen = EpisodeSelection(episodes, np.ones(len(rows), np.int64), steps)
-    return _piece(reader, chosen, rows, observed, cut=False)
-
-
-def _piece(
-    reader: DatasetReader,
-    chosen: EpisodeSelection,
-    rows: slice | NDArray[np.int64],
-    observed: Callable[[Key], NDArray[Any]],
-    *,
-    cut: bool,
-) -> Piece:
-    """Put a piece together; where it is `cut`, episodes that end early end truncated."""
+    observations: dict[Key, NDArray[Any]] = {}
+    for key in reader.observation_leaves:
+        if TED in reader.manifest.tables:
+            after = reader.observations_at(key, begins + lengths - 1, after=True)
+            seen = np.insert(reader.leaf(TED, key)[rows], np.cumsum(lengths), after, axis=0)
+        else:
+            seen = reader.leaf(OBSERVATIONS, key)[pairs]
+        observations[key] = seen
     steps = {k: reader.step(k)[rows] for k in reader.step_leaves if k != EPISODE}
-    early = chosen.steps + chosen.lengths < reader.lengths[chosen.episodes]
+    early = chosen.steps + lengths < reader.lengths[chosen.episodes]
     if cut and early.any():
-        last = np.cumsum(chosen.lengths)[early] - 1
+        last = np.cumsum(lengths)[early] - 1
         truncated = np.array(steps[TRUNCATED])
         truncated[last] |= ~steps[TERMINATED][last].astype(bool)
         steps[TRUNCATED] = truncated
-    observations = {key: observed(key) for key in reader.observation_leaves}
     final = np.asarray(reader.episodes[("final_observation",)])[chosen.episodes].astype(bool)
     columns = {k: c for k, c in reader.episodes.items() if k[0] not in OWN_COLUMNS}
     extras = {key: np.array(column[chosen.episodes]) for key, column in columns.items()}
-    batch = EpisodeBatch(chosen.lengths, steps, observations, final | early, extras)
+    batch = EpisodeBatch(lengths, steps, observations, final | early, extras)
     found = {key: reader.words(key) for key in (*steps, *observations)}
     words = {key: listed for key, listed in found.items() if listed is not None}
-    return Piece(batch, chosen.episodes, chosen.rows(reader), chosen.steps, words)
+    return EpisodeChunk(batch, chosen.episodes, begins, chosen.steps, words)
+
+
+def read_transitions(reader: DatasetReader, rows: NDArray[np.int64]) -> EpisodeChunk:
+    """Read single transitions, `[n]` ascending rows, each as an episode of its own."""
+    episodes = np.searchsorted(reader.starts, rows, side="right") - 1
+    ones, steps = np.ones(len(rows), np.int64), rows - reader.starts[episodes]
+    return read_chunk(reader, EpisodeSelection(episodes, ones, steps), cut=False)
 
 
 def episode_words(reader: DatasetReader) -> Mapping[Key, Sequence[str]]:

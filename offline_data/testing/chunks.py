@@ -1,4 +1,4 @@
-"""Toy pieces for tests of steps, whose every value says where it belongs, and pieces taken apart."""
+"""Toy chunks for tests of steps, whose every value says where it belongs, and chunks taken apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from offline_data.episodes import EpisodeBatch
 from offline_data.episodes.joining import concatenate
-from offline_data.preprocess.piece import Piece
+from offline_data.preprocess.chunk import EpisodeChunk
 from offline_data.testing.toy import assert_same_batch
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
 
 
-def toy_piece(
+def toy_chunk(
     lengths: Sequence[int], first_episode: int = 0, *, unknown_final: Sequence[int] = ()
-) -> Piece:
+) -> EpisodeChunk:
     """Make episodes whose values are all different and never zero.
 
     With `v = 1000 · episode + t + 1`, of the step row or of the observation row `t`:
@@ -34,7 +34,7 @@ def toy_piece(
     the final observation: the last row repeats the one before.
 
     Example:
-        >>> toy_piece([2], first_episode=1).batch.observations["info", "code"][:, 0].tolist()
+        >>> toy_chunk([2], first_episode=1).batch.observations["info", "code"][:, 0].tolist()
         [7007, 7014, 7021]
     """
     sizes = np.asarray(lengths, np.int64)
@@ -68,50 +68,50 @@ def toy_piece(
     )
     starts = np.cumsum(sizes) - sizes + first_episode * int(sizes[0])
     words: dict[Key, list[str]] = {("mission",): ["go", "stop", "turn"]}
-    return Piece(batch, numbers, starts, np.zeros(len(sizes), np.int64), words)
+    return EpisodeChunk(batch, numbers, starts, np.zeros(len(sizes), np.int64), words)
 
 
 def with_leaves(
-    piece: Piece,
+    chunk: EpisodeChunk,
     *,
     steps: Mapping[str, NDArray[Any]] | None = None,
     observations: Mapping[str, NDArray[Any]] | None = None,
     words: Mapping[str, Sequence[str]] | None = None,
-) -> Piece:
+) -> EpisodeChunk:
     """Add or replace columns of steps `[N, …]` and observations `[N + E, …]`, and vocabularies.
 
     Example:
-        >>> piece = with_leaves(toy_piece([2]), steps={"a.b": np.array([5, 6])})
-        >>> piece.batch.steps["a", "b"].tolist()
+        >>> chunk = with_leaves(toy_chunk([2]), steps={"a.b": np.array([5, 6])})
+        >>> chunk.batch.steps["a", "b"].tolist()
         [5, 6]
     """
 
     def keyed(columns: Mapping[str, Any] | None) -> dict[Key, Any]:
         return {tuple(name.split(".")): column for name, column in (columns or {}).items()}
 
-    return piece.having(
-        steps={**piece.batch.steps, **keyed(steps)},
-        observations={**piece.batch.observations, **keyed(observations)},
-        words={**piece.words, **keyed(words)},
+    return chunk.having(
+        steps={**chunk.batch.steps, **keyed(steps)},
+        observations={**chunk.batch.observations, **keyed(observations)},
+        words={**chunk.words, **keyed(words)},
     )
 
 
-def as_stored(piece: Piece) -> Piece:
+def as_stored(chunk: EpisodeChunk) -> EpisodeChunk:
     """Return the same episodes as a dataset's files give them: read-only, strided views."""
-    return piece.having(
-        steps={key: _packed(column) for key, column in piece.batch.steps.items()},
-        observations={key: _packed(column) for key, column in piece.batch.observations.items()},
+    return chunk.having(
+        steps={key: _packed(column) for key, column in chunk.batch.steps.items()},
+        observations={key: _packed(column) for key, column in chunk.batch.observations.items()},
     )
 
 
-def episodes_of(piece: Piece) -> list[Piece]:
-    """Return a piece of each episode alone."""
-    return [_one(piece, e) for e in range(len(piece.episodes))]
+def episodes_of(chunk: EpisodeChunk) -> list[EpisodeChunk]:
+    """Return a chunk of each episode alone."""
+    return [_one(chunk, e) for e in range(len(chunk.episodes))]
 
 
-def transitions_of(piece: Piece) -> Piece:
+def transitions_of(chunk: EpisodeChunk) -> EpisodeChunk:
     """Return every transition as an episode of its own, as a schema is learnt from."""
-    batch, e = piece.batch, piece.batch.episode_of
+    batch, e = chunk.batch, chunk.batch.episode_of
     pairs = np.stack([batch.root_rows, batch.next_rows], axis=1).reshape(-1)
     last = np.isin(np.arange(batch.transitions), batch.last_rows)
     apart = replace(
@@ -121,25 +121,27 @@ def transitions_of(piece: Piece) -> Piece:
         final_observation=batch.final_observation[e] | ~last,
         episodes={key: column[e] for key, column in batch.episodes.items()},
     )
-    return Piece(apart, piece.episodes[e], piece.row_numbers, piece.step_numbers, piece.words)
+    return EpisodeChunk(
+        apart, chunk.episodes[e], chunk.row_numbers, chunk.step_numbers, chunk.words
+    )
 
 
-def joined(pieces: Sequence[Piece]) -> Piece:
-    """Lay pieces of the same leaves, types and vocabularies end to end."""
-    words = {key: list(text) for key, text in pieces[0].words.items()}
-    for one in pieces:
+def joined(chunks: Sequence[EpisodeChunk]) -> EpisodeChunk:
+    """Lay chunks of the same leaves, types and vocabularies end to end."""
+    words = {key: list(text) for key, text in chunks[0].words.items()}
+    for one in chunks:
         assert {key: list(text) for key, text in one.words.items()} == words
-        assert _types(one) == _types(pieces[0])
-    return Piece(
-        concatenate([one.batch for one in pieces]),
-        np.concatenate([one.episodes for one in pieces]),
-        np.concatenate([one.rows for one in pieces]),
-        np.concatenate([one.steps for one in pieces]),
+        assert _types(one) == _types(chunks[0])
+    return EpisodeChunk(
+        concatenate([one.batch for one in chunks]),
+        np.concatenate([one.episodes for one in chunks]),
+        np.concatenate([one.rows for one in chunks]),
+        np.concatenate([one.steps for one in chunks]),
         words,
     )
 
 
-def assert_same_piece(found: Piece, expected: Piece) -> None:
+def assert_same_chunk(found: EpisodeChunk, expected: EpisodeChunk) -> None:
     """Assert equal episodes, places in the parent and vocabularies; NaN equals NaN."""
     assert_same_batch(found.batch, expected.batch)
     for what in ("episodes", "rows", "steps"):
@@ -158,13 +160,13 @@ def _packed(column: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(rows["leaf"])
 
 
-def _types(piece: Piece) -> list[dict[Key, np.dtype[Any]]]:
-    tables = (piece.batch.steps, piece.batch.observations, piece.batch.episodes)
+def _types(chunk: EpisodeChunk) -> list[dict[Key, np.dtype[Any]]]:
+    tables = (chunk.batch.steps, chunk.batch.observations, chunk.batch.episodes)
     return [{key: column.dtype for key, column in table.items()} for table in tables]
 
 
-def _one(piece: Piece, e: int) -> Piece:
-    batch = piece.batch
+def _one(chunk: EpisodeChunk, e: int) -> EpisodeChunk:
+    batch = chunk.batch
     first, stop = int(batch.starts[e]), int(batch.starts[e] + batch.lengths[e])
     rows, after, own = slice(first, stop), slice(first + e, stop + e + 1), slice(e, e + 1)
     alone = replace(
@@ -175,4 +177,4 @@ def _one(piece: Piece, e: int) -> Piece:
         final_observation=batch.final_observation[own],
         episodes={key: column[own] for key, column in batch.episodes.items()},
     )
-    return Piece(alone, piece.episodes[own], piece.rows[own], piece.steps[own], piece.words)
+    return EpisodeChunk(alone, chunk.episodes[own], chunk.rows[own], chunk.steps[own], chunk.words)
