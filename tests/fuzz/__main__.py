@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from tests.fuzz.harness import Verdict, run_case
 from tests.fuzz.kinds import KINDS
+from tests.fuzz.source_kinds import SOURCE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +31,9 @@ MOST = 20
 """Broken promises after which no more are looked for."""
 
 
-WITHOUT_TORCH = frozenset({"d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive"})
+WITHOUT_TORCH = frozenset(
+    {"d4rl", "d4rl-bytes", "hdf5", "minari", "http", "archive", *(k.name for k in SOURCE_KINDS)}
+)
 """Kinds whose commands do not import torch; a process without it is forked in half the time."""
 
 

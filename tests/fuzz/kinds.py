@@ -30,6 +30,7 @@ from tests.fuzz.hdf5_variants import write_minari as write_hostile_minari
 from tests.fuzz.http_variants import UNKNOWABLE, VARIANTS
 from tests.fuzz.manifest_variants import variants
 from tests.fuzz.mutations import spoil_bytes, spoil_hdf5, spoil_json_file
+from tests.fuzz.source_kinds import SOURCE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -547,7 +548,7 @@ def _hostile_zip(random: Random) -> bytes:
     return out.getvalue()
 
 
-class _Call:
+class Call:
     """Pickled as a call of a function that no reader may call."""
 
     def __init__(self, random: Random) -> None:
@@ -568,7 +569,7 @@ _HOSTILE: dict[str, Callable[[Random], bytes]] = {
     "tar": _hostile_tar,
     "tar.gz": lambda random: gzip.compress(_hostile_tar(random)),
     "zip": _hostile_zip,
-    "pickle": lambda random: pickle.dumps({"a": [_Call(random)]}, random.randrange(6)),
+    "pickle": lambda random: pickle.dumps({"a": [Call(random)]}, random.randrange(6)),
 }
 
 
@@ -892,5 +893,6 @@ KINDS = {
         Kind("derived", prepare_calls, _nothing_more, run_derived),
         Kind("view", prepare_any_view, _nothing_more, run_view),
         Kind("recipe", prepare_recipe, _nothing_more, run_quietly),
+        *SOURCE_KINDS,
     )
 }

@@ -101,7 +101,12 @@ def _ragged(
     count = rows
     found: list[Any] = []
     for one in lengths:
-        if isinstance(one, BytesValues) or one is None or len(one) != count or (one < 0).any():
+        if (
+            isinstance(one, BytesValues)
+            or one is None
+            or len(one) != count
+            or ((one < 0) | (one > _MOST_BYTES)).any()  # no larger ones: their sum would wrap
+        ):
             raise FormatError(f"{feature.name} has sequences whose lengths do not add up")
         found.append(one)
         count = int(one.sum())

@@ -357,6 +357,9 @@ BAD: dict[str, Callable[[Record], object]] = {
     "whose lengths do not add up": lambda r: r.update(
         {"steps/observation/points/ragged_row_lengths_0": np.array([9, 9, 9])}
     ),
+    "points has sequences whose lengths do not add up": lambda r: r.update(  # but modulo 2**64
+        {"steps/observation/points/ragged_row_lengths_0": np.array([2**63 - 1, 2**63 - 1, 5])}
+    ),
     "zlib cannot read": lambda r: r.update({"steps/observation/cloud": [b"not zlib"] * 3}),
     "value of other than 8 bytes": lambda r: r.update(
         {"steps/observation/cloud": [zlib.compress(bytes(1 << 20))] * 3}
