@@ -16,6 +16,8 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _BLOCK = 1 << 18  # bytes read at once
+_INFLATED = 1 << 20  # bytes that a thread inflates at once
+_AHEAD = 4  # times that many wait to be read
 _NAMES = 1 << 27  # bytes of memory for the names of one archive: some 700,000 members
 _EXTENDED_HEADER = 1 << 14
 """Bytes of one extended tar header: `tarfile` reads each as a whole, and before Python 3.11.10 takes
@@ -232,31 +236,34 @@ def _is_tar(head: bytes) -> bool:
 
 def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
     """Yield the members of a tar, compressed or not, or the one of a lone compressed file."""
-    with damage_named(path), opener(path, "rb") as stream:
-        first = stream.read(tarfile.BLOCKSIZE)
-        if opener is open or (len(first) == tarfile.BLOCKSIZE and _is_tar(first)):
-            yield from _tar_members(path, _checked(stream, path, first), budget)
+    with damage_named(path), opener(path, "rb") as file:
+        if opener is open:
+            yield from _tar_members(path, file, budget)
             return
-        name = path.name.removesuffix(path.suffix) if path.suffix in {".gz", ".xz", ".bz2"} else ""
-        name = check_relative(name or path.name, f"The content of {path}")
-        yield Member(name, -1, _checked(stream, path, first, budget))
+        with io.BufferedReader(_Ahead(file), _BLOCK) as stream:
+            first = stream.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
+            if len(first) == tarfile.BLOCKSIZE and _is_tar(first):
+                yield from _tar_members(path, cast("IO[bytes]", stream), budget)
+                return
+            known = path.suffix in {".gz", ".xz", ".bz2"}
+            name = path.name.removesuffix(path.suffix) if known else ""
+            name = check_relative(name or path.name, f"The content of {path}")
+            yield Member(name, -1, _checked(stream, path, budget=budget))
 
 
 def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]:
+    """Yield the members of a tar; `stream` is only read forward."""
     safe = _SafeMembers(path, budget)
-    with tarfile.open(
-        fileobj=stream, mode="r|", tarinfo=_Header, bufsize=_BLOCK, encoding="utf-8"
-    ) as archive:
+    with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header, encoding="utf-8") as archive:
         while (header := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined] # of which it keeps every one
             if header.isdir():
                 safe.add(header.name, is_folder=True)
                 continue
             name = safe.add(header.name, header.size)
-            content = archive.extractfile(header) if header.isreg() else None
-            if content is None or header.issparse():
+            if not header.isreg() or header.issparse():
                 raise _bad_member(path, name, "is a link, a device or sparse; expected a file")
-            yield Member(name, header.size, _checked(content, path))
+            yield Member(name, header.size, _checked(stream, path, header.size))
     trailer = 0
     while block := stream.read(_BLOCK):  # to the checksum of a compressed stream
         trailer += len(block)
@@ -264,36 +271,95 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
             raise tarfile.ReadError(f"more than {_TRAILER} bytes follow its end mark")
 
 
-def _checked(
-    stream: IO[bytes], path: Path, first: bytes = b"", budget: int | None = None
-) -> IO[bytes]:
-    """Return a stream that reads blocks, and names damage.
+class _Ahead(io.RawIOBase):
+    """What a compressed stream has, inflated by a thread while the bytes before it are used.
 
-    `first` was read of it before; `budget` is the bytes it may have, where none are announced.
+    An error comes out of the read that reaches its block. To be closed before the stream is: that
+    ends the thread. Seeks forward only.
     """
-    return io.BufferedReader(_Checked(stream, path, first, budget), _BLOCK)
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-inflate")
+        self._stream = stream
+        self._blocks: deque[Future[bytes]] = deque()
+        self._block = memoryview(b"")
+        self._place = 0
+        for _ in range(_AHEAD):
+            self._begin()
+
+    def _begin(self) -> None:
+        self._blocks.append(self._pool.submit(self._stream.read, _INFLATED))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, place: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence != io.SEEK_SET or place < self._place:
+            raise io.UnsupportedOperation("seeks forward only")
+        while self._place < place and self._take(place - self._place):
+            pass
+        return self._place
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        taken = self._take(len(view))
+        view[: len(taken)] = taken
+        return len(taken)
+
+    def _take(self, most: int) -> memoryview:
+        """Return the next bytes, some at least where there are any."""
+        if not self._block:
+            block = self._blocks.popleft()
+            self._begin()
+            self._block = memoryview(block.result())
+        taken, self._block = self._block[:most], self._block[most:]
+        self._place += len(taken)
+        return taken
+
+
+def _checked(
+    stream: IO[bytes], path: Path, size: int | None = None, *, budget: int | None = None
+) -> IO[bytes]:
+    """Return a stream of the next bytes of another one, which reads blocks, and names damage.
+
+    `size` is how many there are, where that is announced; `budget` is how many there may be.
+    """
+    return io.BufferedReader(_Checked(stream, path, size, budget), _BLOCK)
 
 
 class _Checked(io.RawIOBase):
-    def __init__(self, stream: IO[bytes], path: Path, first: bytes, budget: int | None) -> None:
-        self._stream, self._path, self._first, self._left = stream, path, first, budget
+    def __init__(self, stream: IO[bytes], path: Path, size: int | None, budget: int | None) -> None:
+        self._stream: Any = stream
+        self._path, self._size, self._left = path, size, budget
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._first[: len(view)]
-        self._first = self._first[len(data) :]
-        if not data:
-            with damage_named(self._path):
-                data = self._stream.read(min(len(view), _BLOCK))
+        view = memoryview(buffer).cast("B")[:_INFLATED]
+        if self._size is not None:
+            view = view[: self._size]
+        with damage_named(self._path):
+            count: int = self._stream.readinto(view) if len(view) else 0
+            if self._size is not None:
+                self._size -= count
+                if len(view) and not count:
+                    raise tarfile.ReadError("unexpected end of data")
         if self._left is not None:
-            self._left -= len(data)
+            self._left -= count
             if self._left < 0:
                 raise _damaged(self._path, "it inflates to more bytes than it may have")
-        view[: len(data)] = data
-        return len(data)
+        return count
 
 
 @contextmanager

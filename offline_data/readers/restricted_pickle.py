@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+    from typing_extensions import Buffer
 
 _CODE = re.compile(r"[<>=|]?(?:[biufcSUV][0-9]{1,10}|[mM]8(?:\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?)")
 _OBJECT = re.compile(r"[<>=|]?O[0-9]?")
+_BLOCK = 1 << 18  # bytes read at once
 _LAST_CHARACTER = 0x10FFFF
 _HINT = "nothing in it was executed; if the file is damaged, download it again"
 
@@ -50,7 +52,15 @@ def loads(data: bytes, *, where: str) -> Any:
         Traceback (most recent call last):
         offline_data.errors.FormatError: steps.pickle cannot be read: it asks for os.system; only ...
     """
-    stream = io.BytesIO(data)
+    return _load(io.BytesIO(data), where)
+
+
+def load(stream: IO[bytes], *, size: int, where: str) -> Any:
+    """Read one pickle from a stream to its end, or to `size` bytes, whichever is first; see `loads`."""
+    return _load(io.BufferedReader(_Limited(stream, size), _BLOCK), where)
+
+
+def _load(stream: IO[bytes], where: str) -> Any:
     try:
         value = _plain_values(_Unpickler(stream, encoding="latin-1").load())
     except (
@@ -59,18 +69,25 @@ def loads(data: bytes, *, where: str) -> Any:
     ) as error:  # fmt: skip
         reason = str(error)[:400] or type(error).__name__  # which may quote what stands in the file
         raise FormatError(f"{where} cannot be read: {reason}", hint=_HINT) from error
-    if more := len(data) - stream.tell():
+    if more := sum(map(len, iter(lambda: stream.read(_BLOCK), b""))):
         raise FormatError(f"{where} cannot be read: {more} bytes follow it", hint=_HINT)
     return value
 
 
-def load(stream: IO[bytes], *, size: int, where: str) -> Any:
-    """Read one pickle from a stream to its end, or to `size` bytes, whichever is first; see `loads`."""
-    blocks: list[bytes] = []
-    while block := stream.read(max(0, min(size, 1 << 20))):
-        blocks.append(block)
-        size -= len(block)
-    return loads(b"".join(blocks), where=where)
+class _Limited(io.RawIOBase):
+    """The next bytes of a stream, at most so many."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        self._stream: Any = stream
+        self._left = max(0, size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        count: int = self._stream.readinto(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
 
 
 def plain_dtype(code: object) -> np.dtype[Any]:

@@ -6,18 +6,21 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import tarfile
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_data.errors import AccessError, FormatError, IntegrityError, NotFoundError
-from offline_data.readers.archive import open_members
+from offline_data.readers import archive
+from offline_data.readers.archive import Member, open_members
 
 BUDGET = 1 << 20
 GNU, PAX = tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
@@ -197,6 +200,55 @@ def test_a_hostile_header_takes_no_memory(write: Write, memory_below: Callable[[
     path = write(gzip.compress(HOSTILE["w extended header of a TiB"] + bytes(1 << 26)))
     with memory_below(8 << 20), pytest.raises(FormatError, match=f"header of {1 << 40} bytes"):
         list(open_members(path, budget=BUDGET))
+
+
+def inflating() -> set[threading.Thread]:
+    """Return the threads that inflate."""
+    return {one for one in threading.enumerate() if "inflate" in one.name}
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2"])
+def test_threads_end_with_the_reading(
+    write: Write, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where most of an archive has not been read, and a member's stream is still held."""
+    monkeypatch.setattr(archive, "_INFLATED", 1 << 12)
+    before, content = inflating(), os.urandom(1 << 16)
+    path = write(tar({"first": content, "second": b"2001"}, mode=mode))
+    members = cast("Generator[Member, None, None]", open_members(path, budget=1 << 30))
+    first = next(members)
+    assert (first.stream.read(9), len(inflating() - before)) == (content[:9], 1)
+    members.close()
+    assert inflating() == before
+    members = cast("Generator[Member, None, None]", open_members(path, budget=1 << 30))
+    assert {m.name: m.stream.read() for m in members} == {"first": content, "second": b"2001"}
+    assert inflating() == before
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
+def test_what_is_before_damage_is_read(
+    write: Write, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error comes out of the read that reaches it, though the thread has met it before."""
+    compress: Any = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[suffix]
+    monkeypatch.setattr(archive, "_INFLATED", 1 << 12)
+    before, content = inflating(), os.urandom(1 << 16)
+    path = write(compress(content)[:-9])
+    members = cast("Generator[Member, None, None]", open_members(path, budget=1 << 30))
+    stream = next(members).stream
+    assert stream.read(1 << 12) == content[: 1 << 12]
+    with pytest.raises(FormatError, match=r"/raw/x is damaged or not supported: .*end"):
+        stream.read()
+    members.close()
+    assert inflating() == before
+
+
+def test_members_that_are_not_read_are_passed_over(write: Write) -> None:
+    content = os.urandom(1 << 20)
+    for mode in ("w", "w:gz"):
+        path = write(tar({"first": content, "second": b"2001"}, mode=mode))
+        found = [m.stream.read(3) for m in open_members(path, budget=1 << 30)]
+        assert found == [content[:3], b"200"]
 
 
 def test_an_archive_that_may_not_be_read(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
