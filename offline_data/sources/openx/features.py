@@ -26,6 +26,8 @@ _NUMBERS = {
 _FLOAT_IMAGE = "float32"
 """dtype of images that TFDS stores as the four bytes of each number, in a PNG of four channels."""
 _MOST_DIMENSIONS = 16
+_MEANT = {f"{STEPS}/{name}" for name in ("reward", "is_first", "is_last", "is_terminal")}
+"""Features that are never left out: without them other rewards and ends would be told."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,16 @@ def read_features(tree: Any, where: str) -> tuple[list[Feature], list[Dropped]]:
         The features that can be read, and those that cannot, with the reason.
 
     Raises:
-        FormatError: It is not such a tree, or not that of RLDS: episodes of steps.
+        FormatError: It is not such a tree, or not that of RLDS: episodes of steps; or rewards or
+            flags are of a kind that cannot be read.
     """
     features: list[Feature] = []
     dropped: list[Dropped] = []
     for found in _walk(tree, (), (), where):
         if isinstance(found, Feature):
             features.append(found)
+        elif found.key in _MEANT:
+            raise FormatError(f"{where}: {found.key} cannot be read. {found.reason}")
         else:
             dropped.append(found)
     if not any(feature.in_steps for feature in features):

@@ -343,6 +343,14 @@ def test_what_cannot_be_read_is_listed(tmp_path: Path) -> None:
     assert [leaf.key for leaf in info.dropped] == ["steps/label", "photo"]
 
 
+@pytest.mark.parametrize("name", ["reward", "is_first", "is_last", "is_terminal"])
+def test_rewards_and_flags_that_cannot_be_read_are_not_left_out(tmp_path: Path, name: str) -> None:
+    tree = changed(f"steps/{name}", tensor("float99"))
+    folder = write_rlds(tmp_path / "toy", {"train": [[toy_record(1, 3)]]}, features=tree)
+    with pytest.raises(FormatError, match=f"steps/{name} cannot be read. Its dtype is 'float99'"):
+        read(folder)
+
+
 BAD: dict[str, Callable[[Record], object]] = {
     "it has no step": lambda r: [r.update({k: v[:0]}) for k, v in list(r.items()) if "steps" in k],
     "steps/reward has 2 steps": lambda r: r.update({"steps/reward": r["steps/reward"][:2]}),
