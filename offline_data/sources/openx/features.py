@@ -26,8 +26,8 @@ _NUMBERS = {
 _FLOAT_IMAGE = "float32"
 """dtype of images that TFDS stores as the four bytes of each number, in a PNG of four channels."""
 _MOST_DIMENSIONS = 16
-_MEANT = {f"{STEPS}/{name}" for name in ("reward", "is_first", "is_last", "is_terminal")}
-"""Features that are never left out: without them other rewards and ends would be told."""
+_NEVER_DROPPED = {f"{STEPS}/{name}" for name in ("reward", "is_first", "is_last", "is_terminal")}
+"""Without them a dataset would have other rewards, or episodes would end otherwise."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def read_features(tree: Any, where: str) -> tuple[list[Feature], list[Dropped]]:
     for found in _walk(tree, (), (), where):
         if isinstance(found, Feature):
             features.append(found)
-        elif found.key in _MEANT:
+        elif found.key in _NEVER_DROPPED:
             raise FormatError(f"{where}: {found.key} cannot be read. {found.reason}")
         else:
             dropped.append(found)
