@@ -242,7 +242,7 @@ class JobPlan(PlanFile):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def newer(self) -> JobPlan | None:
-        """Return the plan that the file has, if there is nothing more to do of this one."""
+        """Return the plan in the file if it replaces this one or is published."""
         found = JobPlan.read(self.file)
         return found if found.published or found.place != self.place else None
 
@@ -369,7 +369,7 @@ class _OpenPlan(PlannedWork):
         return damaged
 
     def newer(self) -> JobPlan | None:
-        """Return the plan that the file has, if there is nothing more to do of this one."""
+        """Return the plan in the file if it replaces this one or is published."""
         return self.plan.newer()
 
     def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
