@@ -1,4 +1,4 @@
-"""The protocol of executors: who runs the tasks of a job, where, and what is promised."""
+"""The protocol of executors, which run the tasks of a job."""
 
 from __future__ import annotations
 
@@ -18,33 +18,31 @@ R = TypeVar("R")
 class Executor(Protocol):
     """Runs the tasks of one job.
 
-    A job is a function of one task that may be run again: a task that was half done when its
-    process died is run once more from its beginning. Job, tasks and answers are small; data go
-    through files. A job may close over functions of a notebook: executors that send it elsewhere
-    use cloudpickle.
+    A job is a function of one task that may run repeatedly: if a process dies, its task starts
+    again. Job, tasks and answers are small; data go through files. A job may close over functions
+    of a notebook: executors pickle it with cloudpickle.
     """
 
     name: str
-    """Name in the manifest and on the screen: `in process`, `2 processes`, `ray`."""
+    """Name for messages: `in process`, `2 processes`, `ray`."""
     shards: bool
-    """Whether tasks may run on machines that share only a filesystem: then each writes files of
-    its own, and never two of them into one."""
+    """Whether tasks may run on several machines that share a filesystem; then each task must write
+    files of its own."""
 
     def run(
         self, job: Callable[[T], R], tasks: Sequence[T], progress: Progress
     ) -> Iterator[tuple[int, R]]:
         """Yield `(number of the task in tasks, answer)` as tasks finish, in any order.
 
-        Closing the iterator, or an error out of it, stops everything that is under way and waits
-        for its end.
+        Closing the iterator, or an error from it, stops all running tasks and waits for their end.
 
         Args:
-            job: Called with each task.
-            tasks: All of them.
-            progress: Told (`note`) when a process died and its task is run again.
+            job: Called on each task.
+            tasks: All tasks.
+            progress: Gets a note when a process died and its task runs again.
 
         Raises:
-            OfflineDataError: Raised by `job`, passed on as it is.
+            OfflineDataError: Raised by `job`.
             WorkerDiedError: A process died twice with the same task.
         """
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
-    """Return `workers` where they save more than the seconds of their start, else 1: this process.
+    """Return `workers` if they save more time than they take to start, else 1 (this process).
 
-    `seconds` is the estimated time of all tasks in one process; workers start at the same time.
+    `seconds` is the estimated time of all tasks in one process; workers start in parallel.
 
     Example:
         >>> choose_workers(60.0, 4, start_cost=3.0), choose_workers(3.5, 4, start_cost=3.0)
@@ -33,10 +33,10 @@ def choose_workers(seconds: float, workers: int, start_cost: float) -> int:
 
 
 class InProcess:
-    """Runs tasks here, in order; see `Executor`.
+    """Runs tasks in this process, in order; see `Executor`.
 
     Args:
-        threads: Threads that torch computes with meanwhile; None: as many as before.
+        threads: Torch threads meanwhile; None: unchanged.
 
     Example:
         >>> from offline_data.progress import SILENT
@@ -65,14 +65,14 @@ class InProcess:
 class LocalProcesses:
     """Runs tasks in child processes of this one; see `Executor`.
 
-    Children are plain programs: a script needs no `if __name__ == "__main__"` guard, and nothing is
-    forked. One that dies is replaced, once for each task.
+    Children are new programs, never forks, and a script needs no `if __name__ == "__main__"` guard.
+    A child that dies is replaced, once for each task.
 
     Args:
-        workers: Processes; no more are started than there are tasks.
-        worker_threads: Threads that torch and numpy compute with in each.
-        max_tasks_per_child: Tasks after which a process is replaced by a new one, against memory
-            that a function does not give back; None: never.
+        workers: Maximum number of processes; at most one per task is started.
+        worker_threads: Threads of torch and numpy in each.
+        max_tasks_per_child: Replace a process after this many tasks, for functions that leak
+            memory; None: never.
 
     Raises:
         UsageError: A number below 1.
@@ -100,14 +100,14 @@ class LocalProcesses:
     ) -> Iterator[tuple[int, R]]:
         """Yield the number and the answer of each task as it finishes; see `Executor.run`.
 
-        Also raises `UsageError` where `job` refers to something that exists in this process only.
+        Also raises `UsageError` if `job` refers to something that only exists in this process.
         """
         run = _ChildRun(pack_function(job), tasks, self._threads, self._limit)
         yield from run.answers(min(self._workers, len(tasks)), progress)
 
 
 class _ChildRun:
-    """Tasks of one run, handed out by threads with a child process each."""
+    """Tasks of one run, served by threads with a child process each."""
 
     def __init__(
         self, function: bytes, tasks: Sequence[Any], threads: int, limit: int | None
@@ -123,8 +123,8 @@ class _ChildRun:
         self._news: SimpleQueue[tuple[int, Any] | str | BaseException] = SimpleQueue()
 
     def answers(self, workers: int, progress: Progress) -> Iterator[tuple[int, Any]]:
-        """Yield the answers; at the end, however it comes, no child and no thread is left."""
-        # Daemons: a program that never closes this iterator can end all the same.
+        """Yield the answers; no child and no thread is left afterwards, even after an error."""
+        # Daemons: a program that never closes this iterator can still exit.
         threads = [Thread(target=self._serve, daemon=True) for _ in range(workers)]
         try:
             for thread in threads:
@@ -145,7 +145,7 @@ class _ChildRun:
                     thread.join()
 
     def _serve(self) -> None:
-        """Have one child after another run tasks until none is left; each task at most twice."""
+        """Run tasks in one child after another until none is left; each task at most twice."""
         child: Child | None = None
         served = 0
         try:
@@ -197,7 +197,7 @@ class _ChildRun:
 
 @contextmanager
 def _torch_threads(count: int | None) -> Iterator[None]:
-    """Have torch compute with so many threads, if it is imported: sums may depend on it."""
+    """Set the number of torch threads, if torch is imported: sums may depend on it."""
     torch = sys.modules.get("torch")
     if count is None or torch is None:
         yield

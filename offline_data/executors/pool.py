@@ -1,4 +1,4 @@
-"""The executor of a pool that the caller made: of `concurrent.futures` or `multiprocessing`."""
+"""The executor of a pool given by the caller, of `concurrent.futures` or `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
 
 _CHECK_SECONDS = 0.05
-"""Between two checks of a pool's processes: one that starts and dies in between is not noticed."""
+"""Seconds between checks of a pool's processes; one that starts and dies in between is missed."""
 
 _POOL_HINT = (
     "if memory was short, make a smaller pool; finished tasks are kept, and "
@@ -37,16 +37,16 @@ _POOL_HINT = (
 
 
 class GivenPool:
-    """Runs tasks in a pool that is somebody else's, and stays open; see `Executor`.
+    """Runs tasks in a pool of the caller, which stays open; see `Executor`.
 
-    Calls that run when the iterator is closed cannot be ended from here: they are waited for. In a
+    Calls that are running when the iterator is closed cannot be stopped: it waits for them. In a
     pool of threads one task runs at a time.
 
     Args:
         pool: A `concurrent.futures.Executor`, or a `multiprocessing.pool.Pool`.
 
     Raises:
-        UsageError: Something else.
+        UsageError: `pool` is something else.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -75,7 +75,7 @@ class GivenPool:
     ) -> Iterator[tuple[int, R]]:
         """Yield the number and the answer of each task as it finishes; see `Executor.run`.
 
-        Also raises `UsageError` where the pool is closed, or `job` refers to this process only.
+        Also raises `UsageError` if the pool is closed or `job` only works in this process.
         """
         pool = _WatchedPool(self._pool) if isinstance(self._pool, Pool) else self._pool
         watched = pool if isinstance(pool, _WatchedPool) else None
@@ -109,10 +109,10 @@ class GivenPool:
 
 
 class _WatchedPool(futures.Executor):
-    """A `multiprocessing` pool as an executor; by itself it never tells that a worker died.
+    """A `multiprocessing` pool as an executor that notices dead workers, which such pools do not.
 
-    Calls in it cannot be cancelled, so that few should wait there. All workers of such pools in
-    this process are watched: nothing public tells which of them are this pool's.
+    Calls in it cannot be cancelled, so few should be queued. The workers of all such pools in this
+    process are watched: there is no public way to tell which belong to this one.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -122,23 +122,23 @@ class _WatchedPool(futures.Executor):
         self.room = 2 * (len(self._workers) or os.cpu_count() or 1)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        """Have the pool make a call."""
+        """Submit a call to the pool."""
         future: futures.Future[Any] = futures.Future()
-        future.set_running_or_notify_cancel()  # nobody may cancel it
+        future.set_running_or_notify_cancel()  # cannot be cancelled
         self._pool.apply_async(
             fn, args, kwargs, callback=future.set_result, error_callback=future.set_exception
         )
         return future
 
     def lost(self) -> str | None:
-        """Return why a call may never end, in words; None: it will."""
+        """Return why a call may never finish, or None."""
         alive = self._alive()
         for process in self._workers - alive:
             if process.exitcode:
                 self._reason = f"A process of the pool {how_ended(process.exitcode)}"
         self._workers = alive
         try:
-            self._pool.map_async(abs, [], chunksize=1)  # of nothing: no worker is needed
+            self._pool.map_async(abs, [], chunksize=1)  # raises if the pool is closed
         except ValueError:
             self._reason = "The pool was terminated or closed"
         return self._reason
@@ -152,7 +152,7 @@ class _WatchedPool(futures.Executor):
 def _next(
     finished: SimpleQueue[futures.Future[bytes]], watched: _WatchedPool | None
 ) -> futures.Future[bytes]:
-    """Wait for a call to finish; raises `WorkerDiedError` where it may never."""
+    """Wait for a call to finish; raises `WorkerDiedError` if it may never do so."""
     while True:
         lost = watched.lost() if watched else None
         try:

@@ -38,50 +38,50 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
 
 _LOCAL = "local"
-"""Ray's own word for: start one here."""
+"""Address with which Ray starts a cluster on this machine."""
 
 _OBJECT_STORE = 128 << 20
-"""Bytes of shared memory of a Ray started here: only jobs and answers pass through it."""
+"""Bytes of shared memory of a local Ray, which only jobs and answers pass through."""
 
 _ANSWERS_WITHIN = 10.0
-"""Seconds for a cluster to accept a connection; Ray itself would try for minutes."""
+"""Seconds to wait for a cluster to accept a connection; Ray itself would try for minutes."""
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
-"""What Ray has in its messages, also where nothing shows it."""
+"""Escape sequences that Ray puts into its messages."""
 
 _QUEUED = 2
-"""Tasks given to Ray for each that it can run: none waits for this process between two tasks."""
+"""Tasks submitted per running task, so that workers need not wait for this process."""
 
 _ENDS_WITHIN = 60.0
-"""Seconds for cancelled tasks to end; longer only where a node does not answer any more."""
+"""Seconds to wait for cancelled tasks; they only take longer if a node has stopped answering."""
 
 _CANCEL_AGAIN = 0.2
-"""Seconds after which what is still under way is cancelled once more."""
+"""Seconds after which tasks that still run are cancelled once more."""
 
 
 class RayExecutor:
     """Runs the tasks of a job on Ray; see `Executor`.
 
-    Tasks are spread over the nodes. Only the job, tasks and answers travel: data go through files
-    that every node sees under the same path. This package, and what a job imports, must be
-    installed on every node. What is started or connected here is shut down after each `run`.
+    Tasks are spread over the nodes. Only the job, tasks and answers are sent; data go through files
+    that all nodes see under the same path. This package, and everything that a job imports, must be
+    installed on every node. A cluster or connection that was opened here is closed after each
+    `run`.
 
-    A task whose worker or node was lost is run again by this class and not by Ray, which would
-    not tell. A node that is lost to the cluster may still be at work: two attempts at a task must
-    never write into one file.
+    A task whose worker or node was lost is run again by this class, since Ray would not report it.
+    A lost node may still be running: two attempts at a task must never write to the same file.
 
     Args:
-        address: `host:port` or `ray://host:port` of a cluster; `auto`: the one that runs on this
+        address: `host:port` or `ray://host:port` of a cluster; `auto`: the one running on this
             machine; `local`: start one here. None: the one that this process is connected to,
-            else the one that `RAY_ADDRESS` names, else `local`.
-        workers: Of a Ray that is started here: tasks that run at a time (None: one for each
-            CPU). Of another: the most that are under way (None: twice what it can run).
+            else `RAY_ADDRESS`, else `local`.
+        workers: For a Ray started here: number of concurrent tasks (None: one per CPU). For
+            another one: maximum number of submitted tasks (None: twice what it can run).
         worker_threads: Threads of one task, and CPUs that it reserves.
         max_retries: How often a task is run again after its worker died.
-        namespace: Ray's namespace of a connection made here.
+        namespace: Ray namespace of a connection opened here.
 
     Raises:
-        UsageError: A number that is too small.
+        UsageError: A number is too small.
 
     Example:
         >>> RayExecutor("10.0.0.1:6379", workers=8).name
@@ -111,18 +111,18 @@ class RayExecutor:
     ) -> Iterator[tuple[int, R]]:
         """Yield `(number of the task in tasks, answer)` as tasks finish, in any order.
 
-        Closing the iterator, or an error out of it, ends the tasks that are under way, on every
-        node, and waits for their end.
+        Closing the iterator, or an error from it, cancels running tasks on all nodes and waits for
+        their end.
 
         Raises:
-            MissingDependencyError: ray is not installed, or what the job uses is not on a node.
-            UsageError: A job that cannot be sent; an address that is none, or another one than
-                this process is connected to.
+            MissingDependencyError: Ray is not installed, or a node lacks a module of the job.
+            UsageError: The job cannot be pickled; the address is invalid, or not the one that this
+                process is connected to.
             NetworkError: No cluster answers at the address.
-            AuthError: The cluster asks for a token that is not here.
+            AuthError: The cluster requires a token.
             WorkerDiedError: A task's worker or node was lost `max_retries + 1` times.
-            RemoteError: `job` raised what cannot be sent here.
-            Exception: Whatever else `job` raised; `__cause__` has its traceback as text.
+            RemoteError: `job` raised an error that cannot be pickled.
+            Exception: Any other error of `job`; `__cause__` has its traceback as text.
         """
         try:
             import ray
@@ -152,7 +152,7 @@ class RayExecutor:
 
 
 class _RayRun:
-    """The tasks of one run: those that wait, those that Ray has, how often their workers died."""
+    """State of one run: waiting tasks, submitted tasks, and how often their workers died."""
 
     def __init__(
         self, ray: Any, function: bytes, tasks: Sequence[Any], *, cpus: int, retries: int
@@ -170,7 +170,7 @@ class _RayRun:
         self._answer = ray.remote(**options)(answer_in_pool)
 
     def answers(self, most: int | None, progress: Progress) -> Iterator[tuple[int, Any]]:
-        """Yield numbers and answers, with at most `most` tasks under way (None: as Ray can)."""
+        """Yield numbers and answers, with at most `most` tasks submitted (None: by CPUs)."""
         while self._waiting or self._under_way:
             limit = most or self._queue()
             while self._waiting and len(self._under_way) < limit:
@@ -193,11 +193,11 @@ class _RayRun:
                     yield number, result_of(loads(answer))
 
     def _queue(self) -> int:
-        """Return how many tasks keep the cluster busy; it may have grown since the last time."""
+        """Return how many tasks keep the cluster busy; it may have grown since the last call."""
         return _QUEUED * max(1, int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus)
 
     def _lost(self, number: int, error: Exception, progress: Progress) -> None:
-        """Let a task be run again, or give up on it."""
+        """Queue a lost task again, or give it up."""
         self._deaths[number] += 1
         kinds = zip(self._losses, _LOSSES.values(), strict=True)
         loss = next(words for kind, words in kinds if isinstance(error, kind))
@@ -211,19 +211,19 @@ class _RayRun:
         self._waiting.appendleft(number)
 
     def cancel(self) -> None:
-        """End what is under way, and wait for its end."""
+        """Cancel running tasks and wait for their end."""
         pending = list(self._under_way)
         self._under_way.clear()
         deadline = time.monotonic() + _ENDS_WITHIN
         while pending and self._ray.is_initialized() and time.monotonic() < deadline:
-            # More than once: Ray may miss a task that is just on its way to a worker.
+            # Repeatedly: Ray may miss a task that is just being sent to a worker.
             for reference in pending:
                 self._ray.cancel(reference, force=True)
             _, pending = self._ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_AGAIN)
 
 
 def _reserved(ray: Any, threads: int) -> int:
-    """Return the CPUs that a task reserves: never more than a node has, or it would wait."""
+    """Return the CPUs that a task reserves; never more than a node has, or it would not start."""
     nodes = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
     return min(threads, int(max(nodes, default=0)) or threads)
 
@@ -235,14 +235,14 @@ _LOSSES = {
     "LocalRayletDiedError": "A Ray node was lost",
     "ObjectLostError": "A Ray node was lost",
 }
-"""What Ray raises for a task whose worker, node, or answer is gone."""
+"""Errors of Ray for a task whose worker, node or answer is lost."""
 
 
 def run_on_worker(function: bytes, paths: tuple[str, ...], threads: int, task: object) -> object:
-    """Run a task on a node, with the modules that are found on the caller's machine.
+    """Run a task on a node, with the import path of the caller's process.
 
-    `paths` are where modules are found there; a shared filesystem has them here as well. `threads`
-    are those of torch; numpy's are set by Ray.
+    `paths` is that import path, which a shared filesystem may provide here as well. `threads` are
+    torch's; Ray sets those of numpy.
     """
     sys.path.extend(path for path in paths if path not in sys.path)
     try:
@@ -270,8 +270,8 @@ def connected(
 ) -> Iterator[bool]:
     """Connect to Ray for a block; yields whether it was started for it.
 
-    The Ray that this process is connected to already is used, and left as it is. See `RayExecutor`
-    for the arguments, and `RayExecutor.run` for what is raised.
+    An existing connection of this process is used and left open. See `RayExecutor` for the
+    arguments, and `RayExecutor.run` for errors.
     """
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address if address not in {None, "auto"} else address
@@ -283,7 +283,7 @@ def connected(
         yield False
         return
     place = address or child_environ().get("RAY_ADDRESS") or _LOCAL
-    # Ray prints that a worker died, whatever its options say; standard output is for results.
+    # Ray always prints that a worker died; standard output is for results.
     with redirect_stdout(sys.stderr):
         _connect(ray, place, cpus, namespace)
         try:
@@ -321,7 +321,7 @@ def _connect(ray: Any, address: str, cpus: int | None, namespace: str | None) ->
 
 
 def _check_answers(address: str) -> None:
-    """Raise soon, and in a sentence, where nothing listens."""
+    """Raise early, with a clear message, if nothing listens at an address."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or "/" in host or not port.isdecimal():
         return

@@ -1,1 +1,1 @@
-"""Bytes from elsewhere to here, verified: planned first, then carried out."""
+"""Fetching and verifying raw files: planned first, then carried out."""

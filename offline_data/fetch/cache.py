@@ -75,9 +75,9 @@ class PartialState:
     total: int | None = None
     """Bytes that the file has, as the host said then."""
     boot: str | None = None
-    """The running system that wrote them, None where it has no name."""
+    """Boot id of the system that wrote them, None if unknown."""
     durable: int = 0
-    """Bytes, from the first on, that are on the disk itself and not only in its cache."""
+    """Number of leading bytes that have been synced to the disk."""
 
     @classmethod
     def read(cls, part: Path) -> PartialState:
@@ -98,15 +98,15 @@ class PartialState:
     def trusted(self, size: int) -> int:
         """Return how many of the `size` bytes of the partial file were written.
 
-        After a crash of the system that wrote them a file may have its size and lack its content:
-        only synced bytes are sure. Another system that shares the disk is as good as a crash.
+        After a crash of the system that wrote it, a file may have its size without its content:
+        then only synced bytes count. The same holds if another system wrote it to a shared disk.
         """
         if self.boot is not None and self.boot == boot_id():
             return size
         return min(self.durable, size)
 
     def encode(self) -> bytes:
-        """Return the content of the state's file; no password is in it."""
+        """Return the content of the state's file, with passwords redacted."""
         return json.dumps({**asdict(self), "url": self.url and redact(self.url)}).encode()
 
 
@@ -225,7 +225,7 @@ class Download:
 
     @property
     def refetchable(self) -> bool:
-        """Whether a host has the same, as far as the records tell; a partial file is nothing yet."""
+        """Whether it can be fetched again, according to the records; True for a partial file."""
         return not self.whole or any(scheme_of(url) != "file" for url in self.urls)
 
 

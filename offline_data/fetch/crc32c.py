@@ -1,9 +1,10 @@
 """CRC-32C, the checksum that Google Cloud Storage publishes, at array speed.
 
-A CRC is linear over GF(2): its state after the little-endian words `w0 … wn` is the xor of each word
-moved past all zero bytes from its own place to the end. So the words of a row of `_LANES` are taken
-at once: what was gathered is moved past one row and the next row is xored to it. In the end the row
-that is left stands for all of them. The polynomial is that of RFC 3720 (iSCSI).
+A CRC is linear over GF(2): its state after the little-endian words `w0 … wn` is the xor of all
+words, each advanced past the zero bytes from its own position to the end. So a row of `_LANES`
+words is processed at once: the accumulated row is advanced past one row of zeros, and the next row
+is xored to it. At the end the words of the last row are combined. The polynomial is that of
+RFC 3720 (iSCSI).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Crc32c:
         self._waiting = b""
 
     def update(self, block: bytes) -> None:
-        """Take the next bytes; those that do not fill a row wait for more."""
+        """Add the next bytes; an incomplete row is buffered."""
         data = self._waiting + block
         whole = len(data) // _ROW * _ROW
         self._waiting = data[whole:]

@@ -1,7 +1,7 @@
-"""One file over HTTP: whole and verified at the end, resumed where that is sound.
+"""Downloading one file over HTTP, verified at the end and resumed if that is safe.
 
-`PartialFile` is the file on the disk that grows, is hashed and synced; `ResumableDownload` brings
-the bytes of one URL into it; `FetchSession` is what the downloads of one run share.
+`PartialFile` is the growing file on the disk, hashed and synced; `ResumableDownload` writes the
+bytes of one URL to it; `FetchSession` is the state that the downloads of a run share.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MIN_AGE = timedelta(seconds=60)
 
 
 class FetchCancelledError(BaseException):
-    """Ends a thread of a run that is over; reaches only who cancelled the run."""
+    """Ends a thread of a run that is over; only raised to the caller that cancelled the run."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class FetchSession:
 
 
 class BackgroundWorker:
-    """Makes calls one after the other in a thread of its own, which keeps no process from ending.
+    """Makes calls one after the other in a daemon thread.
 
-    After a call that failed the later ones are left out.
+    After a call that failed, later ones are skipped.
     """
 
     def __init__(self, limit: int) -> None:
@@ -151,12 +151,12 @@ class BackgroundWorker:
 
 
 class PartialFile:
-    """A file that grows; opened with `with`, by one holder of the file's lock.
+    """A growing file, opened with `with` by one holder of the file's lock.
 
-    Killed at any moment it leaves a prefix of what some host sent, and beside it a `PartialState`:
-    which host, which version of the file. The state is written before the first byte. A crash of
-    the machine may leave less, or another content of the same size: if no digest would tell, bytes
-    that were not synced before it are dropped on opening.
+    A kill at any moment leaves a prefix of the bytes of one host, and beside it a `PartialState`
+    with the host and version of the file, which is written before the first byte. A crash of the
+    machine may leave less, or other content of the same size: unless a digest is published, bytes
+    that were not synced are dropped on opening.
 
     Blocks are written at once; hashing and syncing follow in threads of their own.
 
@@ -283,7 +283,7 @@ class PartialFile:
         self._report(self.size)
 
     def secure(self) -> None:
-        """Sync what is here, unless a digest would tell in the end whether a crash took it."""
+        """Sync the bytes so far, unless a published digest would reveal a loss."""
         if self._published.digest is None and self.size > self._state.durable:
             self._syncing.wait()
             self._sync(self.size)
@@ -456,7 +456,7 @@ class ResumableDownload:
         require_bytes(self._part.path.parent, total - here, self._file.path)
 
     def _excess(self, url: str, total: int | None, stop: int) -> OfflineDataError:
-        """Return the error of an answer that is too long; nobody knows from where on it is wrong."""
+        """Return the error of an answer that is too long, after which no byte can be trusted."""
         if total is not None:
             return TransientError(f"{url} sent more bytes than it announced")
         if self._file.size is not None:
@@ -477,7 +477,7 @@ class ResumableDownload:
 
 
 def _validator(response: httpx.Response) -> str | None:
-    """Return what identifies this version of the file byte by byte, as RFC 9110 (8.8) wants it."""
+    """Return the strong validator of this version of the file (RFC 9110, section 8.8)."""
     tag: str | None = response.headers.get("ETag")
     if tag and not tag.startswith("W/"):
         return tag

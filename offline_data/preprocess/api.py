@@ -1,4 +1,4 @@
-"""`preprocess` as a method of datasets, with TorchRL's argument names, and what these may be."""
+"""The `preprocess` method of datasets, with TorchRL's argument names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Preprocesses:
-    """Gives datasets `preprocess`."""
+    """Mixin with the `preprocess` method of datasets."""
 
     if TYPE_CHECKING:
 
@@ -69,80 +69,80 @@ class Preprocesses:
         force: bool = False,
         root: str | os.PathLike[str] | None = None,
     ) -> DatasetStorage:
-        """Make a new dataset out of all transitions of this dataset, or of this view, on disk.
+        """Map `fn` over all transitions of this dataset, or view, and write a new dataset.
 
-        `fn` gets one transition in TED, without batch size and with `index` and `episode` (those of
-        the dataset on disk, also in a view), and returns one: leaves may be added, removed, reshaped
-        and cast. What it returns for the first row is what it must return for all. The result does
-        not depend on workers, chunks or order.
+        `fn` takes one transition in TED, without batch size, with `index` and `episode` (of the
+        dataset on disk, also in a view), and returns one; it may add, remove, reshape and cast
+        leaves. Keys, dtypes and shapes of its first result hold for all rows. The result does not
+        depend on workers, chunks or order.
 
-        `fn` is pure, as for `jax.jit`: what it returns depends on its row alone, and on random
-        numbers of the global generators, which are seeded for every row. Where `torch.vmap` can run
-        it, blocks of rows are run so, and the manifest says "vectorised": the same up to
-        floating-point rounding, so that a comparison on a knife's edge may fall to the other side.
-        A function that looks at values to decide what to do, draws random numbers, or does what
-        `vmap` refuses, is run row by row. Of every block some rows (32 and 512 values at least) are
-        compared with rows one at a time, integers and bools exactly, and a block that differs is run
-        by rows. `vectorize=False` is row by row, exactly. Not found out: functions that keep a state
-        which the first calls do not show, ask for the time, draw from a generator of their own, or
-        read the text of a tensor.
+        `fn` must be pure, as for `jax.jit`: its result depends only on its row and on random
+        numbers of the global generators, which are seeded for every row. If `torch.vmap` supports
+        it, it runs on blocks of rows and the manifest records "vectorised". The result is then
+        equal up to floating-point rounding, so a comparison of nearly equal floats may come out
+        differently. A function with control flow that depends on values, with random numbers, or
+        with operations that `vmap` rejects runs row by row. Some rows of every block (at least 32,
+        and at least 512 values) are compared with a row-by-row run, integers and bools exactly; a
+        block that differs is computed row by row. `vectorize=False` always runs row by row. Not
+        detected: state that the first calls do not show, the clock, a generator of its own, and
+        reading the text form of a tensor.
 
-        What was made of the same data by the same functions is not made again, and an interrupted
-        run is resumed for the same functions only. They are told apart by their code and all that
-        they refer to. Of what cannot be compared (an open file, a dataset of h5py, a generator)
-        nothing is used again: close over arrays or paths.
+        A dataset that the same functions made of the same data is not made again, and an
+        interrupted run is only resumed with the same functions. Functions are compared by their
+        code and everything they refer to. If part of that cannot be compared (an open file, an h5py
+        dataset, a generator), no result is reused: close over arrays or paths instead.
 
-        Where `fn` treats observations before and after actions alike, the new dataset keeps each
-        once; leaves that it tells apart are stored twice, and the manifest names them.
+        If `fn` treats root and `next` observations alike, the new dataset stores each observation
+        once; leaves for which it does not are stored twice, and the manifest lists them.
 
-        In TorchRL `fn` gets chunks whose size depends on the workers, unless `chunksize=0`.
+        TorchRL calls `fn` with chunks whose size depends on the workers, unless `chunksize=0`.
 
         Args:
             fn: A function, a torchrl transform, a step (`Clip(("action",), high=1.0)`), the text of
                 one (`"cast:obs=float32"`), or several of these, in order.
             dim: 0.
-            num_workers: Processes at most; fewer where starting them would not pay. None: those of
-                the settings (`OFFLINE_DATA_WORKERS`).
-            dest: The dataset directory to make, absent or empty.
-            name: Instead of `dest`: it becomes `local:NAME` under the root.
-            batched: `fn` gets blocks `[n, …]` of at most so many rows, and returns as many. Blocks
-                do not depend on workers or chunks.
-            by: `"episode"`: `fn` gets each episode, `[T, …]`, and may return fewer or more rows, or
-                None to leave it out.
-            on: `"observations"`: `fn` gets every observation once, before an action or after an
-                episode's last one, without the rest of the transition: half the work.
-            vectorize: `"auto"`: by `torch.vmap` where it can; False: row by row.
-            num_frames: Only the first so many transitions.
-            chunksize: Transitions of a task, about: what is lost at most when a process dies.
-            num_chunks: Number of tasks, about.
+            num_workers: Maximum number of processes; fewer are started if the work is short. None:
+                from the settings (`OFFLINE_DATA_WORKERS`).
+            dest: Dataset directory to make; absent or empty.
+            name: Instead of `dest`: the new dataset is `local:NAME` under the root.
+            batched: Call `fn` on blocks `[n, …]` of at most this many rows; it returns as many.
+                Blocks do not depend on workers or chunks.
+            by: `"episode"`: call `fn` on each episode, `[T, …]`. It may return fewer or more rows,
+                or None to drop the episode.
+            on: `"observations"`: call `fn` once on every stored observation, the final ones
+                included, without the rest of the transition: half the work.
+            vectorize: `"auto"`: use `torch.vmap` if possible; False: row by row.
+            num_frames: Use only the first `num_frames` transitions.
+            chunksize: Approximate number of transitions of a task, the most that is lost when a
+                process dies.
+            num_chunks: Approximate number of tasks.
             pool: Runs the tasks: a `concurrent.futures.Executor` or a `multiprocessing.Pool`.
-            generator: Its initial seed is `seed`.
-            seed: Torch's, numpy's and Python's global generators are seeded with this and the number
-                of the row before `fn` sees it.
+            generator: Its initial seed is used as `seed`.
+            seed: Torch's, numpy's and Python's global generators are seeded with it and the row
+                number before each call.
             index_with_generator: False.
-            max_tasks_per_child: Tasks after which a process is replaced.
-            worker_threads: Threads of torch in each process.
-            mp_start_method: Ignored: processes are new programs, never forks.
+            max_tasks_per_child: Replace a process after this many tasks.
+            worker_threads: Torch threads of each process.
+            mp_start_method: Ignored: processes are always spawned, never forked.
             engine: `"local"`, `"ray"`, or an executor.
-            pbar: Whether to draw a bar on stderr.
-            progress: Where to tell of long work instead.
+            pbar: Whether to show a progress bar on stderr.
+            progress: Receives progress instead.
             layout: Layout to write; None: that of this dataset.
-            audit: Fraction of rows that are read back and compared, `"all"` or `"none"`.
+            audit: Fraction of rows to read back and compare, `"all"` or `"none"`.
             resume: Whether to resume an interrupted run.
-            force: Whether to replace a dataset of that name or place, and what an interrupted run
-                left.
-            root: Where `local:NAME` goes.
+            force: Whether to replace an existing dataset and the work of an interrupted run.
+            root: Root for `local:NAME`.
 
         Returns:
-            The new dataset as a storage, for `ReplayBuffer(storage=…)`; `open_dataset(dest)` opens
-            it with all that is known of it.
+            The storage of the new dataset, for `ReplayBuffer(storage=…)`; `open_dataset(dest)`
+            opens the dataset itself.
 
         Raises:
-            StepError: `fn` failed or returned what cannot be stored; names the row and the episode,
-                and has the function's own traceback. Finished tasks are kept.
-            UsageError: Another dataset is there; an invalid argument.
-            WorkerDiedError: A process was ended from outside, twice with the same task.
-            NoSpaceError, AccessError: The disk.
+            StepError: `fn` failed or its result cannot be stored; names row and episode and has the
+                function's own traceback. Finished tasks are kept.
+            UsageError: Another dataset exists there; an invalid argument.
+            WorkerDiedError: A process was killed twice at the same task.
+            NoSpaceError, AccessError: Of the disk.
 
         Example:
             >>> import tempfile, offline_data
@@ -206,7 +206,7 @@ class Preprocesses:
 def _executor_named(
     engine: str | Executor, pool: Any, workers: int | None, worker_threads: int
 ) -> Executor | None:
-    """Return the executor that was asked for; None: it is chosen by what pays."""
+    """Return the executor that was asked for; None to choose one by the amount of work."""
     if pool is not None:
         if engine != "local":
             raise UsageError("pool= and engine= both say who runs the tasks; give one of them")
@@ -227,7 +227,7 @@ def _executor_named(
 def _view_of(storage: Storage) -> EpisodeSelection | None:
     """Return the rows of a view, in its order; None for the storage of a whole dataset.
 
-    Rows that follow each other in an episode are one piece, also where it is a single row.
+    Consecutive rows of an episode form one piece, even if it is a single row.
     """
     from offline_data.buffers.views.rows import SubsetStorage
     from offline_data.preprocess.chunk import EpisodeSelection
@@ -244,7 +244,7 @@ def _view_of(storage: Storage) -> EpisodeSelection | None:
 
 
 class _RichProgress:
-    """Draws a bar on stderr for each task, one after the other; sentences stand above it."""
+    """Draws a bar on stderr for each task, one after the other; notes are printed above it."""
 
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:  # noqa: ARG002

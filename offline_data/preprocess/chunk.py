@@ -1,4 +1,4 @@
-"""`EpisodeChunk`: whole episodes on their way through a recipe, and how they are read from a dataset."""
+"""`EpisodeChunk`: the episodes that steps of a recipe take and return, and reading them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 OWN_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
-"""Episode columns that follow from the steps; all others are the source's."""
+"""Episode columns computed from the steps; all others come from the source."""
 
 _BY_LENGTHS = ("transitions", "starts", "last_rows", "episode_of", "root_rows", "next_rows")
-"""What a batch works out of its lengths once: the next batch of the same episodes takes it over."""
+"""Cached properties that depend on the lengths alone; a batch of the same episodes inherits them."""
 
 
 @dataclass(frozen=True)
 class EpisodeChunk:
-    """Some episodes of a dataset, as one step of a recipe hands them to the next.
+    """Some episodes of a dataset, as passed from one step of a recipe to the next.
 
-    Arrays of the batch may be read-only views of a file: a step never writes into them, it puts
-    new arrays in their place. Text leaves are int32 codes.
+    Arrays of the batch may be read-only views of a file: a step replaces them and never writes into
+    them. Text leaves are int32 codes.
     """
 
     batch: EpisodeBatch
-    """The episodes. A chunk that only serves to learn a schema may have parts of episodes."""
+    """The episodes; parts of episodes in a chunk that is only read to learn a schema."""
     episodes: NDArray[np.int64]
     """`[E]` number of each episode in the parent."""
     rows: NDArray[np.int64]
@@ -45,14 +45,14 @@ class EpisodeChunk:
     words: Mapping[Key, Sequence[str]] = field(default_factory=dict)
     """Vocabularies of text leaves, by the key in the batch's steps or observations."""
     by_rows: tuple[tuple[int, str, int], ...] = ()
-    """Blocks that could not be vectorised on the way here, although the function can be: rows,
-    why, and the number of the step in the recipe."""
+    """Blocks that a vectorised function had to compute row by row: number of rows, reason, and
+    number of the step in the recipe."""
 
     @cached_property
     def row_numbers(self) -> NDArray[np.int64]:
         """`[N]` row in the parent of every transition.
 
-        After a function that changed the length of an episode: the row its place would have.
+        After a function that changed an episode's length, these are counted from its first row.
         """
         return self._counted(self.rows)
 
@@ -67,7 +67,7 @@ class EpisodeChunk:
         return self.episodes[self.batch.episode_of]
 
     def place(self, transition: int) -> str:
-        """Say where a transition of the batch comes from, for a message."""
+        """Describe where a transition of the batch comes from, for a message."""
         row, step = int(self.row_numbers[transition]), int(self.step_numbers[transition])
         return f"row {row} (episode {int(self.episode_numbers[transition])}, step {step})"
 
@@ -78,9 +78,10 @@ class EpisodeChunk:
         observations: Mapping[Key, NDArray[Any]] | None = None,
         words: Mapping[Key, Sequence[str]] | None = None,
     ) -> EpisodeChunk:
-        """Return the same episodes with these columns in place of all step or observation columns.
+        """Return the same episodes with all step or observation columns replaced.
 
-        Words of leaves that are no more, or no longer int32, go. Raises what `EpisodeBatch` raises.
+        Vocabularies of leaves that are gone or no longer int32 are dropped. Raises what
+        `EpisodeBatch` raises.
         """
         old = self.batch
         batch = replace(
@@ -100,18 +101,18 @@ class EpisodeChunk:
 
 @dataclass(frozen=True)
 class EpisodeSelection:
-    """Episodes of the parent that are to be read, in order, and which steps of each.
+    """Episodes of the parent to read, in order, and which steps of each.
 
-    A piece of an episode is read as an episode of its own. Where it ends before its episode does,
-    it ends truncated, and its last next observation is the parent's.
+    A piece of an episode is read as an episode of its own. If it ends before its episode does, it
+    is truncated, and its last next observation is the parent's.
     """
 
     episodes: NDArray[np.int64]
-    """`[C]` numbers in the parent; one that several pieces are of stands there for each."""
+    """`[C]` numbers in the parent, repeated for several pieces of one episode."""
     lengths: NDArray[np.int64]
     """`[C]` transitions to take of each, at least 1."""
     steps: NDArray[np.int64]
-    """`[C]` step of each at which that begins; 0 where its beginning is wanted."""
+    """`[C]` first step to take of each."""
 
     def __getitem__(self, part: slice | NDArray[np.bool_]) -> EpisodeSelection:
         """Return some of them."""
@@ -119,18 +120,18 @@ class EpisodeSelection:
 
     @property
     def transitions(self) -> int:
-        """Transitions in all."""
+        """Total number of transitions."""
         return int(self.lengths.sum())
 
     def rows(self, reader: DatasetReader) -> NDArray[np.int64]:
-        """Return the parent's row that each begins with, `[C]`."""
+        """Return the parent's row at which each begins, `[C]`."""
         return np.asarray(reader.starts[self.episodes] + self.steps)
 
 
 def select_episodes(
     reader: DatasetReader, num_frames: int | None = None, view: EpisodeSelection | None = None
 ) -> EpisodeSelection:
-    """Choose all episodes, or those of a view; of these the first `num_frames` transitions."""
+    """Select the first `num_frames` transitions of all episodes, or of those of a view."""
     lengths = reader.lengths
     zeros = np.zeros(len(lengths), np.int64)
     chosen = view or EpisodeSelection(np.arange(len(lengths)), np.asarray(lengths), zeros)
@@ -145,10 +146,10 @@ def select_episodes(
 def read_chunk(
     reader: DatasetReader, chosen: EpisodeSelection, *, cut: bool = True
 ) -> EpisodeChunk:
-    """Read episodes, or pieces of them; where it is `cut`, those that end early end truncated.
+    """Read episodes, or pieces of them; with `cut`, pieces that end early are truncated.
 
-    What lies side by side in files of layout `compact` is views of the files; anything else is
-    copied.
+    Rows that are contiguous in files of layout `compact` are returned as views of the files; all
+    others are copied.
     """
     begins, lengths = chosen.rows(reader), chosen.lengths
     follows = (np.diff(chosen.episodes) == 1) & (begins[1:] == begins[:-1] + lengths[:-1])

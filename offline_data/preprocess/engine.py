@@ -1,4 +1,4 @@
-"""A job in, a new dataset out: plan, run the tasks, plan again if the data ask for it, publish."""
+"""Running a job: plan, run the tasks, plan again if a task found it necessary, publish."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ if TYPE_CHECKING:
     from offline_data.store.writer import FileDigest
 
 _REVISION_DIGITS = 12
-"""Digits of the fingerprint that are the revision of a dataset that was made here."""
+"""Digits of the fingerprint that become the revision of the new dataset."""
 
 _START_SECONDS = {False: 1.0, True: 5.0}
-"""Seconds until worker processes have started, by whether they need torch."""
+"""Seconds that worker processes take to start, by whether they import torch."""
 
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-"""What has to wait until a dataset is in its place."""
+"""Signals that are deferred while a dataset is being published."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One dataset that is being made."""
+    """The making of one dataset."""
 
     reader: DatasetReader
     recipe: Recipe
-    """As it was asked for."""
+    """As requested."""
     target: Target
     fingerprint: str
-    """What tells it apart from others."""
+    """Identifies parent and recipe; see `plan.fingerprint`."""
     options: RunOptions
     settings: Settings
     progress: Progress
 
     @classmethod
     def of(cls, job: Job, settings: Settings, progress: Progress) -> Run:
-        """Look the parent, functions and steps up; raises `UsageError`, `NotFoundError`, `ManifestError`."""
+        """Resolve parent, functions and steps; raises `UsageError`, `NotFoundError`, `ManifestError`."""
         reader = open_reader(job.parent.absolute())
         recipe = recipe_of(job.stages, job.calling)
         made_of = fingerprint(reader, recipe, job.options.num_frames, job.options.view)
@@ -78,34 +78,34 @@ class Run:
 
     @property
     def work(self) -> WorkDir:
-        """The folder in which it is made."""
+        """The work folder."""
         return WorkDir(self.target.work)
 
     @property
     def shares_files(self) -> bool:
-        """Whether all tasks run where the files of the new dataset can be written in place."""
+        """Whether all tasks run on this machine and can write into the new dataset's files."""
         return self.options.executor is None or not self.options.executor.shards
 
     def header(self, plan: Plan) -> Manifest:
-        """Return what the manifest says of the parent and the recipe."""
+        """Return the manifest's fields on the parent and the recipe."""
         return header_of(self.target.id, plan, self.reader, self.fingerprint, self.options)
 
     def existed(self) -> bool:
-        """Return True if the dataset is there and need not be made; see `Target.existing`."""
+        """Return True if the dataset exists already; see `Target.existing`."""
         options = self.options
         return not options.force and self.target.existing(self.fingerprint, options.layout)
 
     def older(self) -> Entry | None:
-        """Return the dataset of the same name that goes; see `Target.older`."""
+        """Return the dataset of the same name to replace; see `Target.older`."""
         return self.target.older(self.settings.root, force=self.options.force)
 
     def revised(self, found: Revised) -> Run:
-        """Return the run with a step done otherwise, and say so."""
+        """Return the run with a revised step, after a note that says so."""
         self.progress.note(f"starting over: {found.reason}")
         return replace(self, recipe=self.recipe.revised(found))
 
     def settled(self, *, in_place: bool) -> tuple[Run, Plan]:
-        """Plan until the plan holds; also returns the run with the steps done as the data ask."""
+        """Plan until no step asks for a revision; also returns the run with the revised steps."""
         run = self
         while True:
             try:
@@ -116,7 +116,7 @@ class Run:
                 return run, plan
 
     def measure(self, plan: Plan, step: MeasuredStep | Selection) -> list[Any]:
-        """Run a first pass; returns the measures of all groups, in order; raises what tasks raise."""
+        """Run a first pass over the data; returns the measures of all groups, in order."""
         tasks, label = range(plan.count), f"measure for {step.name}"
         job = partial(measure_task, plan, step)
         found: dict[int, list[Any]] = {}
@@ -127,7 +127,7 @@ class Run:
         return [measure for task in tasks for measure in found[task]]
 
     def run_tasks(self, plan: Plan) -> dict[str, FileDigest] | None:
-        """Run the tasks that are not finished; returns the digests of files written in place."""
+        """Run the unfinished tasks; returns the digests of files written in place."""
         work, header = self.work, self.header(plan)
         if plan.in_place:
             allocate(work.dataset, plan.sizes)
@@ -149,7 +149,7 @@ class Run:
             return hasher.digests() if plan.in_place else None
 
     def executor(self, plan: Plan, tasks: int) -> Executor:
-        """Choose who runs so many tasks: who was asked for, else processes where they pay."""
+        """Return the requested executor, else processes if the work is worth starting them."""
         options = self.options
         if options.executor is not None:
             return options.executor
@@ -168,7 +168,7 @@ class Run:
     def _answers(
         self, plan: Plan, job: Callable[[int], Any], tasks: Sequence[int], label: str
     ) -> Iterator[tuple[Task, Iterator[tuple[int, Any]]]]:
-        """Have tasks run; gives the bar to advance and what `Executor.run` yields, and closes both."""
+        """Run tasks; yields the progress bar and what `Executor.run` yields, and closes both."""
         executor, total = self.executor(plan, len(tasks)), sum(map(plan.rows_of, tasks))
         answers = cast("Generator[Any, None, None]", executor.run(job, tasks, self.progress))
         with self.progress.task(label, total, "transitions") as bar, closing(answers):
@@ -177,16 +177,16 @@ class Run:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `preprocess` would do; nothing has been touched.
+    """What `preprocess` would do, without doing it.
 
     Attributes:
-        existed: Whether the dataset is there already; then nothing would be done: there is no plan.
-        replaces: Datasets that would go.
-        free_bytes: Free bytes on the disk that it is made on.
+        existed: Whether the dataset exists already; then there is no plan.
+        replaces: Datasets that would be deleted.
+        free_bytes: Free bytes on the disk of the work folder.
         recipe: Every step with what it learnt, as JSON values.
-        finished: Tasks that an interrupted run has finished already.
-        seconds: Estimate of what is left to compute, in one process.
-        executor: Who would run the tasks.
+        finished: Number of tasks that an interrupted run has finished.
+        seconds: Estimated time of the remaining tasks in one process.
+        executor: Name of the executor that would run the tasks.
     """
 
     id: DatasetId
@@ -203,21 +203,21 @@ class DryRun:
 
 
 def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Stored:
-    """Make a dataset out of another one, here and now.
+    """Make a dataset from another one.
 
-    What is made of the same parent by the same recipe and is there already is not made again.
-    Where anything fails, or is interrupted, finished tasks are kept for `resume`.
+    A dataset that the same recipe made of the same parent is not made again. After an error or an
+    interrupt, finished tasks are kept for `resume`.
 
     Args:
-        job: What is made of what, how, and where it goes.
+        job: Parent, recipe, options and destination.
         settings: Workers, root.
-        progress: Where to tell of long work.
+        progress: Receives progress and notes.
 
     Raises:
-        UsageError: Another dataset is there already, or what an interrupted run left;
+        UsageError: Another dataset, or the work of an interrupted run, exists there already;
             `options.force` replaces both. Also what `Run.of` raises.
         StepError: A step or a function failed, or does not fit the data.
-        WorkerDiedError: A process was ended from outside, twice with the same task.
+        WorkerDiedError: A process was killed twice at the same task.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
     begin = time.perf_counter()
@@ -250,7 +250,7 @@ def preprocess(job: Job, settings: Settings, progress: Progress = SILENT) -> Sto
 
 
 def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun:
-    """Plan as `preprocess` does, first passes over the data included, and write nothing.
+    """Plan as `preprocess` does, including first passes over the data, and write nothing.
 
     Raises:
         UsageError, StepError: What `preprocess` would raise before it writes.
@@ -281,16 +281,16 @@ def dry_run(job: Job, settings: Settings, progress: Progress = SILENT) -> DryRun
 
 
 def interrupted_plan(run: Run) -> Plan | None:
-    """Return the plan of an interrupted run that is to be resumed; `UsageError` where it cannot be."""
+    """Return the plan of an interrupted run to resume, if any; `UsageError` if it cannot be."""
     saved = run.work.read_plan()
     if saved is None or run.options.force:
         return None
     if saved.get("fingerprint") != run.fingerprint:
         if not run.options.resume:
-            run.progress.note("what an interrupted run of another recipe left here is deleted")
+            run.progress.note("deleting what an interrupted run of another recipe left here")
             return None
         raise UsageError(
-            f"What an interrupted run left in {run.work.path} was made by another recipe, or of other data",
+            f"The interrupted run in {run.work.path} is of another recipe or of other data",
             hint="use --force to start over",
         )
     if not run.options.resume:
@@ -321,10 +321,10 @@ def put_together(
     digests: dict[str, FileDigest] | None = None,
     replaced: Entry | None = None,
 ) -> None:
-    """Make a dataset of what the tasks have written, all of them finished, and publish it.
+    """Assemble the dataset from the output of the tasks, all of them finished, and publish it.
 
-    The work folder goes, but for that of a `JobPlan`, and so does the dataset that is `replaced`.
-    `digests` are of files written in place; None: every task wrote files of its own.
+    Then the work folder, unless it belongs to a `JobPlan`, and the `replaced` dataset are deleted.
+    `digests` are of files written in place; None if every task wrote files of its own.
     """
     finish(plan, work, run.header(plan), run.options.audit, run.reader, digests)
     with uninterrupted():
@@ -340,9 +340,9 @@ def put_together(
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back what Python's handlers do with SIGINT, SIGTERM and SIGHUP until the end.
+    """Defer Python's handlers of SIGINT, SIGTERM and SIGHUP until the end of the block.
 
-    In the main thread, where handlers run; what kills the process by default still does.
+    Only in the main thread, where handlers run; a default action still kills the process.
     """
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
@@ -362,7 +362,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _new_plan(run: Run) -> Plan:
-    """Plan, take the room on the disk, and put the plan into the work folder."""
+    """Plan, allocate the files, and save the plan in the work folder."""
     run.work.clear()
     shares = run.shares_files
     plan = prepare(run.reader, run.recipe, run.options, run.measure, in_place=shares)
@@ -376,7 +376,7 @@ def _new_plan(run: Run) -> Plan:
 
 @contextmanager
 def _explained(recipe: Recipe) -> Iterator[None]:
-    """Say why what is there is taken for another one, where that is because nobody can tell."""
+    """Add to a `UsageError` that functions cannot be compared, if that is the reason."""
     try:
         yield
     except UsageError as error:
@@ -387,7 +387,7 @@ def _explained(recipe: Recipe) -> Iterator[None]:
 
 @contextmanager
 def _says_what_is_kept(run: Run) -> Iterator[None]:
-    """Leave what can be resumed, or nothing, when something fails, and say which."""
+    """After a failure keep what can be resumed, delete what cannot, and say which."""
     try:
         yield
     except BaseException as error:

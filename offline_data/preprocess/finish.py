@@ -1,4 +1,4 @@
-"""From finished tasks to a dataset: what the manifest says, files laid end to end, digests."""
+"""From finished tasks to a dataset directory: manifest, joined files, digests."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 _JOIN_CHUNK = 8 << 20
-"""Bytes that are read, hashed and written at once where files of tasks are laid end to end."""
+"""Bytes that are read, hashed and written at once when files of tasks are joined."""
 
 _HASH_CHUNK = 1 << 20
-"""Bytes that are read and hashed at once: small enough for a processor's cache."""
+"""Bytes that are read and hashed at once; fits the processor's cache."""
 
 _REWARD_SCALES = ("ref_min_score", "ref_max_score", "reward_threshold")
-"""What a source says of good rewards, which other rewards make wrong."""
+"""Fields of a source on the scale of rewards, which are wrong once rewards change."""
 
 
 def header_of(
@@ -54,7 +54,7 @@ def header_of(
 ) -> Manifest:
     """Return the manifest without tables, counts and digests.
 
-    What the source said stays; a space goes whose leaves have another type or shape now.
+    The parent's fields are kept, except spaces whose leaves have changed dtype or shape.
     """
     parent = reader.manifest
     changed = [name for name in parent.spaces if _space_changed(name, plan, reader)]
@@ -117,7 +117,7 @@ def header_of(
 
 
 def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
-    """Return what was done: every step's parameters and what it learnt, but for schemas."""
+    """Return every step's parameters and what it learnt, without schemas."""
     return [
         {**step.describe(), **{k: v for k, v in step.state().items() if k != "schema"}}
         for step in recipe.steps
@@ -125,7 +125,7 @@ def recipe_json(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
-    """Return True if the leaves that a space is of have other names, types or shapes now."""
+    """Return True if the leaves of a space have changed names, dtypes or shapes."""
     before = {
         key: (leaf.dtype, leaf.shape)
         for key, leaf in {**reader.step_leaves, **reader.observation_leaves}.items()
@@ -139,10 +139,10 @@ def _space_changed(space: str, plan: Plan, reader: DatasetReader) -> bool:
 
 
 class IncrementalHasher:
-    """Hashes files of a plan in place up to where all tasks are finished, and has them synced.
+    """Hashes and syncs files of a plan in place, up to where all tasks are finished.
 
-    Reading behind the writer costs no disk: the bytes are in memory still. Errors of the disk come
-    out of `digests`.
+    Reading right behind the writer finds the bytes in the page cache. Errors of the disk are raised
+    by `digests`.
     """
 
     def __init__(self, plan: Plan, work: WorkDir) -> None:
@@ -162,7 +162,7 @@ class IncrementalHasher:
             thread.shutdown(wait=True, cancel_futures=True)
 
     def add(self, task: int) -> None:
-        """Take note that a task's rows are written for good."""
+        """Hash on, now that this task's rows are complete."""
         self._finished.add(task)
         if task != self._next:
             return
@@ -172,7 +172,7 @@ class IncrementalHasher:
             self._waiting.append(self._threads[name].submit(self._hash, name, stop))
 
     def digests(self) -> dict[str, FileDigest]:
-        """Wait until everything is hashed and on the disk, and return what every file holds."""
+        """Wait until all is hashed and synced; returns size and digest of every file."""
         with disk_errors(self._folder):
             for waiting in self._waiting:
                 waiting.result()
@@ -198,10 +198,10 @@ def finish(
     reader: DatasetReader,
     digests: Mapping[str, FileDigest] | None = None,
 ) -> Manifest:
-    """Make a whole dataset directory of what the tasks have written; it is not published yet.
+    """Assemble the dataset directory from the output of the tasks; it is not published yet.
 
-    Raises `StepError` where no episode is left (what tasks have written goes), `IntegrityError`
-    where a task is not finished or a file not as long as the tasks said, and what `finalize` raises.
+    Raises `StepError` if no episode is left (the tasks' output is deleted), `IntegrityError` if a
+    task is not finished or a file has another size than recorded, and what `finalize` raises.
     """
     found = [work.read_record(task) for task in range(plan.count)]
     missing = [task for task, record in enumerate(found) if record is None]
@@ -261,7 +261,7 @@ def finish(
 
 
 def _episode_columns(records: Sequence[Record], reader: DatasetReader) -> dict[Key, NDArray[Any]]:
-    """Join the episode columns of all tasks; text as `str`, `start` counted in the dataset."""
+    """Join the episode columns of all tasks; text as `str`, `start` as rows of the dataset."""
     parts = [columns for columns, _, _ in records if columns]
     columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     lengths = columns["length",].astype(np.int64)
@@ -275,7 +275,7 @@ def _episode_columns(records: Sequence[Record], reader: DatasetReader) -> dict[K
 def _joined(
     work: WorkDir, records: Sequence[Record], tables: Mapping[str, TableSpec]
 ) -> dict[str, FileDigest]:
-    """Make the files of the dataset of those that the tasks wrote."""
+    """Join the files that the tasks wrote into those of the dataset."""
     leaves: dict[str, LeafSpec] = {}  # one of every file: the episode number, where it has that
     for table in tables.values():
         for leaf in sorted(table.leaves, key=lambda leaf: leaf.key != EPISODE):
@@ -288,7 +288,7 @@ def _joined(
 
 
 def _join(work: WorkDir, records: Sequence[Record], leaf: LeafSpec) -> FileDigest:
-    """Lay one file of every task end to end."""
+    """Concatenate one file of every task."""
     path = work.dataset / leaf.file
     sha, size = hashlib.sha256(), 0
     with disk_errors(work.dataset):
@@ -306,7 +306,7 @@ def _join(work: WorkDir, records: Sequence[Record], leaf: LeafSpec) -> FileDiges
 def _shards(
     work: WorkDir, records: Sequence[Record], leaf: LeafSpec
 ) -> Iterator[bytes | bytearray]:
-    """Read one file of every task; episodes and offsets are counted on from task to task."""
+    """Read one file of every task, with episode numbers and offsets shifted to the dataset's."""
     counts = [counts["counts"].get("episodes", 0) for _, counts, _ in records]
     shards = [(work.shard(task) / leaf.file, count) for task, count in enumerate(counts) if count]
     if leaf.file.endswith(OFFSETS):

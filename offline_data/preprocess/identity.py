@@ -1,7 +1,8 @@
-"""What tells one function of the user's from another: a digest of all it is made of.
+"""Identity of user functions: a digest of their code and everything they refer to.
 
-It is equal in every process, whatever the addresses, the order of sets and the seed of hashes there.
-What cannot be compared has no digest, and is never taken for the same.
+The digest is the same in every process: it does not depend on addresses, the order of sets or the
+hash seed. A function that refers to something that cannot be compared has no digest and never
+counts as the same.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
-"""Types whose values are told apart by how they are written."""
+"""Types whose values are identified by their `repr`."""
 
 _SKIPPED = {
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__dict__",
     "__doc__", "__firstlineno__", "__module__", "__slotnames__", "__static_attributes__",
     "__weakref__", "_abc_impl",
 }  # fmt: skip
-"""Attributes of classes that say nothing of what they do, or that Python sets when it pleases."""
+"""Class attributes without effect on behaviour, or set by Python at times of its own."""
 
 _COUNTED_BY_NAME = {"offline_data", "numpy", "tensordict", "torch", "torchrl"}
-"""Packages that count by name even where a function is theirs."""
+"""Packages that are identified by name even if the function is defined in them."""
 
 
 class UnknownIdentityError(Exception):
-    """Something cannot be told apart from others of its kind."""
+    """A value cannot be identified: two of its kind cannot be compared."""
 
 
 def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the name of a function, and what tells it apart.
+    """Return the name and identity of a function.
 
-    `sha256` is the digest of what it is made of, see `digest_of`. Where there is none, `unknown`
-    says why, and `token` is drawn at random, so that no two descriptions are equal.
+    `sha256` is its digest, see `digest_of`. If it has none, `unknown` is the reason and `token` is
+    random, so that no two descriptions are equal.
 
     Example:
         >>> describe_function(lambda td: td)["name"]
@@ -83,7 +84,10 @@ def describe_function(fn: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def unknown_note(about: Mapping[str, Any]) -> str:
-    """Say that what has no digest is made again every time; `about` is of `describe_function`."""
+    """Return a note that results of a function without digest are not reused.
+
+    `about` is from `describe_function`.
+    """
     return (
         f"What {about['name']} depends on cannot be told apart ({about['unknown']}), so what it made "
         "is neither used again nor resumed; arrays and paths that it closes over can be told apart"
@@ -91,16 +95,16 @@ def unknown_note(about: Mapping[str, Any]) -> str:
 
 
 def digest_of(value: object) -> str:
-    """Return 64 hexadecimal digits that are the same for values made of the same.
+    """Return 64 hexadecimal digits that are equal for equal values.
 
-    Of a function: bytecode, constants, defaults, closed-over values, attributes, and the functions,
-    classes and values that it names, as far as they are of the user's own modules or of the package
-    of `value`; what is installed counts by name. Of an object: its class, and what `pickle` would
-    save. Bytecode differs between versions of Python. What a function looks up by other ways than
-    names (`globals()["x"]`, files, the environment) does not count.
+    For a function they cover bytecode, constants, defaults, closed-over values, attributes, and the
+    functions, classes and values that it names, if these are from the user's own modules or the
+    package of `value`; anything installed counts by name. For an object: its class and what
+    `pickle` would save. Bytecode differs between versions of Python. Values that a function reads
+    other than by name (`globals()["x"]`, files, the environment) are not covered.
 
-    Raises `UnknownIdentityError` where something in it cannot be compared: an open file, a dataset
-    of h5py, a generator, whatever refuses to be pickled.
+    Raises `UnknownIdentityError` if part of it cannot be compared: an open file, an h5py dataset, a
+    generator, anything that cannot be pickled.
 
     Example:
         >>> digest_of({1: "a"}) == digest_of({1: "a"}), digest_of([0]) == digest_of([-0.0])
@@ -118,7 +122,7 @@ def digest_of(value: object) -> str:
 
 
 def is_own(module: str | None, home: str = "") -> bool:
-    """Return True if a module is the user's own: not installed, or of the package `home`.
+    """Return True if a module is the user's own: not installed, or in the package `home`.
 
     Example:
         >>> is_own("__main__"), is_own("json"), is_own("json", "json")
@@ -131,7 +135,7 @@ def is_own(module: str | None, home: str = "") -> bool:
 
 
 def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the global names that code uses, and all its names of attributes."""
+    """Return the global names and the attribute names that code uses."""
     attributes = set(code.co_names)
     used = {
         str(step.argval)
@@ -147,7 +151,7 @@ def _names_of(code: CodeType) -> tuple[set[str], set[str]]:
 
 @lru_cache(maxsize=4096)
 def _is_installed(module: str) -> bool:
-    """Return True if a module is Python's or an installed package's; unknown ones are not."""
+    """Return True if a module belongs to Python or an installed package; False if unknown."""
     found = sys.modules.get(module)
     if found is None:
         return False
@@ -177,7 +181,7 @@ class _Walk:
         self._sha = hashlib.sha256()
 
     def add(self, value: Any) -> None:
-        """Add a value; where it was added already, only that it was."""
+        """Add a value, or a reference if it was added before."""
         if type(value) in _PLAIN:
             self._say(f"plain {type(value).__name__}", repr(value))
         elif id(value) in self._shared:
@@ -192,7 +196,7 @@ class _Walk:
             self._how(value)(value)
 
     def _how(self, value: Any) -> Callable[[Any], None]:
-        """Choose by type: exact for containers, whose subclasses may hold more than items."""
+        """Choose by type; exact for containers, since subclasses may hold more than items."""
         exact: dict[type, Callable[[Any], None]] = {
             list: self._list,
             tuple: self._list,
@@ -299,7 +303,7 @@ class _Walk:
         self._attributes = before
 
     def _held(self, fn: FunctionType) -> None:
-        """Add defaults, attributes and the values that a function closes over."""
+        """Add a function's defaults, attributes and closed-over values."""
         positional = fn.__code__.co_varnames[: fn.__code__.co_argcount]
         defaults = fn.__defaults__ or ()
         given = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
@@ -326,7 +330,7 @@ class _Walk:
             raise UnknownIdentityError(f"{name} {held} {told}") from None
 
     def _module(self, module: ModuleType) -> None:
-        """Add a module by name; of the user's own, also what the function uses of it."""
+        """Add a module by name and, if it is the user's own, the attributes that are used."""
         self._say("module", module.__name__)
         if not is_own(module.__name__, self._home):
             return
@@ -355,7 +359,7 @@ class _Walk:
                 self.add(value)
 
     def _object(self, value: Any) -> None:
-        """Add what pickling would save of an object, and the function that it stands for."""
+        """Add an object's pickled state and the function that it wraps."""
         self.add(type(value))
         try:
             wrapped = getattr(value, "__wrapped__", None)

@@ -1,4 +1,4 @@
-"""`Job`: a new dataset as it is asked for, where it goes, and what may be there already."""
+"""`Job`: a request for a new dataset; `Target`: its destination and what may exist there."""
 
 from __future__ import annotations
 
@@ -28,30 +28,32 @@ _LONG_NAME = 60  # letters of a folder's name that leave room for more in a name
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a recipe is carried out; but for `num_frames` and `view`, nothing of it changes the result."""
+    """How a recipe is run; only `num_frames` and `view` change the result."""
 
     num_frames: int | None = None
-    """Only the first so many transitions; None: all."""
+    """Use only the first `num_frames` transitions; None: all."""
     view: EpisodeSelection | None = None
-    """The rows of the parent that are to be read; None: all."""
+    """The rows of the parent to read; None: all."""
     layout: LayoutName | None = None
     """None: the parent's."""
     workers: int | None = None
-    """Processes at most, fewer where starting them would not pay; None: those of the settings."""
+    """Maximum number of processes, fewer if the work is short; None: from the settings."""
     worker_threads: int = 1
-    """Threads of torch in each process."""
+    """Torch threads of each process."""
     max_tasks_per_child: int | None = None
+    """Replace a process after this many tasks; None: never."""
     chunksize: int | None = None
-    """Transitions of a task, about; None: by bytes, or by time."""
+    """Approximate number of transitions of a task; None: chosen by bytes or time."""
     num_chunks: int | None = None
-    """Number of tasks, about."""
+    """Approximate number of tasks."""
     executor: Executor | None = None
-    """Who runs the tasks; None: this process, or local ones."""
+    """Runs the tasks; None: this process or local processes."""
     audit: AuditMode = DEFAULT_AUDIT
-    """How many rows are read back and compared with what was computed."""
+    """How many rows are read back and compared with the computed ones."""
     resume: bool = False
+    """Whether to resume an interrupted run."""
     force: bool = False
-    """Whether to replace a dataset of that name, and what an interrupted run left."""
+    """Whether to replace an existing dataset and the work of an interrupted run."""
 
     def __post_init__(self) -> None:
         counts = "num_frames", "workers", "worker_threads", "max_tasks_per_child", "num_chunks"
@@ -75,7 +77,7 @@ class RunOptions:
             raise UsageError("chunksize and num_chunks say the same thing twice; give one of them")
 
     def task_rows(self, transitions: int) -> int | None:
-        """Return the transitions of a task that were asked for; None, and TorchRL's 0: nothing was."""
+        """Return the requested transitions of a task; None if not given (or 0, as in TorchRL)."""
         if self.num_chunks is not None:
             return -(-transitions // self.num_chunks)
         return self.chunksize or None
@@ -83,14 +85,16 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One dataset to be made of another one.
+    """A dataset to make from another one.
 
     Attributes:
-        parent: Directory of the dataset it is made of.
-        stages: In order. A command line has texts, which read the same in other programs;
+        parent: Directory of the parent dataset.
+        stages: In order. The command line gives texts, which mean the same in other processes;
             `fn:FILE.py:NAME` and `fn:pkg.module:NAME` are functions.
         calling: How functions are called.
-        name: It becomes `local:NAME` under the root; None: `dest`, a dataset directory to be made.
+        name: The new dataset is `local:NAME` under the root; None: use `dest`.
+        dest: Dataset directory to make; None: use `name`.
+        options: How to run it.
     """
 
     parent: Path
@@ -101,7 +105,7 @@ class Job:
     options: RunOptions
 
     def absolute(self) -> Job:
-        """Return the same job as it reads in any folder."""
+        """Return the same job with absolute paths."""
         dest = None if self.dest is None else user_path(self.dest, "the destination")
         stages: list[Stage] = []
         for stage in self.stages:
@@ -114,22 +118,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a new dataset goes."""
+    """The destination of a new dataset."""
 
     id: DatasetId
     """With the revision."""
     destination: Path
     """The dataset directory."""
     work: Path
-    """Folder in which it is made; on the same filesystem."""
+    """The work folder, on the same filesystem."""
     lock: str
-    """What is locked meanwhile."""
+    """Name of the lock that is held meanwhile."""
     named: bool
-    """Whether it goes by its id under the root, not to a folder of the user's choice."""
+    """Whether it is stored under the root by its id; else in a folder of the user's choice."""
 
     @classmethod
     def of(cls, name: str | None, dest: Path | None, revision: str, settings: Settings) -> Target:
-        """Find the place: the id `local:NAME`, or a directory (links are followed).
+        """Return the destination for the id `local:NAME`, or for a directory (links are followed).
 
         Raises `UsageError`, and `InvalidIdError` where the name cannot be part of an id.
         """
@@ -158,9 +162,9 @@ class Target:
         return cls(dataset, destination, work, dataset.folder, named=True)
 
     def existing(self, fingerprint: str, layout: LayoutName | None) -> bool:
-        """Return True if this very dataset is there, in this layout (None: in any).
+        """Return True if exactly this dataset exists, in this layout (None: in any).
 
-        Raises `UsageError` where something else is.
+        Raises `UsageError` if another dataset exists there.
         """
         if not has_manifest(self.destination):
             return False
@@ -174,7 +178,7 @@ class Target:
         )
 
     def older(self, root: Path, *, force: bool) -> Entry | None:
-        """Find the dataset of this name that is to be replaced; `UsageError` unless `force`."""
+        """Return the dataset of this name to replace, if any; `UsageError` unless `force`."""
         try:
             found = find(root, DatasetId(self.id.source, self.id.name)) if self.named else None
         except ManifestError:
@@ -191,10 +195,10 @@ class Target:
         return found
 
     def check(self, parent: Entry) -> None:
-        """Raise `UsageError` where a new dataset may not go, whatever is said to replace.
+        """Raise `UsageError` for a destination that even `force` may not replace.
 
-        That is the place of the one it is made of (which a dataset of the same name takes, too), a
-        place inside it, and whatever is neither a dataset nor an empty folder.
+        That is the parent itself (also by its name), a folder inside it, and anything that is
+        neither a dataset nor an empty folder.
         """
         own, new = parent.path.resolve(), self.destination
         if own == new.resolve() or (self.named and own.parent == new.resolve().parent):

@@ -1,7 +1,7 @@
-"""`Plan`: what is made out of what, and how the work is cut into tasks; decided before any of it.
+"""`Plan`: parent, recipe, schema and tasks, decided before any row is written.
 
-From a recipe as it was asked for: episodes are chosen, statistics taken, the schema learnt on a few
-rows. A plan on disk is what an interrupted run is resumed from, here or elsewhere.
+Planning selects episodes, measures statistics and learns the schema from a few rows. An interrupted
+run is resumed from its saved plan, on this machine or another one.
 """
 
 from __future__ import annotations
@@ -46,59 +46,59 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 GROUP_BYTES = 8 << 20
-"""Bytes of rows that are read and mapped at once; an episode that is larger is one group.
+"""Bytes of rows that are read and mapped at once; a larger episode is a group of its own.
 
-Where it may show in a last bit which rows lie side by side, how they are grouped depends on nothing
-but the data and the recipe: not on workers, chunks or time.
+If a function's last bits may depend on which rows are computed together, groups depend only on the
+data and the recipe, not on workers, chunks or time.
 """
 
 GROUP_ROWS = 256
-"""Rows of a group then, where Python is called for every row."""
+"""Rows of such a group if Python is called for every row."""
 
 TASK_BYTES = 32 << 20
-"""Bytes of rows of a task, at least: what is lost when a process is killed."""
+"""Least bytes of rows of a task, which is the work lost when a process is killed."""
 
 TASKS = 256
-"""Tasks of a large dataset, about: each leaves a small file until all are finished."""
+"""Approximate number of tasks of a large dataset; each leaves a small file until all finish."""
 
 TASK_SECONDS = 4.0
-"""Time of a task where Python is called for every row."""
+"""Time of a task if Python is called for every row."""
 
 FIRST_ROW: Key = ("first row",)
-"""Column of what a selection measures: the parent's row that each episode begins with."""
+"""Column in the measures of a selection: the parent's first row of each episode."""
 
-_TIMED_PART = 4  # of the first group, a part in so many tells how long all will take
-_PROBED_ENDS = 8  # episodes of which the last transition is looked at
+_TIMED_PART = 4  # one in so many episodes of the first group is timed
+_PROBED_ENDS = 8  # episodes whose last transition is probed
 _PROBED_AT_RANDOM = 16  # transitions drawn at random
 _PROBED_EPISODES = 3  # whole episodes: the first, the last, one between
 
 Measure: TypeAlias = Callable[["Plan", "MeasuredStep | Selection"], "list[Any]"]
-"""Runs a first pass: the measures of all groups of a plan, in order."""
+"""Runs a first pass over the data; returns the measures of all groups of a plan, in order."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A dataset that is to be made from another one."""
+    """A dataset to make from another one, cut into groups of episodes and tasks of groups."""
 
     parent: Path
     identity: str
-    """What tells that dataset apart from others; see `identity_of`."""
+    """Identifies the parent's content; see `identity_of`."""
     recipe: Recipe
     chosen: EpisodeSelection
-    """Episodes of the parent."""
+    """Episodes of the parent to read."""
     groups: NDArray[np.int64]
-    """`[G + 1]` seams: group `g` is the chosen episodes `groups[g]` to `groups[g + 1]`."""
+    """`[G + 1]` bounds: group `g` is the chosen episodes `groups[g]` to `groups[g + 1]`."""
     tasks: NDArray[np.int64]
-    """`[K + 1]` seams: task `k` is the groups `tasks[k]` to `tasks[k + 1]`."""
+    """`[K + 1]` bounds: task `k` is the groups `tasks[k]` to `tasks[k + 1]`."""
     layout: LayoutName
     schema: Schema
     words: Mapping[Key, Sequence[str]]
-    """Vocabularies of its text leaves, by the key in steps or observations."""
+    """Vocabularies of the text leaves, by the key in steps or observations."""
     in_place: bool
-    """Whether tasks write to their places in the files of the new dataset. If not, each writes
-    files of its own, which are laid end to end when all are there."""
+    """Whether tasks write directly into the files of the new dataset. Otherwise each writes files
+    of its own, which are joined at the end."""
     seconds: float = 0.0
-    """Estimate for all transitions, in one process."""
+    """Estimated time for all transitions in one process."""
 
     @property
     def count(self) -> int:
@@ -110,7 +110,7 @@ class Plan:
         return self.chosen[slice(int(self.groups[group]), int(self.groups[group + 1]))]
 
     def first_of(self, task: int) -> tuple[int, int]:
-        """Return the row and the episode that a task begins with, where lengths stay."""
+        """Return a task's first row and episode in the new dataset, if lengths are kept."""
         episode = int(self.groups[self.tasks[task]])
         return int(self._starts[episode]), episode
 
@@ -125,7 +125,7 @@ class Plan:
     def sized_tables(
         self, transitions: int | None = None, episodes: int = 0
     ) -> dict[str, TableSpec]:
-        """Return the tables with so many rows; None: all that there will be, where lengths stay."""
+        """Return the tables with so many rows; None: those of all episodes, if lengths are kept."""
         if transitions is None:
             transitions, episodes = self.chosen.transitions, len(self.chosen.episodes)
         rows = {OBSERVATIONS: transitions + episodes}
@@ -134,13 +134,13 @@ class Plan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of every file of these tables, by its name."""
+        """Bytes of every file of these tables, by file name."""
         tables = self.sized_tables().values()
         return {name: size for table in tables for name, size in table.files.items()}
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of them, about where images are encoded."""
+        """Total bytes; an estimate if images are encoded."""
         steps, episodes = self.chosen.transitions, len(self.chosen.episodes)
         return sum(self.sizes.values()) + self.schema.encoded_bytes(steps, steps + episodes)
 
@@ -148,16 +148,16 @@ class Plan:
 def prepare(
     reader: DatasetReader, recipe: Recipe, options: RunOptions, measure: Measure, *, in_place: bool
 ) -> Plan:
-    """Let every step look at what it needs, in order, and cut the work into tasks.
+    """Let every step learn what it needs, in order, and cut the work into tasks.
 
-    Raises `StepError` where a step does not fit the data, or leaves no episode; `Revised` where a
-    trial on some episodes shows that a step must be done otherwise.
+    Raises `StepError` if a step does not fit the data or leaves no episode, and `Revised` if a
+    trial on some episodes shows that a step must be revised.
     """
     chosen = select_episodes(reader, options.num_frames, options.view)
     ready = Recipe(())
 
     def measures(step: MeasuredStep | Selection) -> list[Any]:
-        """Take a first pass over the data that the steps so far give."""
+        """Run a first pass over the output of the steps so far."""
         return measure(planned(reader, ready, chosen, options, in_place=False, trial=True), step)
 
     for step in recipe.steps:
@@ -180,7 +180,7 @@ def _stays(
     step: Selection,
     measured: Callable[[Selection], list[Any]],
 ) -> NDArray[np.bool_]:
-    """Choose among the episodes there are, looking at their tables or at all their data."""
+    """Return which episodes a selection keeps, from the episode table or from all data."""
     step = step.settled(recipe.apply(probe(reader, chosen, recipe)))
     before = chosen.rows(reader)
     mapped = not all(isinstance(one, Selection) for one in recipe.steps)
@@ -217,10 +217,10 @@ def planned(
     in_place: bool,
     trial: bool = False,
 ) -> Plan:
-    """Cut the work of a recipe that has learnt everything into tasks.
+    """Cut the work of a recipe whose steps have all learnt into tasks.
 
-    A `trial` is a first pass, whose answers are added up group by group. `in_place`: tasks may write
-    into the files of the dataset.
+    A `trial` is a first pass, whose measures are merged group by group. With `in_place` tasks may
+    write into the files of the dataset.
     """
     chunk = probe(reader, chosen, recipe)
     made = recipe.apply(chunk)
@@ -262,9 +262,9 @@ def planned(
 
 
 def probe(reader: DatasetReader, chosen: EpisodeSelection, recipe: Recipe) -> EpisodeChunk:
-    """Read what `recipe` learns from: whole episodes where it may change lengths, else transitions.
+    """Read a sample to learn from: whole episodes if `recipe` may change lengths, else transitions.
 
-    Transitions are the first, the last, ends of episodes, and others drawn with a fixed seed.
+    Transitions are the first, the last, last ones of episodes, and others drawn with a fixed seed.
     """
     count = len(chosen.episodes)
     if not recipe.keeps_rows:
@@ -286,7 +286,7 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
 
 
 def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
-    """Learn the columns of a dataset from a chunk; text leaves are those that have words."""
+    """Return the schema of a dataset of such chunks; leaves with a vocabulary are text."""
     learnt = schema_of(chunk.batch)
     steps, observations = (
         {key: replace(column, text=key in chunk.words) for key, column in columns.items()}
@@ -298,13 +298,13 @@ def schema_of_chunk(chunk: EpisodeChunk) -> Schema:
 def grouped(
     reader: DatasetReader, chosen: EpisodeSelection, rows: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the seams of groups of `GROUP_BYTES`, or `rows` if that is less, `[G + 1]`."""
+    """Return the bounds of groups of `GROUP_BYTES`, or of `rows` if that is less, `[G + 1]`."""
     most = max(1, GROUP_BYTES // max(1, row_bytes(reader)))
     return _seams(chosen.lengths, most if rows is None else min(most, max(1, rows)))
 
 
 def row_bytes(reader: DatasetReader) -> int:
-    """Return the bytes of a transition in all tables but the episodes'."""
+    """Return the bytes of a transition in all tables except that of episodes."""
     leaves = [*reader.step_leaves.values(), *reader.observation_leaves.values()]
     return sum(leaf.nbytes for leaf in leaves)
 
@@ -314,7 +314,7 @@ def _seams(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def file_offsets(plan: Plan, row: int, episode: int) -> dict[str, int]:
-    """Return the byte of every file where a row's, or an observation's, place is."""
+    """Return the offset in every file at which a row, with its observation, begins."""
     return {
         leaf.file: leaf.stride * (row + (episode if name == OBSERVATIONS else 0))
         for name, table in table_specs(plan.layout, plan.schema).items()
@@ -328,9 +328,9 @@ def fingerprint(
     num_frames: int | None,
     view: EpisodeSelection | None = None,
 ) -> str:
-    """Return 64 hexadecimal digits that tell what is made of what.
+    """Return 64 hexadecimal digits that identify parent, recipe and selected rows.
 
-    Not of workers, chunks or layout, on which the result does not depend.
+    Workers, chunks and layout are not part of it: the rows do not depend on them.
     """
     return _digest(
         {
@@ -344,13 +344,13 @@ def fingerprint(
 
 
 def identity_of(reader: DatasetReader) -> str:
-    """Return 64 hexadecimal digits that tell a dataset apart: of its id and of all its files."""
+    """Return 64 hexadecimal digits that identify a dataset by its id and all its files."""
     files = {name: entry["sha256"] for name, entry in reader.manifest.digests.items()}
     return _digest({"id": reader.manifest.id, "digests": files})
 
 
 def digest_of_rows(chosen: EpisodeSelection) -> str:
-    """Return 64 hexadecimal digits that tell rows of a dataset from others."""
+    """Return 64 hexadecimal digits that identify a selection of rows."""
     arrays = (chosen.episodes, chosen.steps, chosen.lengths)
     return hashlib.sha256(b"".join(one.astype("<i8").tobytes() for one in arrays)).hexdigest()
 
@@ -363,7 +363,7 @@ _PLAN_ARRAYS = (("episodes",), ("lengths",), ("steps",), ("groups",), ("tasks",)
 
 
 def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
-    """Write a plan into its work folder; where that fails, nothing of the folder is left."""
+    """Write a plan into its work folder; if that fails, the folder is deleted."""
     chosen = plan.chosen
     arrays = (chosen.episodes, chosen.lengths, chosen.steps, plan.groups, plan.tasks)
     about = {
@@ -385,7 +385,7 @@ def save_plan(work: WorkDir, plan: Plan, fingerprint: str) -> None:
 
 
 def load_plan(work: WorkDir, recipe: Recipe, reader: DatasetReader) -> Plan:
-    """Read the plan of a recipe back; a `ManifestError` where it is damaged, or another version's."""
+    """Read a saved plan; a `ManifestError` if it is damaged or of another version."""
     found, version = read_checked(work.plan), package_version()
     if found is None or found[0]["version"] != version:
         why = "its plan is damaged"

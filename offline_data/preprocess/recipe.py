@@ -1,4 +1,4 @@
-"""`Recipe`: steps in order, applied to chunks, what they learnt, and how a user writes them."""
+"""`Recipe`: a sequence of steps with what they learnt, and how it is built from user input."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Steps, each applied to what the one before it gave."""
+    """Steps, each applied to the output of the one before."""
 
     steps: tuple[Step, ...]
-    """In order; at least one where a dataset is to be made."""
+    """In order; at least one to make a dataset."""
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether every episode that is read keeps its length."""
+        """Whether every episode is kept, with its length."""
         return all(step.keeps_rows for step in self.steps)
 
     @property
@@ -42,14 +42,14 @@ class Recipe:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether functions run on rows side by side: it may show in a last bit which ones."""
+        """Whether functions run on blocks: the last bits may depend on how rows are grouped."""
         return any(getattr(step, "run", "rows") != "rows" for step in self.steps)
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Apply all steps; raises what `Step.apply` raises.
 
-        Also a `StepError` where text has become numbers that stand for no words, or lengths have
-        changed although all steps keep them, and `Revised` where a step must be done otherwise.
+        Also a `StepError` if a text leaf has codes outside its vocabulary, or lengths have changed
+        although all steps keep them, and `Revised` if a step must be revised.
         """
         given = chunk
         for number, step in enumerate(self.steps):
@@ -90,16 +90,16 @@ class Recipe:
         return Recipe((*self.steps, step))
 
     def revised(self, found: Revised) -> Recipe:
-        """Return the recipe with one step done otherwise; raises `StepError` if it can't be."""
+        """Return the recipe with one step revised; raises `StepError` if it rejects the state."""
         steps = list(self.steps)
         step = steps[found.number].with_state(found.state)
-        if step.state() != found.state:  # it would ask for the same for ever
+        if step.state() != found.state:  # it would ask for the same revision forever
             raise StepError(f"Step {step.name!r} does not take the state that it gives itself")
         steps[found.number] = step
         return Recipe(tuple(steps))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what was asked for, as JSON values."""
+        """Return the parameters of all steps as JSON values."""
         return [step.describe() for step in self.steps]
 
     @cached_property
@@ -110,7 +110,7 @@ class Recipe:
 
     @property
     def unknown(self) -> str:
-        """Why its result is neither used again nor resumed; empty: its functions can be told apart."""
+        """Why its result is neither reused nor resumed; empty if all functions have a digest."""
         found = (one for one in (*self.describe(), *self.code) if one.get("unknown"))
         return next((unknown_note(one) for one in found), "")
 
@@ -119,12 +119,12 @@ class Recipe:
         return [step.state() for step in self.steps]
 
     def with_states(self, states: Sequence[dict[str, Any]]) -> Recipe:
-        """Return the recipe as it was when `states` gave these."""
+        """Return the recipe with the states that `states` returned."""
         pairs = zip(self.steps, states, strict=True)
         return replace(self, steps=tuple(step.with_state(state) for step, state in pairs))
 
     def notes(self) -> tuple[str, ...]:
-        """Return what the steps have to say to the manifest."""
+        """Return the steps' notes for the manifest."""
         return tuple(note for step in self.steps for note in step.notes())
 
 
@@ -133,7 +133,7 @@ Stage: TypeAlias = "Step | str | Callable[[Any], Any]"
 
 
 _SEED_STRIDE = 1_000_003
-"""Between the seeds of two functions of one recipe, which must not draw the same numbers."""
+"""Difference of the seeds of two functions of a recipe, which must not draw the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,15 @@ class Calling:
     """How functions of a recipe are called."""
 
     batched: int | None = None
-    """Most rows of a block, for functions that take blocks."""
+    """Maximum rows of a block, for functions that take blocks; None: functions take one row."""
     by: Literal["row", "episode"] = "row"
-    """What a function gets: a row, or a whole episode."""
+    """Whether a function takes a row or a whole episode."""
     on: On = "transitions"
     """What a row is."""
     vectorize: Literal["auto"] | bool = "auto"
-    """Whether to run functions of rows by `torch.vmap` where it can; True is the same as "auto"."""
+    """Whether to use `torch.vmap` if possible; True is the same as "auto"."""
     seed: int = 0
-    """What random numbers depend on, beside the row."""
+    """Seed of the functions' random numbers, together with the row number."""
 
     def __post_init__(self) -> None:
         for name in ("seed", "batched"):
@@ -175,7 +175,7 @@ def recipe_of(stages: Iterable[Stage], calling: Calling | None = None) -> Recipe
     """Build a recipe.
 
     Raises:
-        UsageError: No stage, or something that is none.
+        UsageError: There is no stage, or an invalid one.
         NotFoundError: No step of that name.
 
     Example:

@@ -1,4 +1,4 @@
-"""What is done with one task: read its groups, apply the recipe, write or measure."""
+"""Running one task: read its groups, apply the recipe, write or measure."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from offline_data.store.manifest import Manifest
 
 _KEPT_BYTES = (32 << 20) - (64 << 10)
-"""glibc gives memory back to the system above twice the largest array that was freed, at most this.
-Fresh pages for every array of every group take longer than filling them."""
+"""glibc returns freed memory to the system above a threshold that rises to twice the largest array
+freed, up to this size. Fresh pages for every array would take longer than filling them."""
 
-_AHEAD = 2  # groups that are made before the ones before them are written
+_AHEAD = 2  # groups that may wait to be written
 
 
 def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[Any]:
-    """Return what `step` measures of each group of a task, in order; a selection's with `FIRST_ROW`.
+    """Return the measures of each group of a task, in order; for a selection with `FIRST_ROW`.
 
-    The recipe of the plan has the steps before it. Raises `Revised` where one of these must be done
-    otherwise.
+    The recipe of the plan consists of the steps before it. Raises `Revised` if one of these must be
+    revised.
     """
     measures = []
     for chunk in read_groups(plan, task):
@@ -60,23 +60,23 @@ def measure_task(plan: Plan, step: MeasuredStep | Selection, task: int) -> list[
 def write_task(
     plan: Plan, work: WorkDir, header: Manifest, mode: AuditMode, task: int, *, durable: bool
 ) -> int:
-    """Make and write the rows of a task from its beginning, and record that it is done.
+    """Compute and write all rows of a task, and record that it is finished.
 
-    Rows are written, and some read back and compared, beside the making of the next ones.
+    A thread writes rows, and reads some back for comparison, while the next ones are computed.
 
     Args:
-        plan: Of the dataset.
-        work: Where it grows.
-        header: What reading back needs to know; tables are those of the plan.
+        plan: Plan of the dataset.
+        work: The work folder.
+        header: Manifest for reading back; tables are those of the plan.
         mode: How many rows are read back.
-        task: Its number.
-        durable: Whether rows are forced to the disk before the task counts as finished.
+        task: Number of the task.
+        durable: Whether rows are synced before the task counts as finished.
 
     Returns:
-        The transitions that were read.
+        The number of transitions that were read.
 
     Raises:
-        Revised: A step must be done otherwise.
+        Revised: A step must be revised.
     """
     row, episode = 0, 0
     if plan.in_place:
@@ -87,7 +87,7 @@ def write_task(
     by_rows: dict[int, list[Any]] = {}
 
     def write(chunk: EpisodeChunk) -> None:
-        """Write the episodes of a chunk behind those before, and compare some of them."""
+        """Append the episodes of a chunk, and compare some of them."""
         for rows, why, step in chunk.by_rows:  # of several reasons the first is told
             one = by_rows.setdefault(step, [step, 0, 0, why])
             one[1:3] = one[1] + 1, one[2] + rows
@@ -134,7 +134,7 @@ def write_task(
 
 
 def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:
-    """Read the groups of a task from the parent, one after the other."""
+    """Read the groups of a task from the parent, in order."""
     reader = parent_reader(plan.parent, plan.identity)
     for group in range(int(plan.tasks[task]), int(plan.tasks[task + 1])):
         yield read_chunk(reader, plan.part(group))
@@ -142,7 +142,7 @@ def read_groups(plan: Plan, task: int) -> Iterator[EpisodeChunk]:
 
 @lru_cache(maxsize=4)
 def parent_reader(path: Path, identity: str) -> DatasetReader:
-    """Open a dataset once in a process; raises `IntegrityError` where it has become another one."""
+    """Open a dataset once per process; raises `IntegrityError` if its content has changed."""
     reader = open_reader(path)
     if identity_of(reader) != identity:
         raise IntegrityError(

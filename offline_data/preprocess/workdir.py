@@ -1,7 +1,7 @@
-"""`WorkDir`: the folder in which a dataset is being made, and what has been finished in it.
+"""`WorkDir`: the folder in which a dataset is being made, with its plan and finished tasks.
 
-A plan and the record of a finished task are small files of arrays and a JSON value, which are read
-back as they were written, or not at all:
+The plan and the record of each finished task are small files of a JSON value and arrays with a
+checksum, so that a damaged one is never read:
 
 ```
 sha256 of all that follows, hexadecimal
@@ -9,7 +9,7 @@ sha256 of all that follows, hexadecimal
 an npz file of the arrays, in the order of their keys
 ```
 
-Tasks write rows to files of their own, or each to its own ranges of files that all of them share.
+Tasks write rows to files of their own, or each to its own ranges of shared files.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
 
 Range: TypeAlias = "tuple[int, int, int]"
-"""Bytes of a file that somebody wrote: the first one, how many, CRC-32 of all of them."""
+"""A written range of a file: offset, number of bytes, CRC-32 of the bytes."""
 
 _CHUNK = 1 << 20  # bytes that are read at once
 
 
 Record: TypeAlias = "tuple[dict[Key, NDArray[Any]], dict[str, Any], dict[str, Range]]"
-"""What one finished task left to say: `[E, …]` columns of its episodes (text as codes, `("start",)`
-counted in the task), what it counted and audited, and the bytes that it wrote, by file."""
+"""Record of a finished task: `[E, …]` columns of its episodes (text as codes, `("start",)` relative
+to the task), its counts and audit, and the range that it wrote of each file."""
 
 
 @dataclass(frozen=True)
 class WorkDir:
-    """Names in the work folder. Everything in it is of one plan."""
+    """Paths in a work folder, and its records. All of it belongs to one plan."""
 
     path: Path
     apart: Path | None = None
-    """Where the dataset grows if it may not be in this folder, which is on another filesystem than
-    the place where it is to go."""
+    """Where to assemble the dataset if not in this folder, which may be on another filesystem than
+    the destination."""
 
     @property
     def dataset(self) -> Path:
-        """The dataset directory as it grows."""
+        """The unfinished dataset directory."""
         return self.path / "dataset" if self.apart is None else self.apart
 
     @property
     def plan(self) -> Path:
-        """What is being made, and how; see `read_checked`."""
+        """File of the plan; see `read_checked`."""
         return self.path / "plan"
 
     def shard(self, task: int) -> Path:
-        """Return where a task's rows lie that writes files of its own."""
+        """Return the folder of a task that writes files of its own."""
         return self.path / "shards" / f"{task:05d}"
 
     def record(self, task: int) -> Path:
-        """Return where a finished task is recorded: it is finished when this is there."""
+        """Return the file of a task's record; the task is finished once it exists."""
         return self.path / "finished" / f"{task:05d}.record"
 
     def write_record(
@@ -86,7 +86,7 @@ class WorkDir:
     ) -> None:
         """Record that a task is finished; see `Record`.
 
-        Unless its rows are `durable`, they count for nothing once the machine has stopped.
+        Unless its rows are `durable`, the record is ignored after a restart of the machine.
         """
         about = {
             "counts": counts,
@@ -98,7 +98,7 @@ class WorkDir:
             write_checked(self.record(task), about, columns, durable=durable)
 
     def read_record(self, task: int) -> Record | None:
-        """Read the record of a task; None where it is not finished, or may not have outlived a crash."""
+        """Read the record of a task; None if not finished, or if a crash may have lost its rows."""
         found = read_checked(self.record(task))
         if found is None:
             return None
@@ -112,7 +112,7 @@ class WorkDir:
         return [task for task in range(tasks) if self.read_record(task) is not None]
 
     def sound(self, tasks: int, *, in_place: bool) -> list[int]:
-        """Return the finished tasks whose rows, in place or in shards, are what they wrote."""
+        """Return the finished tasks whose rows, in place or in shards, match their checksums."""
         return [
             task
             for task in range(tasks)
@@ -121,29 +121,29 @@ class WorkDir:
         ]
 
     def recorded(self) -> int:
-        """Return how many tasks say that they are finished."""
+        """Return the number of records."""
         return len(list((self.path / "finished").glob("[0-9]*.record")))
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Read what the plan's file says; None where there is none that can be read."""
+        """Read the JSON value of the plan; None if there is none or it is damaged."""
         found = read_checked(self.plan)
         return None if found is None else found[0]
 
     def clear(self) -> None:
-        """Delete what has been made, the plan's file first; an `AccessError` where records stay."""
+        """Delete the folder, the plan first; raises `AccessError` if records remain."""
         with disk_errors(self.path):
             self.plan.unlink(missing_ok=True)
             shutil.rmtree(self.path, ignore_errors=True)
             if (self.path / "finished").exists():
-                shutil.rmtree(self.path / "finished")  # they would count for the next plan
+                shutil.rmtree(self.path / "finished")  # else the next plan would count them
 
 
 def write_checked(
     path: Path, about: Mapping[str, Any], arrays: Mapping[Key, NDArray[Any]], *, durable: bool
 ) -> None:
-    """Give a file JSON values and arrays, whole or not at all; makes the folders above it.
+    """Write a JSON value and arrays to a file atomically; creates its folders.
 
-    If `durable`, it is there also if the machine stops afterwards.
+    If `durable`, the file survives a crash of the machine.
     """
     body = io.BytesIO()
     np.savez(body, *arrays.values())
@@ -162,7 +162,7 @@ def write_checked(
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], dict[Key, NDArray[Any]]] | None:
-    """Read what `write_checked` wrote; None where it is not there, or is damaged."""
+    """Read what `write_checked` wrote; None if it is missing or damaged."""
     try:
         digest, _, rest = path.read_bytes().partition(b"\n")
     except OSError:
@@ -177,18 +177,18 @@ def read_checked(path: Path) -> tuple[dict[str, Any], dict[Key, NDArray[Any]]] |
 
 
 class RangeWriter:
-    """Appends to ranges of files of one folder, as a `Sink` appends to whole files.
+    """Appends to ranges of the files of a folder, as a `Sink` appends to whole files.
 
-    `pwrite`, not memory maps: a full disk is an error there, and the end of the process here.
-    Each range begins at its byte of `begin`, or 0. `alone`: there is nothing else in these files,
-    and what they hold behind the ranges goes with `sync`, not before, for another process may be
-    writing the same to them. Raises `NoSpaceError`, `AccessError`.
+    Uses `pwrite`, not memory maps, with which a full disk would kill the process. Each range begins
+    at its offset in `begin`, or 0. With `alone` these files have no other ranges, and `sync`
+    truncates them; not before, since another process may be writing the same rows to them. Raises
+    `NoSpaceError`, `AccessError`.
     """
 
     def __init__(self, folder: Path, begin: Mapping[str, int], *, alone: bool = False) -> None:
         self._folder, self._begin, self._alone = folder, dict(begin), alone
         self.written: dict[str, Range] = {}
-        """What has been written, by the name of the file."""
+        """Written range of each file."""
         self._handles: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -200,7 +200,7 @@ class RangeWriter:
         self._handles.clear()
 
     def append(self, name: str, data: Any) -> None:
-        """Write a contiguous array or bytes behind what this object wrote to file `name`."""
+        """Append a contiguous array or bytes to this object's range of file `name`."""
         whole = memoryview(data).cast("B") if len(data) else memoryview(b"")
         begin, size, crc = self.written.get(name, (self._begin.get(name, 0), 0, 0))
         with disk_errors(self._folder):
@@ -225,7 +225,7 @@ class RangeWriter:
 
 
 def holds(folder: Path, written: Mapping[str, Range]) -> bool:
-    """Return True if files still hold what was written to them; reads it all."""
+    """Return True if files still have the bytes that were written; reads all of them."""
     try:
         for name, (begin, left, expected) in written.items():
             crc = 0
@@ -241,9 +241,9 @@ def holds(folder: Path, written: Mapping[str, Range]) -> bool:
 
 
 def allocate(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Give files these sizes, their room on the disk taken; what they hold stays.
+    """Allocate files of these sizes on the disk, keeping existing content.
 
-    Where that fails, files that were not there before are not left.
+    If that fails, new files are deleted again.
     """
     new = [folder / name for name in sizes if not (folder / name).exists()]
     try:

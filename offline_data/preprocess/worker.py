@@ -1,4 +1,4 @@
-"""Plans of `preprocess` that programs of a batch queue work at; see `ingest.planned`."""
+"""Plans of `preprocess` for jobs of a batch queue; see `ingest.planned`."""
 
 from __future__ import annotations
 
@@ -73,44 +73,44 @@ _SHAPE = {
     "states": [{}],
     "recipe": [{}],
 }
-"""What the fields of the file may be."""
+"""Types of the fields of the file."""
 
 
 @dataclass(frozen=True)
 class JobPlan(PlanFile):
-    """What is to be made, and how far it is, as the file has it.
+    """The file of a planned job and its progress.
 
-    The folder beside the file, `FILE.work`, has a new folder for every plan that was made: what a
-    task still writes of an older one counts for nothing, and is in nobody's way.
+    The folder `FILE.work` beside it has a new folder for every plan, so that a task that still
+    works at an older one does not interfere.
     """
 
     command: ClassVar[str] = "preprocess"
     shape: ClassVar[dict[str, Any]] = _SHAPE
     file: Path
     job: Job
-    """What was asked for; it reads the same everywhere."""
+    """The request, with absolute paths."""
     root: Path
-    """Where datasets live by their ids, and their locks."""
+    """Root of datasets and locks."""
     id: str
-    """Of the new dataset."""
+    """Id of the new dataset."""
     destination: Path
-    """Where the new dataset goes."""
+    """Its dataset directory."""
     fingerprint: str
-    """What is made of what."""
+    """Identifies parent and recipe."""
     digests: tuple[str | None, ...]
-    """Of the functions among the stages; None for other steps."""
+    """Digest of each stage that is a function; None for other steps."""
     place: str = ""
-    """Folder in `FILE.work` of what its tasks have made; no two plans have the same."""
+    """Folder in `FILE.work` of the tasks' output; unique to each plan."""
     generation: int = 0
-    """How often the data asked for another plan."""
+    """How often the work was planned again after a revision."""
     states: tuple[dict[str, Any], ...] = ()
-    """What the data asked for of each step; nothing (`{}`) for most."""
+    """Revised state of each step; `{}` for most."""
     recipe: tuple[dict[str, Any], ...] = ()
     """Every step with what it learnt, for people."""
     tasks: int = 0
     """Number of tasks."""
     published: bool = False
-    """Whether the dataset has been made."""
+    """Whether the dataset has been published."""
 
     @classmethod
     def from_json(cls, file: Path, value: dict[str, Any]) -> JobPlan:
@@ -163,15 +163,15 @@ class JobPlan(PlanFile):
 
     @property
     def folder(self) -> Path:
-        """Where the work of all plans of this file lies."""
+        """The work folder of all plans of this file."""
         return self.file.with_name(self.file.name + ".work")
 
     def work(self, run: Run) -> WorkDir:
-        """Return the folder of its tasks; the dataset grows beside the place where it is to go."""
+        """Return the work folder of its tasks; the dataset is assembled beside its destination."""
         return WorkDir(self.folder / self.place, run.target.work.with_suffix(".finish"))
 
     def run(self, settings: Settings, progress: Progress) -> Run:
-        """Build the recipe again; a `UsageError` where a function or the parent has changed since."""
+        """Build the recipe again; a `UsageError` if a function or the parent has changed since."""
         run = Run.of(self.job, replace(settings, root=self.root), progress)
         hint = "plan again: offline-data preprocess … --plan-only --plan FILE --force"
         for stage, was, step in zip(self.job.stages, self.digests, run.recipe.steps, strict=True):
@@ -193,7 +193,7 @@ class JobPlan(PlanFile):
         return replace(run, recipe=recipe)
 
     def planned(self, run: Run) -> JobPlan:
-        """Plan, and write the plan and its file; the caller holds the lock."""
+        """Plan, and write the plan and this file; the caller holds the lock."""
         run, plan = run.settled(in_place=False)
         new = replace(
             self,
@@ -212,20 +212,20 @@ class JobPlan(PlanFile):
         return new
 
     def revised(self, run: Run, found: Revised) -> JobPlan:
-        """Put a plan as the data ask for in the place of this one, or return another program's."""
+        """Plan again after a revision, unless another process has; returns the new plan."""
         with plan_lock(self.file, run.progress):
             again = replace(self, generation=self.generation + 1)
             return self.newer() or again.planned(run.revised(found))
 
     def checked_recipe(self, run: Run) -> list[dict[str, Any]]:
-        """Return `recipe` as the dataset, or the plan in the work folder, has it."""
+        """Return `recipe` as recorded in the dataset or in the plan of the work folder."""
         if not self.published:
             return recipe_json(load_plan(self.work(run), run.recipe, run.reader).recipe)
         made = has_manifest(self.destination) and entry_at(self.destination).manifest.converter
         return made.get("options", {}).get("recipe", []) if made else []
 
     def open(self, settings: Settings, progress: Progress) -> _OpenPlan | None:
-        """Get ready to work at it; None where its dataset has been made."""
+        """Load the plan to work at it; None if the dataset has been published."""
         job_plan = self
         while not job_plan.published:
             run = job_plan.run(settings, progress)
@@ -238,7 +238,7 @@ class JobPlan(PlanFile):
         return None
 
     def clear(self) -> None:
-        """Delete what its tasks have made."""
+        """Delete the output of its tasks."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def newer(self) -> JobPlan | None:
@@ -248,22 +248,22 @@ class JobPlan(PlanFile):
 
 
 def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILENT) -> JobPlan:
-    """Settle a recipe, first passes over the data included, and write its plan to a file.
+    """Plan a job, including first passes over the data, and write the plan to a file.
 
     Args:
-        job: What is to be made. `options.resume` takes the plan that is there, if it is of the
-            same recipe and data; `options.force` plans again.
-        file: On a filesystem that all machines see under the same path, with room for the rows.
-        settings: The root, and processes for first passes.
-        progress: Where to tell of them.
+        job: The dataset to make. `options.resume` accepts an existing plan of the same recipe and
+            data; `options.force` plans again.
+        file: Path on a filesystem that all machines share, with space for the rows.
+        settings: Root, and workers for first passes.
+        progress: Receives progress.
 
     Returns:
-        The plan; `published` where the dataset is there already.
+        The plan; `published` if the dataset exists already.
 
     Raises:
-        UsageError: There is a plan, or the dataset's place is taken; what `Run.of` raises.
+        UsageError: A plan, or another dataset at the destination, exists; what `Run.of` raises.
         StepError: A step does not fit the data.
-        ManifestError, NewerFormatError: The file is there and is no plan.
+        ManifestError, NewerFormatError: The file exists and is not a plan.
         NoSpaceError, AccessError: The disk of the file.
     """
     if job.options.view is not None:
@@ -312,28 +312,31 @@ def plan_job(job: Job, file: Path, settings: Settings, progress: Progress = SILE
 def run_share(
     file: Path, rank: int, world: int | None, settings: Settings, progress: Progress = SILENT
 ) -> Share:
-    """Run the tasks `rank`, `rank + world`, … that are not finished; publish if none is left.
+    """Run the unfinished ones of tasks `rank`, `rank + world`, …; publish if none is left.
 
-    Any number of programs may run any shares at once, and again.
+    Any number of processes may run any shares at once, and repeatedly.
 
     Args:
         file: The plan.
-        rank: Number of this program, from 0.
-        world: Number of programs; None: as many as there are tasks.
-        settings: Processes for first passes, where the data ask for another plan.
-        progress: Where to tell of the work.
+        rank: Index of this worker, from 0.
+        world: Total number of workers; None: one per task.
+        settings: Workers for first passes, if the work must be planned again.
+        progress: Receives progress.
 
     Raises:
         UsageError: No such rank; a function or the parent has changed since the plan was made.
         StepError: A step or a function failed; finished tasks are kept.
-        NotFoundError, ManifestError: No plan, or one that cannot be read.
+        NotFoundError, ManifestError: There is no plan, or it cannot be read.
         AuditError, NoSpaceError, AccessError: See `DatasetWriter`.
     """
     return run_plan(read_plan(user_path(file, "the plan")), rank, world, settings, progress)
 
 
 def finish_job(file: Path, settings: Settings, progress: Progress = SILENT) -> Share:
-    """Publish the dataset if every task is finished; runs none. Raises what `run_share` raises."""
+    """Publish the dataset if every task is finished, without running any.
+
+    Raises what `run_share` raises.
+    """
     return finish_plan(read_plan(user_path(file, "the plan")), settings, progress)
 
 
@@ -342,12 +345,12 @@ def read_plan(file: Path) -> PlanFile:
     try:
         is_sharded = read_json(file, max_bytes=MAX_BYTES).get("kind") == ShardPlan.kind
     except (OfflineDataError, ValueError, AttributeError):
-        is_sharded = False  # says why below
+        is_sharded = False  # reading it below raises the error
     return ShardPlan.read(file) if is_sharded else JobPlan.read(file)
 
 
 class _OpenPlan(PlannedWork):
-    """A plan that a program works at."""
+    """A plan that this process works at."""
 
     def __init__(self, job_plan: JobPlan, run: Run) -> None:
         self.plan: JobPlan = job_plan
@@ -355,13 +358,13 @@ class _OpenPlan(PlannedWork):
         self.recipe_plan = load_plan(self.work, run.recipe, run.reader)
 
     def missing(self) -> list[int]:
-        """Return the tasks that nobody has finished."""
+        """Return the unfinished tasks."""
         return sorted(
             set(range(self.recipe_plan.count)) - set(self.work.finished(self.recipe_plan.count))
         )
 
     def damaged(self) -> list[int]:
-        """Return finished tasks whose rows are not what they wrote, and take them as not finished."""
+        """Return finished tasks whose rows are damaged, and mark them as unfinished."""
         sound = set(self.work.sound(self.recipe_plan.count, in_place=False))
         damaged = [task for task in self.work.finished(self.recipe_plan.count) if task not in sound]
         for task in damaged:
@@ -373,7 +376,7 @@ class _OpenPlan(PlannedWork):
         return self.plan.newer()
 
     def run_tasks(self, tasks: Sequence[int]) -> JobPlan | None:
-        """Run tasks; returns what is to be done instead where the plan became another one."""
+        """Run tasks; returns the new plan if the work was planned again meanwhile."""
         run, plan = self.run, self.recipe_plan
         header, audit = run.header(plan), run.options.audit
         label, total = f"preprocess {run.target.id.name}", sum(map(plan.rows_of, tasks))
@@ -392,7 +395,7 @@ class _OpenPlan(PlannedWork):
         except OfflineDataError:
             if (newer := self.newer()) is None:
                 raise
-            return newer  # its folder is gone, or was being deleted
+            return newer  # the folder of this plan was being deleted
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted; {done} of {len(tasks)} tasks are finished and kept: "
@@ -401,7 +404,7 @@ class _OpenPlan(PlannedWork):
         return self.newer()
 
     def publish(self) -> bool:
-        """Make the dataset, unless another program has; returns True if one has."""
+        """Publish the dataset, unless another process has; returns True if one has."""
         run, job_plan, target = self.run, self.plan, self.run.target
         with dataset_lock(run.settings.staging, target.lock, run.progress):
             if JobPlan.read(job_plan.file).published:

@@ -1,4 +1,4 @@
-"""Plain child processes that compute a function, and answer over pipes."""
+"""Child processes that compute a function and answer over pipes."""
 
 from offline_data.processes.child import Child, ChildDiedError
 

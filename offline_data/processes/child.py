@@ -1,4 +1,4 @@
-"""A child process that computes one function of many requests, queued and answered in order.
+"""A child process that computes one function on many requests, queued and answered in order.
 
 Not `multiprocessing`: a script without an `if __name__ == "__main__"` guard can start one at its
 top level, and nothing is forked from a process that has threads (see `forked`). The child ends when
@@ -48,13 +48,13 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 from offline_data.processes.child import main
 main()
 """
-"""Modules are found in the child where they were found here."""
+"""Imports in the child use the import path of this process."""
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""What torch and numpy take their number of threads from when they are imported."""
+"""Environment variables from which torch and numpy take their number of threads on import."""
 
 _PIPE = 1 << 20
-"""Bytes on their way from a child, where the system allows it."""
+"""Capacity of the pipe from a child in bytes, if the system allows it."""
 
 _GRACE = 5.0
 """Seconds for a process that has closed its pipe to end by itself."""
@@ -67,7 +67,7 @@ class ChildDiedError(OfflineDataError):
 
 
 def how_ended(status: int) -> str:
-    """Say how a process ended, from the status that `subprocess` gives: -9 is SIGKILL."""
+    """Describe how a process ended, from the status of `subprocess`: -9 is SIGKILL."""
     if status >= 0:
         return f"ended with status {status}"
     try:
@@ -77,20 +77,20 @@ def how_ended(status: int) -> str:
 
 
 class Child:
-    """A process that is given a function once, and then computes it of what it is sent.
+    """A process that receives a function once, and then computes it on every request.
 
-    Starts on entering a `with` block or by `start`, and is killed at the block's end or by `close`;
-    it also ends with this process. Not for several threads, but for `kill`.
+    It starts on entering a `with` block or by `start`, and is killed at the block's end or by
+    `close`; it also ends with this process. Not thread-safe, except `kill`.
 
-    An answer is sent while the next request is computed: where requests are queued, the function
-    must not change later what it has returned. What it prints goes to stderr.
+    An answer is sent while the next request is computed: if requests are queued, the function must
+    not change a value that it has returned. Its standard output goes to stderr.
 
     Args:
         function: Of one argument; also a lambda, or one of a script or notebook. Or the bytes of
             `pack_function`, where several children are given the same one.
-        threads: Threads that torch and numpy compute with in the child, no more than there are
-            cores; None: what the environment says.
-        quiet: Whether what it prints is thrown away, with what libraries say as they crash.
+        threads: Threads of torch and numpy in the child, at most the number of cores; None: as the
+            environment says.
+        quiet: Whether to discard its output, including messages of crashing libraries.
 
     Raises:
         UsageError: The function refers to something that exists in this process only.
@@ -123,7 +123,7 @@ class Child:
         """Start the process and send it the function.
 
         Raises:
-            OfflineDataError: The system starts no further process.
+            OfflineDataError: The system cannot start another process.
         """
         try:
             if self._threads is None and can_fork():
@@ -134,7 +134,7 @@ class Child:
             raise OfflineDataError(
                 f"A process could not be started: {error}", hint="try again with fewer workers"
             ) from error
-        # Both processes are woken less often; not everywhere, nor where this user's pipes hold much.
+        # Wakes both processes less often; fails on some systems, or beyond the user's pipe limit.
         with suppress(ImportError, AttributeError, OSError):
             import fcntl
 
@@ -154,20 +154,20 @@ class Child:
         )
 
     def send(self, request: object) -> None:
-        """Queue a request; does not wait for it to be computed.
+        """Queue a request without waiting for its answer.
 
-        Where the process has ended, `receive` will say so.
+        If the process has ended, `receive` raises.
         """
         with suppress(BrokenPipeError):
             write(cast("IO[bytes]", self._started.stdin), pack(request))
 
     def receive(self) -> Any:
-        """Wait for the answer to the oldest request that has none.
+        """Wait for the answer to the oldest open request.
 
         Raises:
             ChildDiedError: The process has ended.
-            RemoteError: The function raised what cannot be sent here.
-            Exception: Whatever else the function raised; `__cause__` has its traceback as text.
+            RemoteError: The function raised an error that cannot be pickled.
+            Exception: Any other error of the function; `__cause__` has its traceback as text.
         """
         process = self._started
         try:
@@ -185,7 +185,7 @@ class Child:
         return self.receive()
 
     def kill(self) -> None:
-        """End the process at once; another thread that waits for it gets a `ChildDiedError`."""
+        """Kill the process; a thread that waits for an answer gets a `ChildDiedError`."""
         self._started.kill()
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Child:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words; waits for the end."""
+        """Wait for the end; returns a description of how it ended."""
         return how_ended(self._started.wait())
 
     @property
@@ -217,7 +217,7 @@ class Child:
 
 
 def main() -> None:
-    """Serve the function and then the requests that come over stdin."""
+    """Receive the function and then requests over stdin, and answer them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, and says why
     requests, answers = _own_pipes()
     sent: Future[None] | None = None
@@ -235,15 +235,15 @@ def main() -> None:
 
 
 def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Take stdin and stdout away from the function and whatever it starts.
+    """Move the pipes away from stdin and stdout, for the function and its child processes.
 
-    What a function prints goes to stderr, and must not land between answers. A process that the
-    function forks must not keep the pipes open when this one has ended.
+    Output of the function goes to stderr, never between answers, and a process that it forks does
+    not keep the pipes open after this one has ended.
     """
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     _redirect(0)
     os.dup2(2, 1)
-    # This process ends by being killed: what is printed must not wait in a buffer.
+    # This process will be killed: output must not wait in a buffer.
     if isinstance(sys.stdout, TextIOWrapper):  # a forked process may have none
         sys.stdout.reconfigure(line_buffering=True)
     for pipe in (requests, answers):

@@ -1,7 +1,7 @@
-"""A child process that is forked: it starts in milliseconds, with everything imported here.
+"""A forked child process: it starts in milliseconds, with all modules imported.
 
-Only from a process that has one thread: another one could hold a lock that the child would wait for
-without end. Other systems than Linux do not promise that their libraries work in a forked process.
+Only for a process with a single thread: another thread could hold a lock that the child would wait
+for forever. Only on Linux: other systems do not guarantee that libraries work after a fork.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _POLL = 0.001
-"""Seconds between two looks at whether a process has ended."""
+"""Seconds between two checks whether a process has ended."""
 
 
 def can_fork() -> bool:
@@ -32,14 +32,14 @@ def can_fork() -> bool:
 
 
 class ForkedProcess:
-    """A forked process, as far as `subprocess.Popen` is used for one.
+    """A forked process with the part of the interface of `subprocess.Popen` that is used here.
 
     Args:
-        main: What it does, with its stdin and stdout being pipes to this process; it then ends.
-        quiet: Whether what it prints to stderr is thrown away.
+        main: Run in the process, whose stdin and stdout are pipes to this one.
+        quiet: Whether to discard its stderr.
 
     Raises:
-        OSError: The system starts no further process.
+        OSError: The system cannot start another process.
     """
 
     def __init__(self, main: Callable[[], None], *, quiet: bool) -> None:
@@ -70,7 +70,7 @@ class ForkedProcess:
         return status
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -78,9 +78,9 @@ class ForkedProcess:
 def _become_child(
     main: Callable[[], None], requests: tuple[int, int], answers: tuple[int, int], *, quiet: bool
 ) -> None:
-    """Run `main` and end; what the parent would still do at its end is not for this process."""
+    """Run `main` and exit, without the exit handlers of the parent."""
     try:
-        gc.freeze()  # files that the parent has lost are not flushed here
+        gc.freeze()  # never flush files that the parent has dropped
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(requests[0], 0)

@@ -1,9 +1,9 @@
-"""Values and calls between this program and processes it started; large arrays are not copied.
+"""Values and calls between this program and its worker processes, without copying large arrays.
 
-Functions and classes of a script or a notebook are sent whole: cloudpickle sends what the other side
-cannot import. A call answers with its value, or with its error and the traceback it had there.
-Nothing here is ever given bytes of a file, or of a machine that is not a node of the cluster, or of
-the pool, that the caller has named.
+Functions and classes of a script or notebook are pickled by value with cloudpickle, since the other
+process cannot import them. A call is answered with its value, or with its error and traceback.
+Only bytes from processes of this program, or from the pool or cluster that the caller named, are
+unpickled here; never those of a file.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 Packed: TypeAlias = "list[Any]"
-"""A value on its way: bytes of its pickle, then those of its large arrays, as the pickle has them."""
+"""A pickled value: the bytes of the pickle, then its out-of-band buffers (large arrays)."""
 
 _POOL_LOCK = Lock()
-"""Held by a call in a pool, which may be one of threads; a function need not be ready for that."""
+"""Held by a call in a pool, which may be one of threads; functions need not be thread-safe."""
 
 
 class RemoteError(OfflineDataError):
-    """A function in another process raised what cannot be sent here."""
+    """A function in another process raised an error that cannot be pickled."""
 
     code = "remote"
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - no error of its own, but where one came from
-    """The cause of an error that another process raised: says where it was raised there."""
+    """Cause of an error from another process; its text is the traceback there."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"in another process:\n\n{text}")
 
 
 def pack(value: object) -> Packed:
-    """Pickle a value; its arrays stay where they are, so that they must not change until sent."""
+    """Pickle a value without copying its arrays, which must not change until it is sent."""
     buffers: list[pickle.PickleBuffer] = []
     if "cloudpickle" in sys.modules:
         from cloudpickle import dumps as pickled
@@ -55,7 +55,7 @@ def pack(value: object) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Make the value again; its arrays lie in the buffers and can be written to.
+    """Unpickle a value; its arrays share memory with the buffers and are writable.
 
     Example:
         >>> unpack(pack({"a": 1}))
@@ -65,7 +65,7 @@ def unpack(packed: Packed) -> Any:
 
 
 def write(stream: IO[bytes], packed: Packed) -> None:
-    """Write how many buffers there are, their sizes, and all of them, and flush."""
+    """Write the number of buffers, their sizes and the buffers, and flush."""
     sizes = [len(buffer) for buffer in packed]
     stream.write(struct.pack(f"<{1 + len(sizes)}Q", len(sizes), *sizes))
     for buffer in packed:
@@ -95,7 +95,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytearray:
 
 
 def dumps(value: object) -> bytes:
-    """Pickle a value with its arrays into one piece.
+    """Pickle a value and its arrays to one bytes object.
 
     Example:
         >>> double = loads(dumps(lambda x: 2 * x))
@@ -109,19 +109,19 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Make a value again that `dumps` pickled."""
+    """Unpickle a result of `dumps`."""
     return pickle.loads(data)  # noqa: S301 - see the module
 
 
 def pack_function(function: Callable[..., Any]) -> bytes:
-    """Pickle a function with everything it refers to that another process cannot import.
+    """Pickle a function, by value where another process cannot import it.
 
     Raises:
         UsageError: It refers to something that only exists in this process.
     """
     try:
         return dumps(function)
-    except Exception as error:  # whatever pickling one of its objects raises
+    except Exception as error:  # anything that pickling its objects may raise
         raise UsageError(
             f"The function cannot be sent to another process: {error}",
             hint="make that object inside the function, or run it in this process",
@@ -129,7 +129,7 @@ def pack_function(function: Callable[..., Any]) -> bytes:
 
 
 def pack_importable(function: Callable[..., Any]) -> bytes:
-    """Do the same where the other process can import all of it: without importing cloudpickle."""
+    """Pickle a function that the other process can import, without importing cloudpickle."""
     return pickle.dumps(function, protocol=5)
 
 
@@ -139,9 +139,9 @@ def answer(function: bytes, request: Packed) -> Packed:
 
 
 def answer_in_pool(function: bytes, request: bytes) -> bytes:
-    """Do the same for a pool, with the argument and to the answer of `dumps`.
+    """Do the same in a pool; argument and answer are results of `dumps`.
 
-    One call at a time, also where the pool is one of threads.
+    One call runs at a time, even in a pool of threads.
 
     Example:
         >>> result_of(loads(answer_in_pool(dumps(abs), dumps(-3))))
@@ -161,13 +161,13 @@ def result_of(answer: tuple[Any, Exception | None, str]) -> Any:
 
 @lru_cache(maxsize=2)
 def _loaded(function: bytes) -> Callable[[Any], Any]:
-    """Make a function of `pack_function` again, once for all its calls."""
+    """Unpickle a function of `pack_function` once for all calls."""
     made: Callable[[Any], Any] = loads(function)
     return made
 
 
 def _answered(call: Callable[[], Any], how: Callable[[Any], P]) -> P:
-    """Make a call that may raise anything, and pack what `result_of` wants."""
+    """Make a call that may raise anything, and pack its outcome for `result_of`."""
     try:
         return how((call(), None, ""))
     except BaseException as error:  # noqa: BLE001 - the other process decides what to do with it
@@ -180,7 +180,7 @@ def _answered(call: Callable[[], Any], how: Callable[[Any], P]) -> P:
 
 
 def _travels(error: Exception) -> bool:
-    """Return True if an error can be made again: many with a constructor of their own cannot."""
+    """Return True if an error can be unpickled; many with a constructor of their own cannot."""
     try:
         return type(loads(dumps(error))) is type(error)
     except Exception:  # noqa: BLE001 - whatever pickling it, or its constructor, raises

@@ -1,1 +1,1 @@
-"""Functions of the user as steps: on rows, vectorised where that is the same, on blocks, on episodes."""
+"""User functions as steps: on rows (vectorised if equal), on blocks, on episodes."""

@@ -1,4 +1,4 @@
-"""A function of whole episodes as a step: it may change their length, and drop them."""
+"""A function of whole episodes as a step, which may change their length and drop them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpisodeStep(UserFunction):
-    """A function called with every episode.
+    """A function called on every episode.
 
-    `fn` gets a TensorDict `[T]` of the transitions of one episode in TED, with `index` and
-    `episode`, and returns one of `[T']`, or None: the episode is left out. Rows it returns are in
-    order; an episode that it ends earlier is truncated there, unless its last row is terminated.
-    `next/done` follows from `next/terminated` and `next/truncated`, and need not be set. Of a row
-    that is the last now and was not before, the observation after it is known; `index` tells, if
-    `fn` returns it as it was.
+    `fn` takes a TensorDict `[T]` of the transitions of one episode in TED, with `index` and
+    `episode`, and returns one of `[T']`, or None to drop the episode. Rows are in order. An episode
+    that becomes shorter is truncated at its new end, unless that row is terminated. `next/done`
+    follows from `next/terminated` and `next/truncated` and need not be set. If the new last row was
+    not the last one before, its next observation is known; this is recognised by `index`, if `fn`
+    returns it unchanged.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk
@@ -71,19 +71,19 @@ class EpisodeStep(UserFunction):
     learns: ClassVar[tuple[str, ...]] = ("explicit_next", "unsteady", "guessed")
 
     guessed: bool = field(default=False, metadata={"state": True})
-    """Whether `schema` is that of what it is given, because it left out every episode so far."""
+    """Whether `schema` is that of the input, because `fn` has dropped every episode so far."""
 
     @property
     def per_row(self) -> bool:
-        """Whether it calls Python again and again: for every episode."""
+        """True: the function is called for every episode."""
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Return what it is and what was asked for, as JSON values."""
+        """Return name, digest and parameters as JSON values."""
         return {"step": self.name, **self.about, "by": "episode", "seed": self.seed}
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes that are left, with what `fn` made of them; see `FunctionStep`."""
+        """Return the results of `fn` without dropped episodes; see `FunctionStep.apply`."""
         parts = self._parts(chunk)
         schema = self.schema or _schema_of_parts(chunk, parts)
         try:
@@ -92,7 +92,7 @@ class EpisodeStep(UserFunction):
             raise Revised(self.storing_next(found, schema).state(), found.reason) from found
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Learn what it returns."""
+        """Learn the output schema."""
         step = replace(self, schema=None)
         first, again = step._parts(probe), step._parts(probe)
         same = [at for at, _ in first] == [at for at, _ in again] and all(
@@ -103,7 +103,7 @@ class EpisodeStep(UserFunction):
         return replace(self, schema=schema, guessed=not first, unsteady=unsteady)
 
     def _parts(self, chunk: EpisodeChunk) -> list[tuple[int, Table]]:
-        """Call `fn` with every episode; returns number in the chunk and rows of those it keeps."""
+        """Call `fn` on every episode; returns number in the chunk and rows of each kept one."""
         parts, batch, schema = [], chunk.batch, self.schema
         with own_randomness(), torch.no_grad():
             for at, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
@@ -128,7 +128,7 @@ class EpisodeStep(UserFunction):
         return parts
 
     def _held(self, leaves: Leaves, schema: FunctionSchema | None, place: Place) -> FunctionSchema:
-        """Hold a result to the schema, or learn it."""
+        """Check a result against the schema, or learn it."""
         rows = _rows_of(leaves, place)
         found = described(leaves, rows)
         if schema == found:
@@ -144,7 +144,7 @@ class EpisodeStep(UserFunction):
 
 
 def _schema_of_parts(chunk: EpisodeChunk, parts: list[tuple[int, Table]]) -> FunctionSchema:
-    """Describe what the function returned, or what it is given where it kept nothing."""
+    """Return the schema of the first result, or of the input if no episode was kept."""
     return schema_of_table(parts[0][1] if parts else table_of(chunk))
 
 
@@ -189,10 +189,10 @@ def _assembled(
     schema: FunctionSchema,
     explicit_next: set[Key],
 ) -> EpisodeChunk:
-    """Lay episodes end to end, where the function ended one earlier marked as truncated.
+    """Concatenate episodes, with shortened ones marked as truncated.
 
-    `parts` are the number in the chunk and the `[T', …]` columns of those that are left, in order.
-    See `from_ted` for `explicit_next`, and what is raised.
+    `parts` are the number in the chunk and the `[T', …]` columns of each kept episode, in order.
+    See `from_ted` for `explicit_next` and errors.
     """
     tables = [_ended(chunk, at, table) for at, table in parts]
     leaves = {
@@ -217,12 +217,12 @@ def _assembled(
 
 
 def _check_done(table: Table, place: Place) -> None:
-    """Raise `StepError` where a row says that it is done, and not why."""
+    """Raise `StepError` if a row is done but neither terminated nor truncated."""
     if DONE not in table:
         return
     flags = (table[TERMINATED], table[TRUNCATED], table[DONE])
     if any(flag.shape != flags[0].shape or flag.dtype != np.bool_ for flag in flags):
-        return  # which is refused elsewhere
+        return  # rejected elsewhere
     wrong = np.flatnonzero((flags[2] & ~flags[0] & ~flags[1]).reshape(-1))
     if len(wrong):
         raise StepError(
@@ -233,7 +233,7 @@ def _check_done(table: Table, place: Place) -> None:
 
 
 def _ended(chunk: EpisodeChunk, at: int, table: Table) -> Table:
-    """Mark the last row as truncated where the episode is shorter and nothing ends it."""
+    """Mark the last row of a shortened episode as truncated, unless a flag is set there."""
     shorter = _rows(table) < int(chunk.batch.lengths[at])
     if not shorter or table[TERMINATED][-1].any() or table[TRUNCATED][-1].any():
         return table
@@ -245,7 +245,7 @@ def _ended(chunk: EpisodeChunk, at: int, table: Table) -> Table:
 def _final(chunk: EpisodeChunk, at: int, table: Table) -> bool:
     """Return True if the observation after the last row is the source's own.
 
-    It is where the parent has it, and where that row was not the last: its `index` says so.
+    It is if the parent has it, or if that row was not the last one, as its `index` shows.
     """
     known, index = bool(chunk.batch.final_observation[at]), table.get(INDEX)
     first = int(chunk.rows[at])

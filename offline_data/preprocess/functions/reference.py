@@ -1,4 +1,4 @@
-"""Functions of the user found by name: `FILE.py:NAME` or `package.module:NAME`."""
+"""Importing a user function given as `FILE.py:NAME` or `package.module:NAME`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def load_function(text: str) -> Callable[[Any], Any]:
-    """Find the function that `FILE.py:NAME` or `package.module:NAME` means; NAME may have dots.
+    """Import the function `FILE.py:NAME` or `package.module:NAME`; NAME may have dots.
 
-    A file may import the modules beside it; of two modules of the same name, the installed one is
-    taken. It gets a name of its own, so that one called `torch.py` takes nothing's place, and what
-    it defines travels to other processes whole. A package or module is looked for in the current
-    folder first. Raises `UsageError`.
+    A file may import modules beside it; an installed module of the same name takes precedence. The
+    file is imported under a unique name, so that `torch.py` shadows nothing, and its definitions
+    are pickled by value. A package or module is searched in the current folder first. Raises
+    `UsageError`.
 
     Example:
         >>> load_function("math:sqrt")(9)
@@ -55,7 +55,7 @@ def load_function(text: str) -> Callable[[Any], Any]:
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Compiles a file as it is now: a `.pyc` counts as its own for a whole second after a change."""
+    """Always compiles the file: a `.pyc` is considered valid for a second after a change."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the file is known
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -106,13 +106,13 @@ def _module(name: str) -> ModuleType:
 
 
 def _look_in(folder: Path, *, first: bool) -> None:
-    """Let imports look in a folder, here and in the processes that are started from here."""
+    """Add a folder to the import path of this process and of those that it starts."""
     if str(folder) not in sys.path:
         sys.path.insert(0 if first else len(sys.path), str(folder))
 
 
 def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageError:
-    """Say why an import failed, with its traceback from the first line of the user's on."""
+    """Return the error of a failed import, with the traceback from the user's first line on."""
     machinery, trace = {__file__, importlib.__file__}, error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -126,7 +126,7 @@ def _failed(what: str, error: BaseException, hint: str | None = None) -> UsageEr
 
 
 def _import_hint(folder: Path, error: BaseException) -> str | None:
-    """Return what may help where a file cannot import what it imports."""
+    """Return a hint for a file whose own imports fail."""
     if not isinstance(error, ImportError):
         return None
     if "relative import" in str(error):

@@ -1,8 +1,8 @@
-"""A function called with one row after the other, or with a block, and what it returns.
+"""Calling a user function on one row after the other, or on a block, and checking its results.
 
-This is what every other way of running a function is held to. What it raises is said with its row and
-its own traceback; random numbers are seeded for every call. What it returned first is what it must
-return always.
+Running row by row is the reference for all other ways. Errors of the function name the row and have
+its own traceback; the random generators are seeded before every call; all results must have the
+schema of the first.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from offline_data.preprocess.functions.ted import Table
 
 Place: TypeAlias = Callable[[], str]
-"""Says which row, block or episode it is, when a message needs it."""
+"""Describes a row, block or episode, when a message needs it."""
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
 FunctionSchema: TypeAlias = "dict[Key, tuple[str, tuple[int, ...]]]"
-"""What a function returns: name of the dtype and shape of a row of every leaf."""
+"""Schema of a function's result: dtype name and row shape of every leaf."""
 
 CPU = torch.device("cpu")
 
 _PLACES = frozenset({"index", "episode", "done", "terminated", "truncated"})
-"""Names of leaves at the root that say where a row is: nothing can be below them."""
+"""Root leaves that describe a row's place: they cannot be nested."""
 
 _STRIP = 32
-"""Rows that are tensors at once: many small ones that live long keep the garbage collector busy."""
+"""Rows that are unbound at once: many small long-lived tensors keep the garbage collector busy."""
 
 _FRAMES = 30
-"""Frames of a traceback that are shown, the last ones: endless recursion has a thousand."""
+"""Last frames of a traceback that are shown; endless recursion has a thousand."""
 
 _MASK = (1 << 64) - 1
 
 
 class user_errors:  # noqa: N801 - used like a function, in a `with` statement
-    """Turns what a function of the user's raises into a `StepError` with its own traceback.
+    """Turns exceptions of a user function into a `StepError` with their own traceback.
 
-    Also what would end the program, but for `KeyboardInterrupt`.
+    Also `SystemExit`, but not `KeyboardInterrupt`.
     """
 
     __slots__ = ("_place",)
@@ -93,22 +93,21 @@ def run_rows(
     seed: int,
     schema: FunctionSchema | None = None,
 ) -> Table:
-    """Call `fn` with every row of a table as a TensorDict without batch size.
+    """Call `fn` on every row of a table as a TensorDict without batch size.
 
     Args:
-        fn: The function; may write into what it gets.
-        table: `[n, …]` columns, n at least 1; overwritten where `fn` writes.
-        numbers: `[n]` what each row's random numbers depend on, beside `seed`.
-        place: Says where a row comes from.
-        seed: Of all rows.
-        schema: What results are held to; None: the first one.
+        fn: The function; may write into its argument.
+        table: `[n, …]` columns, n at least 1; overwritten if `fn` writes into its argument.
+        numbers: `[n]` row numbers, which seed the random generators together with `seed`.
+        place: Describes a row for messages.
+        seed: Seed of all rows.
+        schema: Schema of the results; None: that of the first one.
 
     Returns:
-        `[n, …]` columns, new; those of `table` where `fn` returned what it was given.
+        New `[n, …]` columns; those of `table` for leaves that `fn` returned unchanged.
 
     Raises:
-        StepError: `fn` failed on a row, or returned what cannot be stored, or something else than
-            for the first row.
+        StepError: `fn` failed on a row, or its result cannot be stored or differs in schema.
 
     Example:
         >>> table = {("x",): np.array([1.0, 2.0])}
@@ -118,7 +117,7 @@ def run_rows(
     slots = {key: slot for slot, key in enumerate(table)}
     tree, no_rows = tree_of(slots), torch.Size(())
     whole = [torch.from_numpy(values) for values in table.values()]
-    columns: dict[Key, Tensor | None] = {}  # None: what was given, so far
+    columns: dict[Key, Tensor | None] = {}  # None: unchanged so far
     with torch.no_grad():
         for begin in range(0, len(numbers), _STRIP):
             part = slice(begin, begin + _STRIP)
@@ -148,7 +147,7 @@ def run_rows(
                         if begin + at:
                             column[: begin + at] = whole[slots[key]][: begin + at]
                         spots = places[key] = column[part].unbind(0)
-                    # Copied at once, for a function may use its memory again.
+                    # Copied at once, as the function may reuse the memory.
                     spot = spots[at]
                     if leaf is None or leaf.dtype is not spot.dtype or leaf.shape != spot.shape:
                         conform(schema or {}, described(leaves), here)
@@ -160,7 +159,7 @@ def run_rows(
 
 
 def _column(key: Key, leaf: Tensor, rows: int, here: Place) -> Tensor:
-    """Make room for a leaf of all rows."""
+    """Allocate the column of a leaf."""
     try:
         return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
     except RuntimeError as error:
@@ -178,10 +177,10 @@ def run_block(
     seed: int,
     schema: FunctionSchema | None = None,
 ) -> Table:
-    """Call `fn` with all rows of a table as one TensorDict; see `run_rows`.
+    """Call `fn` on all rows of a table as one TensorDict; see `run_rows`.
 
     Returns:
-        `[n, …]` columns, which may share memory with `table`, and with what `fn` keeps.
+        `[n, …]` columns, which may share memory with `table` and with objects that `fn` keeps.
     """
     rows = len(next(iter(table.values())))
     tree = tree_of({key: slot for slot, key in enumerate(table)})
@@ -207,8 +206,8 @@ def run_block(
 def seed_all(seed: int, number: int) -> None:
     """Seed torch's (CPU), numpy's and Python's global generators for one row.
 
-    With 64 bits that depend on both numbers (SplitMix64: Steele, Lea and Flood, 2014). Not by
-    `torch.manual_seed`, which asks after every accelerator: 190 µs instead of 1.
+    With 64 bits mixed from both numbers (SplitMix64: Steele, Lea and Flood, 2014). Not by
+    `torch.manual_seed`, which also visits every accelerator: 190 µs instead of 1.
     """
     bits = (seed * 0x9E3779B97F4A7C15 + number + 0x632BE59BD9B4E019) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -221,9 +220,9 @@ def seed_all(seed: int, number: int) -> None:
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Give the global generators back as they were; meanwhile `os._exit` raises `SystemExit`.
+    """Restore the global generators afterwards; meanwhile `os._exit` raises `SystemExit`.
 
-    It would end the program without a word, and with an exit status of its own.
+    Called for real, it would end the program without any message.
     """
     before, leave, process = states(), os._exit, os.getpid()
 
@@ -249,7 +248,7 @@ def states() -> tuple[Any, Any, Any]:
 
 
 def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bool:
-    """Return True if nobody drew from the global generators in between."""
+    """Return True if no random number was drawn from the global generators in between."""
     return (
         torch.equal(before[0], after[0])
         and before[1][2:] == after[1][2:]
@@ -259,9 +258,9 @@ def same_states(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> bo
 
 
 def leaves_of(result: Any, place: Place) -> Leaves:
-    """Return the leaves of a TensorDict, a tensorclass, or a mapping, by key.
+    """Return the leaves of a TensorDict, a tensorclass or a mapping by key.
 
-    A `StepError` where it is something else, or has something in it that is no tensor or number.
+    Raises `StepError` if it is something else, or contains anything but tensors and numbers.
     """
     if not isinstance(result, (TensorDictBase, Mapping)) and not is_tensor_collection(result):
         what = "None (is a `return` missing?)" if result is None else f"a {type(result).__name__}"
@@ -312,7 +311,7 @@ def _collect(result: Any, above: Key, found: Leaves, place: Place) -> None:
 
 
 def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> FunctionSchema:
-    """Describe the first rows of leaves; a `StepError` where no dataset can have name or type."""
+    """Return the schema of leaves; raises `StepError` for a name or dtype that cannot be stored."""
     rename = "rename the leaf in the function"
     for key, value in leaves.items():
         try:
@@ -339,13 +338,13 @@ def schema_of(leaves: Leaves, place: Place, rows: int | None = None) -> Function
 
 
 def described(leaves: Leaves, rows: int | None = None) -> FunctionSchema:
-    """Return dtype and shape of one row of leaves, or of each of `rows` along the first axis."""
+    """Return dtype and shape of leaves; with `rows`, of one row along the first axis."""
     skip = 0 if rows is None else 1
     return {key: (_named(v.dtype), tuple(v.shape[skip:])) for key, v in leaves.items()}
 
 
 def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None:
-    """Raise `StepError` where leaves are missing or new, or have another dtype or shape."""
+    """Raise `StepError` if leaves are missing or new, or have another dtype or shape."""
     missing, surplus = schema.keys() - found.keys(), found.keys() - schema.keys()
     if missing or surplus:
         lacks = [f"lacks {_listed(missing)}"] if missing else []
@@ -362,7 +361,7 @@ def conform(schema: FunctionSchema, found: FunctionSchema, place: Place) -> None
 
 
 def to_array(key: Key, value: Tensor, place: Place) -> NDArray[Any]:
-    """Return a tensor as an array of the CPU, which may share its memory; it must be dense."""
+    """Return a dense tensor as a CPU array, which may share its memory."""
     try:
         return np.asarray(value.numpy(force=True))
     except (RuntimeError, TypeError, NotImplementedError) as error:

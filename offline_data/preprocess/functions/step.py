@@ -1,4 +1,4 @@
-"""A function of rows or blocks as a step: vectorised where that gives the same, else row by row."""
+"""A function of rows or blocks as a step: vectorised if that gives equal results, else row by row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.functions.ted import Made, Table
 
 _CALLED_TWICE = 4
-"""Rows for which a function is called a second time, to see whether it gives the same."""
+"""Rows for which a function is called a second time, to see whether its results are equal."""
 
 _IN_MANIFEST = {"explicit_next": "two_copies"}
 
@@ -52,23 +52,24 @@ UNSTEADY = "it gives something else when it is called again"
 
 @dataclass(frozen=True)
 class UserFunction(Step):
-    """A step that calls a function of the user's, and learns from a probe what it returns."""
+    """A step that calls a user function, whose output schema it learns from a probe."""
 
     name: ClassVar[str] = "fn"
     brings_torch: ClassVar[bool] = True
     learns: ClassVar[tuple[str, ...]]
-    """Fields that are learnt, in the order of the manifest."""
+    """Names of the learnt fields, in the order of the manifest."""
 
     fn: Callable[[Any], Any] = field(repr=False)
-    """From a TensorDict to a TensorDict (or a nested dict of tensors)."""
+    """Takes a TensorDict; returns a TensorDict (or a nested dict of tensors)."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What the manifest says of it; see `describe_function`, the default."""
+    """Name and digest for the manifest; default: from `describe_function`."""
     seed: int = 0
-    """What its random numbers depend on, beside the number of the row or episode."""
+    """Seed of its random numbers, together with the number of the row or episode."""
     explicit_next: tuple[str, ...] = field(default=(), metadata={"state": True})
-    """Leaves whose value after an action is not the one before the next; parts joined by `/`."""
+    """Leaves whose `next` value differs from the root value of the following row, so that both are
+    stored; parts joined by `/`."""
     unsteady: str = field(default="", metadata={"state": True})
-    """Why what it gives depends on the order of calls; empty: nothing shows that it does."""
+    """Why its result may depend on the order of calls; empty if nothing suggests so."""
     schema: FunctionSchema | None = field(default=None, metadata={"state": True}, repr=False)
     """Leaves of the first result, with dtype and shape of a row."""
 
@@ -77,7 +78,7 @@ class UserFunction(Step):
             object.__setattr__(self, "about", describe_function(self.fn))
 
     def state(self) -> dict[str, Any]:
-        """Return what it learnt as JSON values; nothing before it has learnt anything."""
+        """Return what it learnt as JSON values; empty before it has learnt."""
         if self.schema is None:
             return {}
         values = {_IN_MANIFEST.get(name, name): getattr(self, name) for name in self.learns}
@@ -86,7 +87,7 @@ class UserFunction(Step):
         return {**state, "schema": schema}
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return it as `state` says; raises `ValueError` where no `state` says so."""
+        """Return the step with this state; raises `ValueError` if it is not one of `state`."""
         if not state:
             return self
         learnt = {name: state[_IN_MANIFEST.get(name, name)] for name in self.learns}
@@ -97,7 +98,7 @@ class UserFunction(Step):
         return replace(self, **learnt, schema=schema)
 
     def notes(self) -> tuple[str, ...]:
-        """Say what is stored twice, and whether values may depend on more than the data."""
+        """Return notes on leaves that are stored twice, and on results that may not be repeatable."""
         name = self.about.get("name", "the function")
         notes = []
         if self.explicit_next:
@@ -115,7 +116,7 @@ class UserFunction(Step):
         return tuple(notes)
 
     def storing_next(self, found: NeedsExplicitNext, schema: FunctionSchema | None = None) -> Self:
-        """Return the step that also stores the next values that were found to need it."""
+        """Return the step that also stores `next` of the leaves found to need it."""
         names = tuple(sorted({*self.explicit_next, *map(join_key, found.keys)}))
         return replace(self, explicit_next=names, schema=schema or self.schema)
 
@@ -127,19 +128,18 @@ class UserFunction(Step):
 
 @dataclass(frozen=True)
 class FunctionStep(UserFunction):
-    """A function called with every row, or with blocks of rows.
+    """A function called on every row, or on blocks of rows.
 
-    `fn` gets a TensorDict without batch size, one transition in TED (with `index` and `episode`) or
-    one observation, and returns one. Text leaves come as codes.
+    `fn` takes a TensorDict without batch size, one transition in TED (with `index` and `episode`)
+    or one observation, and returns one. Text leaves are codes.
 
-    `fn` is pure: what it returns depends on its row alone, and on random numbers of torch's, numpy's
-    and Python's global generators, which are seeded for every row. Where `torch.vmap` can run it,
-    and gives the same on the rows of the probe, blocks of rows are run so; see `vectorize.py` for
-    what that means. Some rows of every block are compared with rows one at a time, and a block in
-    which one differs is computed by rows in its place.
+    `fn` must be pure: its result depends only on its row and on random numbers of torch's, numpy's
+    and Python's global generators, which are seeded for every row. If `torch.vmap` supports it and
+    gives equal results on the probe, it runs on blocks of rows; see `vectorize.py`. Some rows of
+    every block are compared with a row-by-row run, and a block that differs is computed row by row.
 
     Raises:
-        UsageError: Arguments that exclude each other.
+        UsageError: `batched` is below 1.
 
     Example:
         >>> from offline_data.testing.chunks import toy_chunk, transitions_of
@@ -155,19 +155,19 @@ class FunctionStep(UserFunction):
     )  # fmt: skip
 
     on: On = "transitions"
-    """What a row is. `observations`: every observation once, whatever is before or after it."""
+    """What a row is: a transition, or with `observations` each stored observation once."""
     batched: int | None = None
-    """Most rows of a block, where `fn` takes blocks: it gets, and returns, `[n, …]`."""
+    """Maximum rows of a block, if `fn` takes and returns blocks `[n, …]`; None: single rows."""
     vectorize: Literal["auto"] | bool = "auto"
     """Whether to try `torch.vmap`; False: row by row."""
     run: Literal["rows", "vectorised", "blocks"] = field(default="rows", metadata={"state": True})
-    """How it is run."""
+    """How it runs."""
     why: str = field(default="", metadata={"state": True})
-    """Why row by row."""
+    """Why it runs row by row."""
     checked: int = field(default=LEAST_ROWS, metadata={"state": True})
-    """Rows of every block that are compared, where blocks are vectorised."""
+    """Rows of every vectorised block that are compared."""
     kept: tuple[str, ...] = field(default=(), metadata={"state": True})
-    """Leaves that every dataset has and `fn` does not return: they stay as they were."""
+    """Required leaves that `fn` does not return, which keep their values."""
 
     def __post_init__(self) -> None:
         if self.batched is not None and self.batched < 1:
@@ -176,26 +176,26 @@ class FunctionStep(UserFunction):
 
     @property
     def per_row(self) -> bool:
-        """Whether it is called for every row."""
+        """Whether the function is called for every row."""
         return self.run == "rows"
 
     def describe(self) -> dict[str, Any]:
-        """Return what it is and what was asked for, as JSON values."""
+        """Return name, digest and parameters as JSON values."""
         asked = ("on", "batched", "vectorize", "seed")
         return {"step": self.name, **self.about, **{name: getattr(self, name) for name in asked}}
 
     def notes(self) -> tuple[str, ...]:
-        """Say what was kept although the function does not return it, and what is stored twice."""
+        """Return notes on leaves that were kept without being returned, and those of `super`."""
         name = self.about.get("name", "the function")
         kept = (f"{', '.join(self.kept)}: not returned by {name}, kept as they were",)
         return (*(kept if self.kept else ()), *super().notes())
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
-        """Return the episodes with what `fn` made of every row.
+        """Return the episodes with the results of `fn`.
 
         Raises:
-            StepError: `fn` failed, or returned what cannot be stored.
-            Revised: The data show that next values must be stored.
+            StepError: `fn` failed, or its result cannot be stored.
+            Revised: `next` values turned out to need storing of their own.
         """
         made: Made
         by_rows: list[tuple[int, str, int]] = []
@@ -213,7 +213,7 @@ class FunctionStep(UserFunction):
         return replace(found, by_rows=(*chunk.by_rows, *by_rows))
 
     def settled(self, probe: EpisodeChunk) -> Self:
-        """Find out how it can be run, and what it returns."""
+        """Learn how it can run, and its output schema."""
         count = len(row_numbers(probe, self.on))
         if not count:
             raise StepError(
@@ -240,9 +240,9 @@ class FunctionStep(UserFunction):
                 step = step.storing_next(found)
 
     def _made(self, chunk: EpisodeChunk) -> tuple[Made, list[tuple[int, str, int]]]:
-        """Run `fn` block by block; also returns which blocks could not be vectorised.
+        """Run `fn` block by block; also returns the blocks that could not be vectorised.
 
-        A column is None where `fn` was given it and returned it as it was, in every block.
+        A column is None if `fn` returned it unchanged in every block.
         """
         numbers, schema = row_numbers(chunk, self.on), self.schema
         by_rows: list[tuple[int, str, int]] = []
@@ -264,9 +264,9 @@ class FunctionStep(UserFunction):
                         if made[key] is None:
                             continue
                         columns[key] = np.empty((len(numbers), *values.shape[1:]), values.dtype)
-                        if begin:  # it was the same so far
+                        if begin:  # unchanged so far
                             columns[key][:begin] = table_of(chunk, self.on, slice(0, begin))[key]
-                    columns[key][part] = values  # its memory may be used again by the next block
+                    columns[key][part] = values  # copied: the next block may reuse the memory
         if not len(numbers):
             columns = {k: np.zeros((0, *n), dtype) for k, (dtype, n) in (schema or {}).items()}
         return {key: columns.get(key) for key in schema or ()}, by_rows
@@ -279,7 +279,7 @@ class FunctionStep(UserFunction):
         begin: int,
         schema: FunctionSchema | None,
     ) -> tuple[Made, str]:
-        """Run `fn` on a block; columns that it returns as None stay. Also says why not vectorised."""
+        """Run `fn` on a block; None for unchanged columns. Also returns why it was not vectorised."""
         place, rows = self._places(chunk, begin), len(numbers)
         if self.run == "blocks":
             fresh = {key: values.copy() for key, values in given.items()}
@@ -306,11 +306,11 @@ class FunctionStep(UserFunction):
     def _places(
         self, chunk: EpisodeChunk, begin: int = 0, at: NDArray[np.int64] | None = None
     ) -> Callable[[int], str]:
-        """Return what says where a row comes from, counted from `begin` on, or among those `at`."""
+        """Return a function that describes row `begin + i`, or row `begin + at[i]`."""
         return lambda row: place_of(chunk, self.on, begin + (row if at is None else int(at[row])))
 
     def _tried(self, probe: EpisodeChunk, at: NDArray[np.int64]) -> Table:
-        """Run `fn` on some rows of a chunk, or on all as blocks."""
+        """Run `fn` on rows `at` of a chunk, or on all of them in blocks."""
         table, numbers = table_of(probe, self.on), row_numbers(probe, self.on)
         if self.run == "blocks":
             made = self._made(probe)[0]
@@ -320,7 +320,7 @@ class FunctionStep(UserFunction):
             return run_rows(self.fn, rows, numbers[at], self._places(probe, 0, at), self.seed)
 
     def _fastest(self, table: Table, rows: Table) -> Self:
-        """Return the step that runs many rows at once, if it gives the same as row by row."""
+        """Return the vectorised step if it equals running row by row; else say why not."""
         if not self.vectorize or self.unsteady:
             return replace(self, why=self.unsteady if self.vectorize else "asked for")
         try:
@@ -334,14 +334,14 @@ class FunctionStep(UserFunction):
 
 
 def _own(values: NDArray[Any]) -> NDArray[Any]:
-    """Copy what `torch.vmap` gave if it is one tensor for all rows, which the function may keep."""
+    """Copy a result of `torch.vmap` that is one tensor for all rows, as the function may keep it."""
     return values.copy() if len(values) == 1 or 0 in values.strides else values
 
 
 def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> bool:
-    """Return True if a column of a result is what the function was given, and nobody wrote into it.
+    """Return True if a column of a result is the one the function was given, not written into.
 
-    What is written past torch, through numpy, shows in the bytes alone.
+    Writes through numpy do not change the tensor's version, so the bytes are compared.
     """
     where = values.__array_interface__, fresh.__array_interface__
     if where[0] != where[1]:
@@ -351,12 +351,12 @@ def _is_same(values: NDArray[Any], fresh: NDArray[Any], given: NDArray[Any]) -> 
 
 
 def same_rows(table: Table, again: Table, at: NDArray[np.int64]) -> bool:
-    """Return True if `again` is the rows `at` of a table, to the bit."""
+    """Return True if `again` equals the rows `at` of a table bit by bit."""
     if schema_of_table(table) != schema_of_table(again):
         return False
     return all(bool(equal_rows(table[key][at], again[key]).all()) for key in again)
 
 
 def schema_of_table(table: Table) -> FunctionSchema:
-    """Describe the rows of a table."""
+    """Return dtype and row shape of the columns of a table."""
     return {key: (values.dtype.name, values.shape[1:]) for key, values in table.items()}

@@ -1,6 +1,6 @@
-"""Chunks as tables of TED rows, or of observations, and back; what a function may not change.
+"""Converting chunks to tables of TED rows, or of observations, and back.
 
-The observation after an action is kept once if it can be:
+An observation is stored once if `next` of each row equals the root of the following one:
 
 ```
 episode with T = 3     root           next                observations of the result
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
     """Columns `[n, …]` by key."""
 
     Made = Mapping[Key, NDArray[Any] | None]
-    """Columns that a function returned; None: as it was given."""
+    """Columns that a function returned; None: unchanged."""
 
 On: TypeAlias = Literal["transitions", "observations"]
-"""What a row is that a function gets: a transition in TED, or one observation."""
+"""What a row is: a transition in TED, or one observation."""
 
 INDEX: Key = ("index",)
 
 FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
 
 GIVEN: tuple[Key, ...] = (INDEX, EPISODE, *FLAGS)
-"""Leaves that every row has and that follow from its place: a function may not change them."""
+"""Leaves that follow from a row's place, which a function may not change."""
 
 ALL = slice(None)
 
 
 class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
-    """Leaves whose value after an action is not the value before the next one."""
+    """Leaves whose `next` value differs from the root value of the following row."""
 
     def __init__(self, keys: Collection[Key]) -> None:
         super().__init__(", ".join(map(join_key, keys)))
@@ -69,9 +69,9 @@ class NeedsExplicitNext(Exception):  # noqa: N818 - a finding, not an error
 
 
 def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> Table:
-    """Return `[n, …]` columns of a slice of the rows: new and contiguous, to be written into.
+    """Return `[n, …]` columns of a slice of the rows, as new, contiguous and writable arrays.
 
-    Of transitions: every TED leaf, `index` and `episode` among them; of observations: by root key.
+    For transitions all TED leaves with `index` and `episode`; for observations by root key.
     """
     batch = chunk.batch
     if on == "observations":
@@ -87,20 +87,20 @@ def table_of(chunk: EpisodeChunk, on: On = "transitions", part: slice = ALL) -> 
 
 
 def _ends(chunk: EpisodeChunk) -> NDArray[np.bool_]:
-    """Return which observation rows come after an episode's last action, `[N + E]`."""
+    """Return a mask of the observation rows that follow an episode's last action, `[N + E]`."""
     ends = np.zeros(chunk.batch.transitions + len(chunk.batch.lengths), bool)
     ends[np.cumsum(chunk.batch.lengths + 1) - 1] = True
     return ends
 
 
 def _items(rows: NDArray[Any]) -> NDArray[np.void]:
-    """View rows, contiguous in themselves, as one item each, `[n]`: numpy copies runs of these."""
+    """View contiguous rows as one item each, `[n]`: numpy copies these fastest."""
     flat = rows.reshape(len(rows), rows[:1].size or prod(rows.shape[1:]))
     return flat.view(f"V{flat.shape[1] * rows.itemsize}")[:, 0]
 
 
 def _copied(rows: NDArray[Any], where: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-    """Copy rows, or those of a mask; contiguous."""
+    """Copy rows, or those of a mask, to a contiguous array."""
     rows = np.asarray(rows)  # decodes images
     if rows.ndim == 1 or not rows[:1].flags.c_contiguous or not prod(rows.shape[1:]):
         return np.array(rows if where is None else rows[where], order="C")
@@ -117,7 +117,7 @@ def _given(chunk: EpisodeChunk, part: slice = ALL) -> Table:
 
 
 def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
-    """Return `[n]` numbers that tell the rows of a dataset apart, to seed them by."""
+    """Return `[n]` numbers, unique in the dataset, that seed the rows."""
     if on == "transitions":
         return chunk.row_numbers
     batch, last = chunk.batch, chunk.batch.last_rows
@@ -128,7 +128,7 @@ def row_numbers(chunk: EpisodeChunk, on: On) -> NDArray[np.int64]:
 
 
 def place_of(chunk: EpisodeChunk, on: On, row: int) -> str:
-    """Say where a row comes from, for a message."""
+    """Describe where a row comes from, for a message."""
     if on == "transitions":
         return chunk.place(row)
     before = np.flatnonzero(chunk.batch.root_rows == row)
@@ -141,11 +141,11 @@ def place_of(chunk: EpisodeChunk, on: On, row: int) -> str:
 def rebuilt(
     chunk: EpisodeChunk, on: On, made: Made, explicit_next: Collection[Key]
 ) -> tuple[EpisodeChunk, list[Key]]:
-    """Return a chunk with what was made of its rows, and which leaves had to be kept.
+    """Return the chunk of a function's results, and the required leaves that it did not return.
 
     Raises:
-        NeedsExplicitNext: Leaves that are to be stored before and after every action.
-        StepError: What no dataset can have, or what a function may not change.
+        NeedsExplicitNext: Leaves of which root and `next` must both be stored.
+        StepError: A result that cannot be stored, or a change that a function may not make.
     """
     changed = {key: values for key, values in made.items() if values is not None}
     if on == "transitions":
@@ -165,10 +165,10 @@ def rebuilt(
 def from_ted(
     chunk: EpisodeChunk, made: Made, explicit_next: Collection[Key]
 ) -> tuple[EpisodeChunk, list[Key]]:
-    """Return a chunk whose columns are those of a table of TED rows, and what had to be kept.
+    """Return the chunk of a table of TED rows, and the required leaves missing in it.
 
-    An action, a reward and flags that `made` lacks stay as they are in `chunk`. `explicit_next` are
-    root keys that are stored with their `next`, because it is something else.
+    Action, reward and flags that `made` lacks are taken from `chunk`. `explicit_next` are root keys
+    that are stored together with their `next`.
     """
     batch, last = chunk.batch, chunk.batch.last_rows
     kept = [key for key in (REWARD, TERMINATED, TRUNCATED) if key not in made]
@@ -188,7 +188,7 @@ def from_ted(
     leaves: Table = {k: given[k] if v is None else v for k, v in found.items() if k not in shared}
     pairs = [key for key in leaves if _is_pair(key, leaves) and key not in explicit_next]
     different = []
-    for key in pairs:  # what follows an action is what stands before the next, within episodes
+    for key in pairs:  # within episodes, next of a row equals the root of the following one
         same = equal_rows(leaves[next_of(key)][:-1], leaves[key][1:])
         same[last[:-1]] = True
         if not same.all():
@@ -211,7 +211,7 @@ def from_ted(
 
 
 def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """Return the observation column of what stands before every action and after the last ones."""
+    """Return the observation column of the roots of all rows and `next` of last rows."""
     ends, last = _ends(chunk), chunk.batch.last_rows
     column = np.empty((len(ends), *root.shape[1:]), root.dtype)
     if root.ndim == 1 or not root[:1].size:
@@ -224,7 +224,7 @@ def _merged(chunk: EpisodeChunk, root: NDArray[Any], after: NDArray[Any]) -> NDA
 
 
 def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each row whether its bytes are the same, `[n]`; dtypes and shapes are."""
+    """Return for each row whether its bytes are equal, `[n]`; dtypes and shapes must be."""
     same = np.ones(len(one), bool)
     if one.size:
         left, right = (_as_words(values) for values in (one, other))
@@ -233,14 +233,14 @@ def equal_rows(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _as_words(rows: NDArray[Any]) -> NDArray[Any]:
-    """View rows as whole numbers, so that NaN equals NaN and -0.0 is not 0.0."""
+    """View rows as integers, so that NaN equals NaN and -0.0 differs from 0.0."""
     size = rows.dtype.itemsize
     flat = np.ascontiguousarray(rows).reshape(-1)
     return flat.view(f"u{size}" if size in (1, 2, 4, 8) else "u8")
 
 
 def words_of(chunk: EpisodeChunk) -> dict[Key, Sequence[str]]:
-    """Return the words of text leaves by TED key."""
+    """Return the vocabularies of text leaves by TED key."""
     seen = chunk.batch.observations
     return {**{next_of(k): w for k, w in chunk.words.items() if k in seen}, **chunk.words}
 
@@ -255,9 +255,9 @@ def _is_pair(key: Key, leaves: Table) -> bool:
 
 
 def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
-    """Raise `StepError` where a leaf that follows from others was changed.
+    """Raise `StepError` if a leaf that follows from others was changed.
 
-    `next/done` may be what it was, or what follows from the flags there are now.
+    `next/done` may be unchanged, or follow from the new flags.
     """
     if changed.keys().isdisjoint({*GIVEN, DONE}):
         return
@@ -283,7 +283,7 @@ def _check_given(chunk: EpisodeChunk, changed: Table) -> None:
 
 
 def _check_tree(steps: Collection[Key], observations: Collection[Key]) -> None:
-    """Raise `StepError` where two leaves have one name, or one is below another."""
+    """Raise `StepError` if two leaves have the same name, or one is nested in another."""
     keys = [*steps, *observations, *map(next_of, observations)]
     known = set(keys)
     if len(known) < len(keys):
@@ -303,6 +303,6 @@ def _first_difference(before: NDArray[Any], after: NDArray[Any]) -> int | None:
 
 
 def _first_row(where: NDArray[np.bool_]) -> int | None:
-    """Return the first row in which something is so."""
+    """Return the first row with a true value."""
     at = np.flatnonzero(where.any(axis=tuple(range(1, where.ndim))))
     return int(at[0]) if len(at) else None

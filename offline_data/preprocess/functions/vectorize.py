@@ -1,11 +1,11 @@
-"""A function of one row run on many at once by `torch.vmap`, and held to rows one at a time.
+"""Running a function of one row on many rows with `torch.vmap`, checked against single rows.
 
-Under `vmap` a function sees one row; its operations run on all of them. It cannot look at a value
-to decide what to do, nor see how many rows there are: both raise. So it cannot take another path
-for a row because of another row, which a function that is simply handed a block can.
+Under `vmap` a function sees one row while its operations run on all of them. Control flow that
+depends on values, or on the number of rows, raises. So the result for a row cannot depend on other
+rows, as it could in a function that is simply given a block.
 
-What a block gives is the same up to floating-point rounding: sums, products of matrices and the
-approximations of analysis are done in another order for many rows than for one.
+Results of a block are equal up to floating-point rounding: sums, matrix products and elementary
+functions may be evaluated in another order for many rows than for one.
 """
 
 from __future__ import annotations
@@ -31,32 +31,31 @@ if TYPE_CHECKING:
     from offline_data.preprocess.functions.ted import Made, Table
 
 BLOCK = 32 << 20
-"""Bytes of rows that are handed to `torch.vmap` at once."""
+"""Bytes of rows that are given to `torch.vmap` at once."""
 
 VALUES = 512
-"""Values of all leaves that are compared with rows one at a time in every block, at least."""
+"""Least number of values, over all leaves, that are compared in every block."""
 
 LEAST_ROWS = 32
-"""Rows of a block that are compared, at least."""
+"""Least number of rows that are compared in every block."""
 
 TOLERANCE: Mapping[str, float] = {"f2": 2.0**-8, "f4": 2.0**-16, "f8": 2.0**-40}
-"""How far values may be apart, relative to their size: 4, 128 and 4096 units of the last place.
+"""Largest difference relative to the size of values: 4, 128 and 4096 units in the last place.
 
-That size is that of the larger of the two values, plus the median over the compared rows of the
-largest value of the leaf: where terms cancel, the rounding of the terms stays.
+The size is the larger of the two values plus the median, over the compared rows, of the largest
+value of the leaf: when terms cancel, their rounding errors remain.
 """
 
 
 class NotVectorized(Exception):  # noqa: N818 - a finding, not an error
-    """Why a function cannot be run on many rows at once, or gave something else there."""
+    """A function cannot be vectorised, or gives other results; the message is the reason."""
 
 
 def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
-    """Run `fn` on all rows of a table at once, as if on each alone.
+    """Run `fn` on all rows of a table at once with `torch.vmap`.
 
-    Takes and returns `[n, …]` columns, n at least 1: None for those that it was given and nobody
-    wrote into. What `fn` writes is in `table`, whose memory the result may share. Raises
-    `NotVectorized` where it cannot be run so.
+    Takes and returns `[n, …]` columns, n at least 1; None for unchanged ones. Writes of `fn` go to
+    `table`, whose memory the result may share. Raises `NotVectorized` if it is not possible.
 
     Example:
         >>> table = {("x",): np.array([[1.0, 2.0], [3.0, 4.0]])}
@@ -81,7 +80,7 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
         raise NotVectorized(mode.refused or _reason(error)) from error
     if not same_states(before, states()):
         raise NotVectorized("it draws random numbers")
-    if mode.refused:  # and the function went on without it
+    if mode.refused:  # and the function caught the error
         raise NotVectorized(mode.refused)
     same = {
         key
@@ -95,10 +94,10 @@ def run_vmap(fn: Callable[[Any], Any], table: Table) -> Made:
 
 
 def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:
-    """Hold what `run_vmap` gave to what `run_rows` gave: floats up to rounding, the rest exactly.
+    """Compare results of `run_vmap` and `run_rows`: floats up to rounding, all others exactly.
 
-    NaN equals NaN, infinite values must be the same. See `TOLERANCE`. `rows` has `[m, …]` columns,
-    and `at` says which of the `[n, …]` of `vectorized` these are. Raises `NotVectorized`.
+    NaN equals NaN, infinities must be equal; see `TOLERANCE`. The `[m, …]` columns of `rows` are
+    those of rows `at` of the `[n, …]` columns of `vectorized`. Raises `NotVectorized`.
     """
     if rows.keys() != vectorized.keys():
         raise NotVectorized("it returns other leaves for many rows than for one")
@@ -113,9 +112,9 @@ def compare(rows: Table, vectorized: Table, at: NDArray[np.int64]) -> None:
 
 
 def checked_rows(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Choose `count` rows of a block, ascending, at least 2: the first, the last, and others.
+    """Choose `count` (at least 2) rows of a block, ascending: the first, the last, and others.
 
-    They depend on nothing but where the block begins; `numbers` are the `[n]` numbers of its rows.
+    They depend only on the number of the block's first row; `numbers` are its `[n]` row numbers.
     """
     rows = len(numbers)
     if count >= rows:
@@ -125,28 +124,28 @@ def checked_rows(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 def rows_to_check(made: Table) -> int:
-    """Return in how many rows there are `VALUES` values; see also `LEAST_ROWS`."""
+    """Return how many rows have `VALUES` values, and at least `LEAST_ROWS`."""
     width = sum(values[:1].size for values in made.values())
     return max(LEAST_ROWS, -(-VALUES // max(1, width)))
 
 
 def block_rows(table: Table) -> int:
-    """Return how many rows of a table make a block; depends on their width alone."""
+    """Return the rows of a block; depends only on the bytes of a row."""
     return max(1, BLOCK // max(1, sum(values[:1].nbytes for values in table.values())))
 
 
 class _Vmapped(TorchFunctionMode):
-    """Does `torch._foreach_…`, which `vmap` has no rule for, tensor by tensor; notes refusals.
+    """Replaces `torch._foreach_…`, for which `vmap` has no rule, by single calls; records errors.
 
-    tensordict makes its arithmetic and `clone` of these. A function that catches what `vmap` refuses
-    would go on as if it had not asked.
+    tensordict implements arithmetic and `clone` with these. Errors are recorded because a function
+    may catch them and continue.
     """
 
     refused = ""
-    """Why the first call that raised did."""
+    """Reason of the first call that raised."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch's."""
+        """Call a torch function."""
         each, name = "_foreach_", getattr(func, "__name__", "")
         try:
             if not name.startswith(each):
@@ -175,11 +174,11 @@ _REASONS = (
     (("randomness",), "it draws random numbers"),
     (("data pointer", "storage", "numpy"), "it leaves torch, for example for numpy"),
 )
-"""What refusals of torch say, and what they mean."""
+"""Words in torch's messages, and the reason that they stand for."""
 
 
 def _reason(error: BaseException) -> str:
-    """Say in few words why `vmap` refused."""
+    """Return a short reason for an error of `vmap`."""
     text = str(error)
     for words, reason in _REASONS:
         if any(word in text for word in words):
@@ -189,7 +188,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _equal_but_for_rounding(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Compare rows of floats or complex numbers, `[m, …]` each; others are not equal."""
+    """Return True if rows of floats or complex numbers, `[m, …]`, are equal up to rounding."""
     if one.dtype.kind not in "fc":
         return False
     one, other = (values.reshape(len(values), -1) for values in (one, other))
@@ -202,7 +201,7 @@ def _equal_but_for_rounding(one: NDArray[Any], other: NDArray[Any]) -> bool:
     size = np.maximum(np.abs(left), np.abs(right))
     scale = np.median(size.max(axis=1))
     name = one.real.dtype.str[1:]
-    if name == "f8":  # where float64 holds nothing finer than float32, it was computed in that
+    if name == "f8":  # float64 values that float32 holds exactly were computed in float32
         with np.errstate(over="ignore"):
             coarse = one.astype("c8" if one.dtype.kind == "c" else "f4")
         name = "f4" if np.array_equal(one, coarse, equal_nan=True) else name
