@@ -1,4 +1,4 @@
-"""Audit: rows read back by `DatasetReader` are compared with what follows from the batch alone."""
+"""Audit: rows read back by `DatasetReader` are compared with those computed from the batch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Audit:
-    """Compares batches with what is on disk, and counts.
+    """Compares batches with the rows on disk, and counts what was compared.
 
-    Whatever the fraction, the first and last row of every episode and every terminated or
-    truncated row are compared.
+    With any fraction, the first and last row of every episode and every terminated or truncated row
+    are compared.
     """
 
     mode: AuditMode = DEFAULT_AUDIT
@@ -38,7 +38,7 @@ class Audit:
     def check(
         self, batch: EpisodeBatch, reader: DatasetReader, first_row: int, first_episode: int
     ) -> None:
-        """Compare chosen rows of `batch` with `reader`, where it begins at these numbers.
+        """Compare some rows of `batch` with `reader`, in which it begins at this row and episode.
 
         Encoded images are compared by their bytes, and a fraction of them is decoded.
         Raises `AuditError`, and `FormatError` for an image that cannot be decoded.
@@ -61,7 +61,7 @@ class Audit:
         self.episodes += len(batch.lengths)
 
     def choose(self, batch: EpisodeBatch) -> NDArray[np.int64]:
-        """Return the step rows of a batch to look at, ascending."""
+        """Return the step rows of a batch to compare, ascending."""
         if self.mode == "all":
             return np.arange(batch.transitions)
         wanted = np.zeros(batch.transitions, bool)
@@ -86,7 +86,7 @@ class Audit:
 def expected(
     batch: EpisodeBatch, rows: NDArray[np.int64], first_episode: int
 ) -> dict[Key, NDArray[Any]]:
-    """Return what TED has at `rows` of a batch, from the batch alone."""
+    """Return the TED columns of `rows` of a batch, computed from the batch alone."""
     out: dict[Key, NDArray[Any]] = {key: values[rows] for key, values in batch.steps.items()}
     for key, values in batch.observations.items():
         out[key] = values[batch.root_rows[rows]]
@@ -148,7 +148,7 @@ def _short(values: NDArray[Any], row: int) -> str:
 
 
 def check_episodes(reader: DatasetReader, columns: Mapping[Key, NDArray[Any]]) -> None:
-    """Compare the finished episode table with what it was made from; raises `AuditError`."""
+    """Compare the episode table on disk with its columns; raises `AuditError`."""
     for key, wanted in columns.items():
         values = reader.as_text(key, np.asarray(reader.episodes[key]), EPISODES)
         if wanted.shape != values.shape or not equal_rows(wanted, values).all():

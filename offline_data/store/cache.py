@@ -1,4 +1,4 @@
-"""The files under a root, each counted once, as items that can be deleted; and pruning."""
+"""Items under a root that can be deleted, with their sizes; and pruning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["dataset", "download", "partial", "staging", "damaged"
 KINDS: tuple[Kind, ...] = ("dataset", "download", "partial", "staging", "damaged")
 
 PARTIAL_DAYS = 7
-"""Age in days from which parts of files are pruned by default."""
+"""Age in days from which partial files are pruned by default."""
 
 IN_USE = "a process is working on it"
 
@@ -38,24 +38,24 @@ Fate: TypeAlias = Literal["removed", "in use", "gone"]
 
 @dataclass(frozen=True)
 class CacheItem:
-    """One thing under a root that can be deleted by itself."""
+    """One item under a root that can be deleted on its own."""
 
     kind: Kind
-    """`dataset`, `download` (raw files, whole), `partial` (a part of one), `staging` (what a
-    conversion is writing, or left), `damaged` (a dataset whose manifest cannot be read)."""
+    """`dataset`, `download` (a whole raw file), `partial` (part of one), `staging` (output of a
+    running or abandoned conversion), `damaged` (a dataset whose manifest cannot be read)."""
     path: Path
     bytes: int
-    """Length of its files; one with several names is counted at the first item that has it."""
+    """Length of its files; a file with several hard links counts for the first item only."""
     detail: str
-    """A dataset's id, or where a raw file is from."""
+    """A dataset's id, or the URL of a raw file."""
     refetchable: bool
-    """Whether nothing is lost with it: its source has the same, or it is of no use as it is."""
+    """Whether nothing is lost by deleting it: it can be fetched again, or is of no use."""
     age: float = 0.0
     """Seconds since it was last written to."""
     in_use: bool = False
     """Whether a process is fetching or converting it, or may be about to read it."""
     wanted: str = ""
-    """The option that asked for it to stay, `--keep-raw` or `--raw-only`."""
+    """The option by which it is kept, `--keep-raw` or `--raw-only`."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class CacheUsage:
 
 
 def cache_usage(settings: Settings) -> CacheUsage:
-    """List everything under the root; touches nothing. Raises `AccessError`.
+    """List everything under the root without changing it. Raises `AccessError`.
 
-    The lengths add up to those of all files under the root, each counted once.
+    Sizes add up to the length of all files under the root, each counted once.
     """
     seen: set[tuple[int, int]] = set()
 
@@ -92,7 +92,7 @@ def cache_usage(settings: Settings) -> CacheUsage:
 
 
 def bytes_freed(items: Iterable[CacheItem]) -> int:
-    """Add up what the disk gets back without these items: files with a name elsewhere stay."""
+    """Return the bytes that deleting these items frees; files with links elsewhere stay."""
     states = [state for item in items for state in _states(_files_of(item))]
     names = Counter(file for file, _ in states)
     return sum(s.st_size for file, s in dict(states).items() if names[file] >= s.st_nlink)
@@ -103,7 +103,7 @@ def _files_of(item: CacheItem) -> list[Path]:
 
 
 def _states(paths: Iterable[Path]) -> Iterator[tuple[tuple[int, int], os.stat_result]]:
-    """Look at files, and at all files below folders, with their identity; follows no links."""
+    """Yield identity and status of files, and of all files below folders; follows no links."""
     waiting = list(paths)
     while waiting:
         path = waiting.pop()
@@ -148,9 +148,9 @@ def _raw_files(settings: Settings) -> Iterator[CacheItem]:
 
 
 def asked_to_stay(settings: Settings) -> dict[str, str]:
-    """Return digests of whole raw files that `--keep-raw` or `--raw-only` asked to stay, with which.
+    """Return the digests of raw files kept by `--keep-raw` or `--raw-only`, with that option.
 
-    Manifests tell of the first; the second has laid them out. Raises `AccessError`.
+    The former are listed in manifests, the latter linked in raw folders. Raises `AccessError`.
     """
     files = {path.name: path for path in (settings.downloads / "sha256").glob("??/*")}
     if not files:
@@ -180,7 +180,7 @@ def _staging(settings: Settings) -> Iterator[CacheItem]:
         in_use = _held(_lock_of(path)) or any(map(_held, path.glob("*/*.lock")))
         detail = "a conversion under way" if in_use else "left by a conversion that was killed"
         again = True
-        # datasets that were moved aside to be replaced, or not yet moved to their place
+        # datasets that were moved aside, or not yet moved to their destination
         whole = [] if in_use else [*path.glob(MANIFEST), *path.glob(f"*/{MANIFEST}")]
         for manifest in whole:
             with suppress(OfflineDataError):
@@ -196,7 +196,7 @@ def _lock_of(staged: Path) -> Path:
 
 
 def _is_fetching(settings: Settings) -> bool:
-    """Return True if some process fetches or converts: it may be about to read any raw file."""
+    """Return True if a process is fetching or converting, so that it may read any raw file."""
     folders = (settings.staging, settings.downloads / "locks")
     return any(_held(path) for folder in folders for path in folder.glob("*.lock"))
 
@@ -204,7 +204,7 @@ def _is_fetching(settings: Settings) -> bool:
 def _held(lock: Path) -> bool:
     try:
         return is_locked(lock)
-    except OSError:  # of another user, or on a disk that may only be read: deleting will tell
+    except OSError:  # another user's, or a read-only disk: deleting will fail
         return False
 
 
@@ -217,7 +217,7 @@ def _age(path: Path) -> float:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """What `plan_prune` would delete, and what it keeps beside datasets, with half a sentence why."""
+    """Items that `plan_prune` would delete, and those it keeps (besides datasets) with a reason."""
 
     items: tuple[CacheItem, ...]
     kept: tuple[tuple[CacheItem, str], ...]
@@ -229,20 +229,20 @@ class Removal:
 
     removed: tuple[CacheItem, ...]
     in_use: tuple[CacheItem, ...]
-    """Left alone, because a process is working on them."""
+    """Not deleted, because a process is using them."""
     gone: tuple[CacheItem, ...]
-    """Deleted by somebody else meanwhile."""
+    """Deleted by another process meanwhile."""
     freed: int
-    """Bytes that the disk has back."""
+    """Bytes freed on the disk."""
     failures: tuple[OfflineDataError, ...] = ()
 
 
 def plan_prune(settings: Settings, older_than_days: int | None = None) -> PrunePlan:
-    """Choose what no dataset needs: raw files, parts left for long, abandoned conversions.
+    """Choose items that no dataset needs: raw files, old partial files, abandoned conversions.
 
-    Raw files that were asked to stay or cannot be fetched again are kept, and so is what a process
-    is working on. `older_than_days`: only items of that age; None: parts of `PARTIAL_DAYS`, the
-    rest at any age. Raises `AccessError`.
+    Raw files that are kept by an option, cannot be fetched again or are in use stay.
+    `older_than_days`: only items of at least that age; None: partial files from `PARTIAL_DAYS` on,
+    others at any age. Raises `AccessError`.
     """
     judged = [
         (item, _reason_to_keep(item, older_than_days))
@@ -267,7 +267,7 @@ def _reason_to_keep(item: CacheItem, days: int | None) -> str | None:
 
 
 def remove_items(items: Iterable[CacheItem], settings: Settings) -> Removal:
-    """Delete items; one that cannot be deleted is a failure. Download records stay, to compare with."""
+    """Delete items and return the outcome of each. Download records stay, for later comparison."""
     fates: dict[Fate, list[CacheItem]] = {"removed": [], "in use": [], "gone": []}
     freed, failures = 0, []
     for item in dict.fromkeys(items):
@@ -315,6 +315,6 @@ def _remove(item: CacheItem, settings: Settings) -> Fate:
 
 def _remove_tree(path: Path) -> None:
     for _ in range(3):
-        with suppress(FileNotFoundError):  # somebody else deletes in there at the same time
+        with suppress(FileNotFoundError):  # deleted by another process at the same time
             shutil.rmtree(path)
             break

@@ -1,4 +1,4 @@
-"""Leaves of encoded images: JPEG or PNG bytes end to end, and the offsets at which rows begin.
+"""Leaves of encoded images: concatenated JPEG or PNG bytes, and the offsets of rows.
 
 ```
 row of the table          0          1          2
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
     """Encoding, and the dtype and shape of one decoded row."""
 
 _HEADERS, _DECODED = 1 << 16, 32
-"""Rows whose headers are looked at together, and that are decoded together only to see if it works."""
+"""Rows whose headers are checked at once, and rows that are decoded at once for checking."""
 
 _pools: dict[int, ThreadPoolExecutor] = {}
-"""Threads by process: a forked process has none of its parent's."""
+"""Thread pool by process id: a forked process has none of its parent's threads."""
 
 
 class EncodedColumn:
     """A column of encoded images `[n, *shape]`: `numpy.asarray` decodes it, in threads.
 
-    An int as an index gives a decoded row; a slice, integers or a mask give a column of those
-    rows, still encoded. Nothing is copied; a pickled column carries the bytes of its own rows.
+    Indexing with an int returns a decoded row; with a slice, integers or a mask a column of those
+    rows, still encoded and not copied. A pickled column contains only the bytes of its own rows.
 
     Args:
         data: uint8 bytes of all images.
         offsets: int64; row `i` is the bytes from `offsets[i]` to before `offsets[i + 1]`.
         kind: Encoding (`jpeg` or `png`), and the dtype and shape of one decoded row.
-        where: What it is, for messages.
-        rows: Rows of `offsets` that the column has; None: all.
+        where: Name for messages.
+        rows: Rows of `offsets` that belong to the column; None: all.
 
     Raises:
-        FormatError: No images of this encoding have such pixels.
+        FormatError: The encoding does not support such a shape or dtype.
 
     Example:
         >>> from offline_data.readers.images import encode_image
@@ -87,7 +87,7 @@ class EncodedColumn:
 
     @classmethod
     def of(cls, images: Sequence[bytes], kind: Kind, where: str = "a column") -> Any:
-        """Return the column of the bytes of image files; it may stand for an array."""
+        """Return a column of the bytes of image files."""
         offsets = np.cumsum([0, *map(len, images)], dtype=np.int64)
         return cls(np.frombuffer(b"".join(images), np.uint8), offsets, kind, where)
 
@@ -99,7 +99,7 @@ class EncodedColumn:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one decoded row for an int, else a column of the rows of the index."""
+        """Return one decoded row for an int, else a column of the indexed rows."""
         if not isinstance(index, slice) and np.ndim(index) == 0:
             row = range(len(self))[operator.index(index)]
             return np.asarray(self[row : row + 1])[0]
@@ -115,7 +115,7 @@ class EncodedColumn:
         return out if dtype is None else out.astype(dtype, copy=False)
 
     def joined_with(self, others: Sequence[EncodedColumn]) -> EncodedColumn:
-        """Return a column of these rows, and those of others of the same kind after them."""
+        """Return a column of these rows followed by those of others of the same kind."""
         columns = [self, *others]
         data: list[memoryview] = []
         sizes = [np.zeros(1, np.int64)]
@@ -139,12 +139,12 @@ class EncodedColumn:
         return int(np.subtract(*self.bounds()[::-1]).sum())
 
     def images(self) -> list[bytes]:
-        """Return the images as they are; raises `FormatError`."""
+        """Return the encoded images; raises `FormatError`."""
         begins, ends = (one.tolist() for one in self.bounds())
         return [self._data[a:b].tobytes() for a, b in zip(begins, ends, strict=True)]
 
     def runs(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield the bytes of all rows, those together that lie side by side."""
+        """Yield the bytes of all rows, contiguous ones together."""
         begins, ends = self.bounds()
         apart = np.flatnonzero(begins[1:] != ends[:-1]) + 1
         for first, stop in pairwise([0, *apart.tolist(), len(begins)]):
@@ -152,7 +152,7 @@ class EncodedColumn:
                 yield self._data[begins[first] : ends[stop - 1]]
 
     def decode(self, places: Sequence[NDArray[Any]], threads: int | None = None) -> None:
-        """Decode each row into its place; one that the column has several times, only once.
+        """Decode each row into its array; a repeated row is decoded only once.
 
         `places` are `n` C-contiguous arrays of the shape and dtype of a row; for `threads` see
         `in_threads`. Raises `FormatError` for an image that is damaged, or not of the declared
@@ -173,7 +173,7 @@ class EncodedColumn:
         in_threads(one, len(numbers), threads)
 
     def check_decoding(self) -> None:
-        """Decode every row, a few at a time, and forget it; raises `FormatError`."""
+        """Decode all rows, a few at a time, to check them; raises `FormatError`."""
         for begin in range(0, len(self), _DECODED):
             np.asarray(self[begin : begin + _DECODED])
 
@@ -207,7 +207,7 @@ class EncodedColumn:
         return None
 
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where each row begins and ends in the bytes, checked; raises `FormatError`."""
+        """Return the checked begin and end offset of each row; raises `FormatError`."""
         begins, ends = self._offsets[self._numbers], self._offsets[self._numbers + 1]
         wrong = (begins < 0) | (ends <= begins) | (ends > len(self._data))
         if wrong.any():
@@ -229,14 +229,15 @@ class EncodedColumn:
 
 
 def as_encoded(values: object) -> EncodedColumn | None:
-    """Return a column as what it is if it is encoded, else None."""
+    """Return a column if it is encoded, else None."""
     return values if isinstance(values, EncodedColumn) else None
 
 
 def in_threads(work: Callable[[int], None], count: int, threads: int | None = None) -> None:
-    """Call `work` with each number below `count`, in `threads` with this one; None: one a processor.
+    """Call `work` with each number below `count`, in `threads` threads including this one.
 
-    Raises the error of the lowest number that failed; no others begin then.
+    None: one thread per processor. Raises the error of the lowest number that failed; no further
+    calls start then.
     """
     linux = hasattr(os, "sched_getaffinity")
     processors = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
@@ -244,7 +245,7 @@ def in_threads(work: Callable[[int], None], count: int, threads: int | None = No
     numbers, failed = iter(range(count)), dict[int, Exception]()
 
     def worker() -> None:
-        for number in numbers:  # which no two threads get: the lock is held meanwhile
+        for number in numbers:  # each number goes to one thread, thanks to the lock
             if failed:
                 return
             try:
@@ -284,7 +285,7 @@ class EncodedWriter:
 
 
 def joined_offsets(files: Iterable[Path]) -> Iterator[bytes]:
-    """Read offsets of the same leaf from several folders as those of their rows laid end to end."""
+    """Read offsets of a leaf from several folders, shifted to those of the concatenated rows."""
     end = 0
     yield np.zeros(1, "<i8").tobytes()
     for file in files:

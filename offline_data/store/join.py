@@ -1,8 +1,7 @@
-"""Dataset directories of equal schema into one: the rows of each file laid end to end.
+"""Joining dataset directories of equal schema into one, file by file.
 
-Rows are copied as bytes, without reading them into columns, and checked against the digests of the
-directory they come from. Three things are not the same in the whole as in a part, and are changed on
-the way:
+Rows are copied as bytes, without reading columns, and checked against the digests of their part.
+Three kinds of values differ between a part and the whole and are rewritten:
 
 ```
 part                     0          1                    2
@@ -11,9 +10,9 @@ code of a text           its words  → that of the same word in the joined voca
 offset of an image       0 90 170   0 80   → 170 250     0 …  → 250 …
 ```
 
-Where parts may be `consume`d, the row files of each are deleted once its rows are on the disk for good,
-so that the whole takes hardly more room than its parts did; what is left of a part (manifest, episodes,
-words) is enough to finish after a kill.
+With `consume`, the row files of a part are deleted once its rows are synced, so that joining takes
+hardly any additional space; the rest of a part (manifest, episodes, vocabularies) is enough to
+resume after a kill.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ if TYPE_CHECKING:
     from offline_data.store.manifest import Manifest
 
 _CHUNK = 8 << 20
-"""Bytes of whole rows that are read, changed and written at once."""
+"""Bytes of whole rows that are read, rewritten and written at once."""
 
 _DURABLE = 64 << 20
-"""Bytes that are joined before they are forced to the disk and their parts consumed."""
+"""Bytes that are joined before they are synced and their parts consumed."""
 
 
 class DamagedPartError(IntegrityError):
-    """A part that is not what was written.
+    """The files of a part do not match its manifest.
 
     Attributes:
         part: Its number among the parts.
@@ -82,16 +81,16 @@ def join(
 ) -> Manifest:
     """Join dataset directories into a new one, in their order; it is not published yet.
 
-    Killed and called again with the same parts it goes on where it was. The order of rows,
-    vocabularies and bytes are those of a `DatasetWriter` that is given all batches.
+    After a kill, a call with the same parts resumes. Rows, vocabularies and bytes are those that a
+    `DatasetWriter` would write if given all batches.
 
     Args:
-        parts: The directories, at least one; of one layout and schema.
-        folder: The new directory, as far as an earlier call has got.
-        header: What the manifest says but tables, counts, digests, what is known of values, and the
-            notes and dropped leaves of the parts, which are added.
+        parts: The directories, at least one, of equal layout and schema.
+        folder: The new directory; may contain the work of an interrupted call.
+        header: Manifest without tables, counts, digests and statistics. Notes and dropped leaves of
+            the parts are added.
         progress: Gets a task of bytes.
-        names: What messages call the parts; their folders' names where not given.
+        names: Names of the parts in messages; None: those of their folders.
         consume: Whether parts may be deleted as their rows are written.
 
     Raises:
@@ -142,7 +141,7 @@ def join(
     given = {x.key: Column(x.key, np.dtype(x.dtype), x.shape, text=x.text) for x in leaves}
     columns = _episode_columns(readers)
     contents = Contents(tables, columns, given, counts, audit, first.two_copies, digests)
-    for left in _files(folder) - digests.keys():  # of a try to finish it
+    for left in _files(folder) - digests.keys():  # of an interrupted attempt
         (folder / left).unlink()
     with Sink(folder) as sink:
         manifest = finalize(sink, header, contents, words)
@@ -151,9 +150,9 @@ def join(
 
 
 def joined_parts(parts: Sequence[Path], folder: Path) -> int:
-    """Return how many parts, from the first one on, have all their rows in an unfinished join.
+    """Return how many leading parts have all their rows in an unfinished join.
 
-    Only the manifests of these parts need to be there.
+    Only the manifests of these parts are needed.
     """
     try:
         journal = read_json(_journal(folder))
@@ -175,7 +174,7 @@ def _journal(folder: Path) -> Path:
 
 
 def _identity(manifests: Sequence[Manifest]) -> str:
-    """Return digits that tell parts apart from others."""
+    """Return digits that identify the parts."""
     told = "".join(one.sha256 or json.dumps(one.to_json(), default=str) for one in manifests)
     return hashlib.sha256(f"{len(manifests)} {told}".encode()).hexdigest()
 
@@ -185,20 +184,20 @@ def _files(folder: Path) -> set[str]:
 
 
 def _row_files(manifest: Manifest) -> dict[str, int]:
-    """Return the files of all tables but the episodes', with their sizes in bytes."""
+    """Return the files of all tables except that of episodes, with their sizes in bytes."""
     leaves = [x for name, t in manifest.tables.items() if name != EPISODES for x in t.leaves]
     files = {leaf.file for leaf in leaves} | {leaf.offsets for leaf in leaves if leaf.encoding}
     return {name: int(manifest.digests[name]["size"]) for name in sorted(files)}
 
 
 def _offset_files(manifest: Manifest) -> dict[str, str]:
-    """Return the file of offsets of every encoded leaf, with that of its images."""
+    """Return the offsets file of every encoded leaf, with the file of its images."""
     leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
     return {leaf.offsets: leaf.file for leaf in leaves if leaf.encoding}
 
 
 def _grown(manifest: Manifest, *, first: bool) -> dict[str, int]:
-    """Return the bytes by which the files grow with a part: offsets begin with a 0 once only."""
+    """Return the bytes that a part adds to each file; the leading 0 of offsets counts only once."""
     offsets = _offset_files(manifest)
     return {
         name: size - (8 if name in offsets and not first else 0)
@@ -231,7 +230,7 @@ def _shown(leaf: LeafSpec | None) -> str:
 
 
 def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any]]:
-    """Add up what is counted, and what was compared with the source."""
+    """Sum up the counts, and the rows compared with the source."""
     counts = DatasetCounts()
     for manifest in manifests:
         counts.counts.update(manifest.counts)
@@ -249,7 +248,7 @@ def _counts(manifests: Sequence[Manifest]) -> tuple[DatasetCounts, dict[str, Any
 
 
 def _episode_columns(readers: Sequence[DatasetReader]) -> dict[Key, NDArray[Any]]:
-    """Join the episode tables; text as `str`, `start` counted in the whole."""
+    """Join the episode tables; text as `str`, `start` as rows of the whole."""
     columns = {
         key: np.concatenate([r.as_text(key, np.array(r.episodes[key]), EPISODES) for r in readers])
         for key in readers[0].episodes
@@ -261,16 +260,16 @@ def _episode_columns(readers: Sequence[DatasetReader]) -> dict[Key, NDArray[Any]
 
 @dataclass(frozen=True)
 class _Change:
-    """What becomes of one leaf in the rows of a part."""
+    """How one leaf is rewritten in the rows of a part."""
 
     leaf: LeafSpec
     add: int = 0
-    """What is added to each number."""
+    """Number to add to each value."""
     codes: NDArray[np.int32] | None = None
-    """The new code of each old one, and -1 at the end."""
+    """New code of each old one, with -1 at the end."""
 
     def apply(self, rows: bytearray) -> None:
-        """Change whole rows in place; raises `IntegrityError` for a code without a word."""
+        """Rewrite whole rows in place; raises `IntegrityError` for a code without a word."""
         leaf, dtype = self.leaf, np.dtype(self.leaf.dtype)
         inner = [dtype.itemsize * prod(leaf.shape[i + 1 :]) for i in range(len(leaf.shape))]
         shape = (len(rows) // leaf.stride, *leaf.shape)
@@ -284,7 +283,7 @@ class _Change:
 
 
 def _changes(reader: DatasetReader, words: Vocabularies, before: int) -> dict[str, list[_Change]]:
-    """Return what changes in each file of a part, and add its words to the joined ones.
+    """Return the changes in each file of a part, and add its words to the joined vocabularies.
 
     `before` is the number of episodes in the parts before.
     """
@@ -297,7 +296,7 @@ def _changes(reader: DatasetReader, words: Vocabularies, before: int) -> dict[st
     changes: dict[str, list[_Change]] = {}
     for name, table in reader.manifest.tables.items():
         for leaf in table.leaves if name != EPISODES else ():
-            root = leaf.key[1:] if leaf.key[0] == "next" else leaf.key  # both have one vocabulary
+            root = leaf.key[1:] if leaf.key[0] == "next" else leaf.key  # they share a vocabulary
             new = codes.get((name, leaf.key), codes.get((name, root)))
             if leaf.key == EPISODE and before:
                 changes.setdefault(leaf.file, []).append(_Change(leaf, add=before))
@@ -307,7 +306,7 @@ def _changes(reader: DatasetReader, words: Vocabularies, before: int) -> dict[st
 
 
 class _Grown:
-    """A file of the joined dataset: what is there of it is hashed, the rest is appended."""
+    """A file of the joined dataset: existing bytes are hashed, the rest is appended."""
 
     def __init__(self, path: Path, size: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -337,21 +336,21 @@ class _Grown:
 
 
 class _Joining:
-    """The row files of a join, as they grow part by part; the files of a part side by side."""
+    """The row files of a join, which grow part by part; the files of a part in parallel."""
 
     def __init__(
         self, folder: Path, readers: Sequence[DatasetReader], names: Sequence[str], done: int
     ) -> None:
         self._folder, self._readers, self._names, self._done = folder, readers, names, done
         self.changes: list[dict[str, list[_Change]]] = []
-        """What changes in each part, by the name of the file."""
+        """Changes in each part, by file name."""
         manifest = readers[0].manifest
         self._images = _offset_files(manifest)
         leaves = [leaf for table in manifest.tables.values() for leaf in table.leaves]
         self._strides = {leaf.file: max(1, leaf.stride) for leaf in leaves}
 
     def run(self, bar: Task, *, consume: bool) -> dict[str, FileDigest]:
-        """Append every part that is not there yet; returns what each file holds."""
+        """Append every missing part; returns size and digest of each file."""
         sizes = Counter[str]()
         for number, reader in enumerate(self._readers[: self._done]):
             sizes.update(_grown(reader.manifest, first=number == 0))
@@ -361,7 +360,7 @@ class _Joining:
             for file in files.values():
                 stack.callback(file.close)
             bar.advance(sum(sizes.values()))
-            if consume:  # what a kill left
+            if consume:  # left by a kill
                 self._delete(self._readers[: self._done])
             threads = min(len(files), 2 * (os.cpu_count() or 1))
             pool = ThreadPoolExecutor(threads, thread_name_prefix="offline-data-join")
@@ -389,8 +388,8 @@ class _Joining:
     def _append(self, number: int, name: str, file: _Grown, end: int) -> int:
         """Append one file of a part; returns its bytes.
 
-        `end` is where the images of the parts before end, if these are offsets. Raises
-        `IntegrityError` where the file is not what was written.
+        For offsets, `end` is the end of the images of the parts before. Raises `IntegrityError` if
+        the file is damaged.
         """
         reader, sha, before = self._readers[number], hashlib.sha256(), file.size
         stride, changes = self._strides.get(name, 8), self.changes[number].get(name, ())

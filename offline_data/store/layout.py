@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from offline_data.episodes.fields import Key
 
 FORMAT_VERSION = 2
-"""Newest directory format that is read; 2 is written where a leaf is encoded, else 1."""
+"""Newest directory format that is read; 2 is written if a leaf is encoded, else 1."""
 
 MANIFEST = "manifest.json"
 TEXT = "text.json"
@@ -66,10 +66,10 @@ DTYPES = {
     "uint64": 8, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
     "complex64": 8, "complex128": 16,
 }  # fmt: skip
-"""Item types that a leaf can have, as numpy and torch name them, with their bytes."""
+"""Dtypes that a leaf can have, as numpy and torch name them, with their bytes."""
 
 TEXT_DTYPE = "int32"
-"""Item type of codes of a text leaf; -1 stands for "the source has nothing here"."""
+"""Dtype of the codes of a text leaf; -1 stands for a missing value."""
 
 EPISODE = ("episode",)
 """Step leaf: number of the episode that the row belongs to, int64."""
@@ -79,7 +79,7 @@ ROOT_FLAGS = (("done",), ("terminated",), ("truncated",))
 
 CHANNELS = {("jpeg", "uint8"): (1, 3), ("png", "uint8"): (1, 3, 4), ("png", "uint16"): (1,)}
 MAX_SIDE, MAX_PIXELS = 65_500, 1 << 26
-"""Of an encoded image: what libjpeg takes, and 200 MB when it is decoded."""
+"""Limits of an encoded image: that of libjpeg, and 200 MB when decoded."""
 
 
 def fits_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> bool:

@@ -1,7 +1,7 @@
-"""`manifest.json`: what a dataset directory says of itself; its presence means "done".
+"""`manifest.json`: the description of a dataset directory; its presence means "done".
 
-A dataset directory may come from a stranger: whatever is computed from a manifest later (addresses
-in memory maps, paths, sizes) is checked here, once, when it is read.
+A dataset directory may come from a stranger: all values that are later used as addresses in memory
+maps, paths or sizes are checked here, once, when the manifest is read.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 """Bytes of the largest manifest that is read: it has about 300 for each raw file."""
 MAX_DIMENSIONS = 31
-"""Of a row of a leaf: numpy before version 2 has 32, and one of them is the rows."""
+"""Dimensions of a row of a leaf: numpy before version 2 has 32, including that of rows."""
 MAX_KEY_PARTS = 64
-"""Of a nested key: each is a level of the TensorDict of a batch."""
+"""Parts of a nested key, each of which is a level of a batch's TensorDict."""
 _LENGTH = 2**31
 """Bound of each dimension of a row."""
 
@@ -73,7 +73,7 @@ _REQUIRED: dict[str, dict[Key, tuple[str, tuple[int, ...]]]] = {
         **dict.fromkeys((("terminated",), ("truncated",), ("final_observation",)), ("bool", ())),
     },
 }
-"""Leaves that are computed with, and what they have to be."""
+"""Leaves that are used in computations, and their required dtypes and shapes."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ class Manifest:
     parents: tuple[str, ...] = ()
     """Ids of the datasets it was made from."""
     two_copies: tuple[Key, ...] = ()
-    """Root leaves whose value after an action is not the one before the next, so that both are
-    stored once per transition, in either layout."""
+    """Root leaves whose `next` value differs from the following root value, so that both are stored
+    for every transition, in either layout."""
     sha256: str | None = field(default=None, compare=False)
-    """Digest that the manifest's file states of itself; None in those of older versions."""
+    """Digest of the manifest file, stated in itself; None in those of older versions."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields this version does not know."""
 
@@ -187,7 +187,7 @@ def check_digest(folder: Path, manifest: Manifest) -> str | None:
     """Compare a manifest's file with the digest in it; return what is wrong as half a sentence.
 
     The digest is the sha256 of the file with its own 64 digits as zeros. It is the last field,
-    whatever its name: a bit of the name can flip, too. None: all is right, or there is no digest.
+    whatever its name, since a bit of the name can flip, too. None: it matches, or there is none.
     """
     data = read_whole(folder / MANIFEST, MAX_BYTES)
     last = _LAST_FIELD.search(data)
@@ -256,7 +256,7 @@ def check_manifest(value: Any) -> None:
 
 
 def _check_descriptions(value: Mapping[str, Any]) -> None:
-    """Check the fields that are only shown, as far as they are taken apart for that."""
+    """Check the fields that are only shown, as far as showing them relies on their form."""
     for name in ("licence", "citation"):
         _optional_text(value, name, name)
     for name in ("converter", "spaces", "environment", "about", "non_finite", "audit"):
@@ -289,7 +289,7 @@ def _check_descriptions(value: Mapping[str, Any]) -> None:
 
 
 def _check_counts(counts: Mapping[str, Any]) -> None:
-    """Check that counts are possible: at least one episode, of at least one transition each."""
+    """Check that counts are consistent: at least one episode, each of at least one transition."""
     for name, count in counts.items():
         _count(count, f"counts {shown(name)}")
     rows, episodes = counts.get("transitions"), counts.get("episodes")
@@ -338,7 +338,7 @@ def _check_tables(value: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
 
 
 def _check_pairs(leaves: Mapping[str, Mapping[Key, Any]], two_copies: set[Key]) -> None:
-    """Check what is the same before and after an action: stored once, or twice as the same type."""
+    """Check leaves with a root and a `next`: stored once, or twice with the same dtype and shape."""
     if TED not in leaves:
         observed = leaves[OBSERVATIONS].keys()
         if any(key[0] in RESERVED_ROOTS for key in observed):
@@ -390,7 +390,7 @@ def _check_table(
 
 
 def _extent(leaf: Mapping[str, Any], where: str) -> tuple[int, int, int]:
-    """Return where a leaf begins and ends in a row of its file, and the bytes of that row."""
+    """Return the begin and end of a leaf in a row of its file, and the bytes of that row."""
     dtype, text = leaf.get("dtype"), leaf.get("text", False)
     size = DTYPES.get(dtype) if isinstance(dtype, str) else None
     if size is None:
@@ -416,7 +416,7 @@ def _extent(leaf: Mapping[str, Any], where: str) -> tuple[int, int, int]:
 def _check_encoded(
     leaf: Mapping[str, Any], file: str, rows: int, sizes: Mapping[str, int], where: str
 ) -> None:
-    """Check a leaf of encoded images; where its rows begin is checked when they are read."""
+    """Check a leaf of encoded images; its offsets are checked when they are read."""
     encoding, dtype = (_text(leaf.get(name), f"{where} {name}") for name in ("encoding", "dtype"))
     shape = [_count(n, f"{where} shape") for n in _list(leaf.get("shape"), f"{where} shape")]
     known = fits_encoding(encoding, dtype, tuple(shape))
@@ -435,7 +435,7 @@ def _check_encoded(
 def _check_file(
     file: str, extents: list[tuple[int, int, int]], rows: int, sizes: Mapping[str, int]
 ) -> None:
-    """Check that the leaves of a file lie side by side, and that their rows are all of it."""
+    """Check that the leaves of a file do not overlap, and that their rows make up all of it."""
     stride, done = extents[0][2], 0
     for begin, end, own in sorted(extents):
         if own != stride or (begin < done and end > begin):
@@ -453,7 +453,7 @@ def _size_of(file: str, needed: str, sizes: Mapping[str, int]) -> int:
 
 
 def _inside(name: object, where: str) -> str:
-    """Return a path that stays inside the directory, whichever system reads it."""
+    """Return a path that stays inside the directory on every operating system."""
     parts = _text(name, where).split("/")
     bad = any(part in {"", ".", ".."} or len(part.encode()) > 255 for part in parts)
     if bad or any(c in str(name) for c in "\\\0\n"):

@@ -55,15 +55,15 @@ def dataset_lock(staging: Path, folder: str, progress: Progress) -> Iterator[Non
 
 @contextmanager
 def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Path]:
-    """Make a staging folder for a dataset, whose lock the caller holds; remove it afterwards.
+    """Make a staging folder for a dataset whose lock the caller holds; remove it afterwards.
 
-    What a killed process left for the same dataset is removed first, and a dataset that it had
-    moved aside is put back.
+    First, remains of a killed process for the same dataset are deleted, and a dataset that it had
+    moved aside is restored.
     """
     name = lock_name(folder)
     with disk_errors(staging):
         for left in [path for path in staging.glob(f"{name}.*") if path.is_dir()]:
-            if left.suffix == SHARDS:  # which the next run goes on with
+            if left.suffix == SHARDS:  # the next run resumes with them
                 continue
             for aside in (left, *left.glob("*")):
                 if aside.name.endswith(_REPLACED):
@@ -80,10 +80,10 @@ def staging_folder(staging: Path, folder: str, destination: Path) -> Iterator[Pa
 def publish(
     finished: Path, destination: Path, own: Callable[[Path], list[str]] = own_files
 ) -> tuple[Path, ...]:
-    """Move a finished dataset directory to its place, replacing what is there; never partly.
+    """Move a finished dataset directory to its destination, replacing a dataset there, atomically.
 
-    Both are on one filesystem. A replaced dataset goes only after the new one is in place; files
-    in its directory that are not among its `own` are moved into the new one, and returned.
+    Both are on one filesystem. A replaced dataset is deleted only after the new one is in place;
+    files in its directory that are not among its `own` are moved to the new one and returned.
     """
     with disk_errors(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def publish(
 
 
 def recover(finished: Path, destination: Path) -> None:
-    """Put a dataset back that a killed `publish` of the same paths had moved aside."""
+    """Restore a dataset that a killed `publish` of the same paths had moved aside."""
     aside = finished.with_name(finished.name + _REPLACED)
     with disk_errors(destination):
         if aside.exists():
@@ -118,7 +118,7 @@ def _put_back(aside: Path, destination: Path) -> None:
 def _discard(
     replaced: Path, destination: Path, own: Callable[[Path], list[str]]
 ) -> tuple[Path, ...]:
-    """Delete a replaced dataset; what is not its own is moved, as `.kept` if its name is taken."""
+    """Delete a replaced dataset; foreign files are moved, as `.kept` if their name is taken."""
     kept = []
     try:
         for name in foreign_files(replaced, own(replaced)):
@@ -128,7 +128,7 @@ def _discard(
             target.parent.mkdir(parents=True, exist_ok=True)
             (replaced / name).rename(target)
             kept.append(target)
-    except OSError:  # out of the staging folder, which is deleted as a whole
+    except OSError:  # left in the staging folder, which is deleted as a whole
         replaced.rename(destination.with_name(f".{destination.name}{_REPLACED}"))
         raise
     shutil.rmtree(replaced, ignore_errors=True)

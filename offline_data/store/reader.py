@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_TEXT_BYTES = 1 << 30
-"""Bytes of the largest `text.json` that is read; a conversion has held all of its words, too."""
+"""Bytes of the largest `text.json` that is read; a conversion holds all its words in memory, too."""
 
 _OWN_EPISODE_COLUMNS = ("start", "length", "return", "terminated", "truncated", "final_observation")
 
 
 class DatasetReader:
-    """One dataset directory, by leaf, by transition and by episode; both layouts look the same.
+    """Reads a dataset directory of either layout, by leaf, transition or episode.
 
-    Only the manifest is read at once, unless it is given. Arrays are read-only views of the files.
-    Instances are picklable and may be shared by threads.
+    Creating one only reads the manifest, unless it is given. Arrays are read-only views of the
+    files. Instances can be pickled and shared by threads.
     """
 
     def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
@@ -59,7 +59,7 @@ class DatasetReader:
         self._mapped: dict[str, NDArray[np.uint8]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the memory maps: the other process opens its own."""
+        """Leave out the memory maps, which the other process opens itself."""
         return {"path": self.path, "manifest": self.manifest, "_mapped": {}}
 
     @property
@@ -116,7 +116,7 @@ class DatasetReader:
 
     @cached_property
     def invalid_rows(self) -> NDArray[np.int64]:
-        """Step rows, ascending, whose next observation is not known and which are not terminated."""
+        """Step rows, ascending, that are not terminated and whose next observation is unknown."""
         final = np.asarray(self.episodes[("final_observation",)])
         last = (self.starts + self.lengths - 1)[~final]
         ended = self.step(TERMINATED)[last, 0] if len(last) else np.zeros(0, bool)
@@ -159,7 +159,7 @@ class DatasetReader:
     def words(self, key: Key, *tables: str) -> list[str] | None:
         """Return the vocabulary of a leaf, by TED key, of steps, observations or given tables.
 
-        None: it is no text.
+        None if it is not a text leaf.
         """
         for table in tables or (STEPS, OBSERVATIONS, TED):
             found = _words_of(self.vocabularies.get(table, {}), key)
@@ -168,7 +168,7 @@ class DatasetReader:
         return None
 
     def as_text(self, key: Key, values: NDArray[Any], *tables: str) -> NDArray[Any]:
-        """Return values of a leaf with text as `str` objects; see `words`."""
+        """Return values of a leaf, with text codes as `str` objects; see `words`."""
         words = self.words(key, *tables)
         return values if words is None else decode(values, words)
 
@@ -220,7 +220,7 @@ class DatasetReader:
         return EpisodeBatch(lengths.copy(), steps, observations, final, extras)
 
     def check_files(self) -> None:
-        """Raise `ManifestError` unless every file is here, of its size; or `AccessError`."""
+        """Raise `ManifestError` if a file is missing or has another size; or `AccessError`."""
         plain: set[str] = set()
         for name, entry in self.manifest.digests.items():
             problem = file_problem(self.path, name, entry["size"], plain)
@@ -260,9 +260,9 @@ class DatasetReader:
 
 
 def open_reader(path: Path) -> DatasetReader:
-    """Open a dataset directory whose files are all there, of the size that was written.
+    """Open a dataset directory after checking that all files exist with their sizes.
 
-    Digests are `verify`'s: the time does not depend on the data's size.
+    Digests are not checked (see `verify`): the time does not depend on the size of the data.
     Raises `NotFoundError`, `NewerFormatError`, `ManifestError`, `AccessError`.
     """
     reader = DatasetReader(path)
@@ -271,9 +271,9 @@ def open_reader(path: Path) -> DatasetReader:
 
 
 def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | None:
-    """Return what is wrong with a file of a dataset directory, unread, as half a sentence or None.
+    """Return what is wrong with a file of a dataset directory, without reading it, or None.
 
-    `plain` are the folders known to be no links; those of `name` are added. Raises `AccessError`.
+    `plain` are folders known not to be links; those of `name` are added. Raises `AccessError`.
     """
     path = f"{folder}/{name}"
     try:
@@ -298,12 +298,12 @@ def file_problem(folder: Path, name: str, size: int, plain: set[str]) -> str | N
 
 
 def _words_of(leaves: Mapping[Key, list[str]], key: Key) -> list[str] | None:
-    """Return the words of a leaf; those of a leaf after an action are its root's."""
+    """Return the vocabulary of a leaf; a `next` leaf has that of its root."""
     return leaves.get(key, leaves.get(key[1:]) if key[0] == "next" else None)
 
 
 def _vocabularies(entries: Any) -> dict[str, dict[Key, list[str]]]:
-    """Return the words by table and key; raises `ValueError` where the file has another form."""
+    """Return the vocabularies by table and key; raises `ValueError` for another form."""
     words: dict[str, dict[Key, list[str]]] = {}
     for entry in entries if isinstance(entries, list) else [entries]:
         match entry:

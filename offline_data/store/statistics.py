@@ -1,4 +1,4 @@
-"""Mean, spread and extremes of numbers that arrive in chunks, merged in float64."""
+"""Mean, standard deviation and extremes of numbers in chunks, merged in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Number: TypeAlias = "int | float"
 
 BLOCK_ITEMS = 1 << 16
-"""Numbers that `item_moments` measures together: their float64 copy stays in the cache."""
+"""Numbers that `item_moments` measures at once: their float64 copy fits the cache."""
 
 _LEAST_ROWS = 16
 _NARROW = 64
@@ -23,9 +23,9 @@ _NARROW = 64
 
 @dataclass(frozen=True)
 class Moments:
-    """Figures of the finite values seen: of all together, or of each number of a row (as arrays).
+    """Statistics of the finite values seen, of all items together or per item of a row (arrays).
 
-    `a.merge(b)` is what the same function gives for the values of both, up to rounding.
+    `a.merge(b)` equals the statistics of the values of both, up to rounding.
 
     Example:
         >>> both = moments_of(np.array([1, 2])).merge(moments_of(np.array([6])))
@@ -37,16 +37,16 @@ class Moments:
     """
 
     count: Any = 0
-    """Finite values."""
+    """Number of finite values."""
     mean: Any = 0.0
     squares: Any = 0.0
     """Sum of squared distances from the mean."""
     minimum: Number | None = None
-    """Least finite value of all, exact for integers; None: there is none, or it was not asked for."""
+    """Least finite value, exact for integers; None if there is none or it was not measured."""
     maximum: Number | None = None
     nan: int = 0
     inf: int = 0
-    """Infinite values, of either sign."""
+    """Number of infinite values of either sign."""
 
     @property
     def not_finite(self) -> int:
@@ -55,7 +55,7 @@ class Moments:
 
     @property
     def std(self) -> Any:
-        """Standard deviation of the population, as `numpy.std`; 0 where there is no value."""
+        """Standard deviation of the population, as `numpy.std`; 0 if there is no value."""
         return np.sqrt(self.squares / np.maximum(self.count, 1))
 
     def merge(self, other: Moments) -> Moments:
@@ -77,7 +77,7 @@ class Moments:
 def moments_of(values: NDArray[np.generic]) -> Moments:
     """Measure all items of an array of numbers together, in float64; booleans count as 0 and 1.
 
-    Of complex numbers only those that are not finite are counted.
+    For complex numbers only non-finite values are counted.
     """
     nan = inf = 0
     if values.dtype.kind in "fc" and not (finite := np.isfinite(values)).all():
@@ -96,11 +96,11 @@ def moments_of(values: NDArray[np.generic]) -> Moments:
 
 
 def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> Moments:
-    """Measure each number of the rows of a leaf, block by block; extremes are left out.
+    """Measure each item of the rows of a leaf, block by block, without extremes.
 
     Args:
-        values: `[n, *shape]` real numbers of any strides; not written to.
-        counted: `[n]` which rows count; None: all.
+        values: `[n, *shape]` real numbers with any strides; not written to.
+        counted: `[n]` mask of the rows to include; None: all.
     """
     shape = values.shape[1:]
     step = max(_LEAST_ROWS, BLOCK_ITEMS // max(prod(shape), 1))
@@ -115,10 +115,10 @@ def item_moments(values: NDArray[Any], counted: NDArray[np.bool_] | None = None)
 
 
 def _block_moments(values: NDArray[Any]) -> Moments:
-    """Measure each number of some rows at once."""
+    """Measure each item of some rows at once."""
     shape, rows = values.shape[1:], len(values)
     flat = values.reshape(rows, prod(shape))
-    # Few numbers a row: side by side, those of one column add up several times faster.
+    # With few items per row, summing contiguous columns is several times faster.
     numbers = np.array(flat.T, np.float64, order="C" if flat.shape[1] <= _NARROW else "F")
     nan = inf = 0
     with np.errstate(over="ignore", invalid="ignore"):

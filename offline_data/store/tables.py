@@ -1,4 +1,4 @@
-"""Batches into tables: which columns a dataset has, where each leaf lies, and the rows themselves."""
+"""Writing batches as tables: the columns of a dataset, the place of each leaf, and the rows."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from offline_data.episodes import EpisodeBatch
 
     Rows = Callable[[slice], NDArray[Any]]
-    """Values of one column for a slice of the table's rows of a batch."""
+    """Returns the values of a column for a slice of a batch's rows in the table."""
 
 CHUNK = 4 << 20
 """Bytes of packed rows that are built at once."""
 
 STORABLE = frozenset(map(np.dtype, DTYPES))
-"""Item types that a leaf can have."""
+"""Dtypes that a leaf can have."""
 
 _PACKING_ORDER = ("episode", "observation", "action", "next", "state", "info")
 _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
@@ -53,17 +53,17 @@ _TENSORDICT = "<class 'tensordict._td.TensorDict'>"
 
 @dataclass(frozen=True)
 class Column:
-    """Key, item type and shape of a leaf, before it has a place in a file."""
+    """Key, dtype and shape of a leaf, before it has a place in a file."""
 
     key: Key
     dtype: np.dtype[Any]
-    """Item type on disk (for text: of the codes)."""
+    """Dtype on disk (for text: of the codes)."""
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     text: bool = False
     encoding: str | None = None
     row_bytes: float = field(default=0, compare=False)
-    """Mean bytes of an encoded row, as far as is known."""
+    """Mean bytes of an encoded row, if known."""
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class Column:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Position in a packed row: what every algorithm reads first, wide items before flags."""
+        """Sort key in a packed row: leaves that all algorithms read first, wide items before flags."""
         root = self.key[1] if self.key[0] == "next" and len(self.key) > 2 else self.key[0]
         place = root if root in _PACKING_ORDER else "state"
         return _PACKING_ORDER.index(place), -self.dtype.itemsize
@@ -86,25 +86,25 @@ class Schema:
     observations: Mapping[Key, Column]
     episodes: Mapping[Key, Column]
     coded: bool = False
-    """Whether text comes as codes, whose words are known, and not as `str`."""
+    """Whether text is given as codes with known vocabularies, not as `str`."""
 
     @property
     def two_copies(self) -> tuple[Key, ...]:
-        """Root step leaves that have a `next` of their own; see `Manifest.two_copies`."""
+        """Root step leaves with a stored `next`; see `Manifest.two_copies`."""
         return tuple(key for key in self.steps if key[0] != "next" and next_of(key) in self.steps)
 
     @property
     def has_encoded(self) -> bool:
-        """Whether a leaf is encoded, so that the length of its file is not known beforehand."""
+        """Whether a leaf is encoded, so that the length of its file is not known in advance."""
         return any(c.encoding for c in (*self.steps.values(), *self.observations.values()))
 
     def encoded_bytes(self, steps: int, observations: int) -> int:
-        """Estimate the bytes of the images of as many rows."""
+        """Estimate the bytes of encoded images for these numbers of rows."""
         tables = ((self.steps, steps), (self.observations, observations))
         return int(sum(c.row_bytes * rows for table, rows in tables for c in table.values()))
 
     def conform(self, batch: EpisodeBatch, first_episode: int) -> None:
-        """Raise `FormatError` unless every column of `batch` can be stored as this schema says.
+        """Raise `FormatError` unless every column of `batch` conforms to this schema.
 
         `first_episode` is the number of its first episode in the dataset, for the message.
         """
@@ -139,7 +139,7 @@ class Schema:
 
 
 def schema_of(batch: EpisodeBatch) -> Schema:
-    """Return the schema of a first batch; raises `FormatError` for a dtype that no tensor has."""
+    """Return the schema of a first batch; raises `FormatError` for a dtype that torch lacks."""
     tables = (batch.steps, batch.observations, batch.episodes)
     steps, observations, episodes = (
         {key: _column(key, rows) for key, rows in table.items()} for table in tables
@@ -161,7 +161,7 @@ def _column(key: Key, values: NDArray[np.generic]) -> Column:
 def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
     """Return the tables of steps and observations of a layout, without rows.
 
-    Raises `FormatError` for a leaf with the name of another file, or encoded where none can be.
+    Raises `FormatError` for a leaf whose file name is taken, or that may not be encoded.
     """
     episode = Column(EPISODE, np.dtype("int64"), ())
     if layout != TED:
@@ -185,11 +185,11 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
 
 
 def pack(table: str, columns: Iterable[Column], *, packed: bool = True) -> TableSpec:
-    """Return where every column of a table lies.
+    """Return the place of every column of a table.
 
-    Small leaves lie side by side in `<table>/rows.memmap`, each at a multiple of its item size,
-    the row padded to a multiple of 8 bytes; a leaf of `BIG_LEAF` bytes or more, or every leaf
-    if not `packed`, has a file of its own. Raises `FormatError` if that is called `rows`.
+    Small leaves are packed into rows of `<table>/rows.memmap`, each at a multiple of its item size,
+    the row padded to a multiple of 8 bytes. A leaf of `BIG_LEAF` bytes or more, or every leaf if
+    not `packed`, has a file of its own. Raises `FormatError` if that file would be `rows`.
 
     Example:
         >>> spec = pack("steps", [Column(("action",), np.dtype("float32"), (3,))])
@@ -245,17 +245,17 @@ def meta_files(name: str, table: TableSpec) -> dict[str, str]:
 
 
 class Vocabularies:
-    """The words of every text leaf met so far, in order of first appearance."""
+    """Vocabularies of text leaves: words in order of first appearance."""
 
     def __init__(self) -> None:
         self._codes: dict[tuple[str, Key], dict[str | None, int]] = {}
 
     def know(self, table: str, key: Key, words: Iterable[str]) -> None:
-        """Add a leaf whose codes have been written already."""
+        """Add the vocabulary of a leaf whose codes have already been written."""
         self._codes[table, key] = {None: -1, **{word: code for code, word in enumerate(words)}}
 
     def encode(self, table: str, key: Key, values: NDArray[np.object_]) -> NDArray[np.int32]:
-        """Turn texts of any shape into codes, None into -1; raises `FormatError` for other values."""
+        """Convert an array of texts to codes, None to -1; raises `FormatError` for other values."""
         codes = self._codes.setdefault((table, key), {None: -1})
 
         def code_of(value: Any) -> int:
@@ -288,10 +288,10 @@ class Vocabularies:
 def encoded(
     table: str, column: Column, values: NDArray[np.generic], words: Vocabularies
 ) -> NDArray[Any]:
-    """Return what is stored for `values`: codes for text, exactly cast numbers for the rest.
+    """Return the stored form of `values`: codes for text, exactly cast numbers otherwise.
 
-    Text that comes as numbers is codes. Raises `FormatError` for a number that the column's item
-    type cannot hold.
+    Numbers of a text leaf are codes already. Raises `FormatError` for a number that the column's
+    dtype cannot represent.
 
     Example:
         >>> column = Column(("a",), np.dtype("float32"), ())
@@ -312,7 +312,7 @@ def encoded(
 
 
 class Appends(Protocol):
-    """Takes the bytes of files of one folder, each file's in order."""
+    """Appends bytes to files of a folder."""
 
     def append(self, name: str, data: Any) -> None:
         """Append a contiguous array or bytes to file `name`; `data` must not change afterwards."""
@@ -349,7 +349,7 @@ class TableWriter:
 
 
 def _record(leaves: list[LeafSpec]) -> np.dtype[Any]:
-    """Return the type of one row of a file of these leaves."""
+    """Return the structured dtype of a row of a file of these leaves."""
     return np.dtype(
         {
             "names": [str(i) for i in range(len(leaves))],

@@ -1,4 +1,4 @@
-"""Verify a dataset directory: its files against the digests, and what it says against its rows."""
+"""Verifying a dataset directory: files against digests, and metadata against rows."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _CANNOT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 @dataclass(frozen=True)
 class Problem:
-    """One file, a relative posix path, that is not what was written, and half a sentence why."""
+    """A damaged file (relative posix path), and what is wrong with it."""
 
     file: str
     problem: str
 
 
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:
-    """Compare a dataset directory with its manifest; empty means all is well.
+    """Compare a dataset directory with its manifest; an empty result means it is intact.
 
     Reads all bytes, and compares: the manifest with its own digest; every file with its size and
     sha256; the episode table, flags, returns and counts with the rows of steps; text codes with
@@ -90,7 +90,7 @@ def _compare_digest(file: Path, expected: str, task: Task) -> str | None:
 
 
 def _compare_contents(reader: DatasetReader) -> Iterator[Problem]:
-    """Compare what the files say with each other: a manifest can be wrong on purpose."""
+    """Compare the files with each other, since a manifest may be wrong on purpose."""
     tables = reader.manifest.tables
     for name, spec in tables.items():
         for file, text in meta_files(name, spec).items():
@@ -155,7 +155,7 @@ def _compare_steps(reader: DatasetReader, steps: str) -> Iterator[Problem]:
 
 
 def _returns_fit(reader: DatasetReader, returns: NDArray[np.float64]) -> bool:
-    """Return True if returns are the rewards of their episodes added up, in whichever order."""
+    """Return True if returns are the sums of their episodes' rewards, in any order of addition."""
     rewards, starts, lengths = reader.step(REWARD)[:, 0], reader.starts, reader.lengths
     first = 0
     while first < len(starts):

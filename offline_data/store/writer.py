@@ -1,4 +1,4 @@
-"""Write a dataset directory: rows in the background, counted, audited, digested, the manifest last."""
+"""Writing a dataset directory: rows are counted, audited and hashed; the manifest comes last."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from offline_data.store.layout import TableSpec
 
 _IN_FLIGHT = 3
-"""Appends that wait for the disk at a time."""
+"""Maximum number of queued appends."""
 _SYNC = 32 << 20
-"""Bytes of a file after which they are forced to the disk."""
+"""Bytes of a file between two syncs."""
 
 
 @dataclass(frozen=True)
 class FileDigest:
-    """Size and digest of a file that was written."""
+    """Size and digest of a written file."""
 
     size: int
     sha256: str
@@ -70,13 +70,13 @@ class HashedFile:
         while len(rest):
             rest = rest[self.handle.write(rest) :]
         self._hash.update(data)
-        # Forcing bytes out as they come costs nothing beside reading; at the end it would be waited for.
+        # Syncing as bytes come costs nothing beside reading; at the end it would have to wait.
         if (self._size + len(data)) // _SYNC > self._size // _SYNC:
             os.fsync(self.handle.fileno())
         self._size += len(data)
 
     def finish(self) -> FileDigest:
-        """Force the file to the disk, and return what it holds."""
+        """Sync the file; returns its size and digest."""
         os.fsync(self.handle.fileno())
         return FileDigest(self._size, self._hash.hexdigest())
 
@@ -84,7 +84,7 @@ class HashedFile:
 class Sink:
     """Appends to the files of one staging folder; writing and hashing run in a background thread.
 
-    At most a few appends wait at a time. An error of the disk comes out of a later call, as
+    At most a few appends are queued. An error of the disk is raised by a later call, as
     `NoSpaceError` or `AccessError`.
     """
 
@@ -119,20 +119,20 @@ class Sink:
         self._waiting.append(self._pool.submit(job))
 
     def drain(self, most: int = 0) -> None:
-        """Wait until at most `most` jobs are left; raises what went wrong."""
+        """Wait until at most `most` jobs are queued; raises errors of finished ones."""
         with disk_errors(self.folder):
             while len(self._waiting) > most:
                 self._waiting.popleft().result()
 
     def finish(self) -> dict[str, FileDigest]:
-        """Wait, force all files to the disk, and return what each holds."""
+        """Wait for all jobs and sync all files; returns size and digest of each."""
         self.drain()
         with disk_errors(self.folder):
             return {name: file.finish() for name, file in self._files.items()}
 
 
 class DatasetCounts:
-    """Counts taken while batches pass: flags, episodes, and values that are not finite."""
+    """Counts over batches: transitions, flags, episodes, and non-finite values."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -166,7 +166,7 @@ class DatasetCounts:
         self.dropped.update(dict.fromkeys(batch.dropped))
 
     def add_non_finite(self, leaf: str, counts: Mapping[str, int]) -> None:
-        """Add what was counted of a leaf: `nan` and `inf`."""
+        """Add the counts of a leaf, `nan` and `inf`."""
         self.non_finite.setdefault(leaf, Counter()).update(counts)
 
     def non_finite_json(self) -> dict[str, dict[str, int]]:
@@ -176,25 +176,25 @@ class DatasetCounts:
 
 @dataclass(frozen=True)
 class Announced:
-    """How much is to come, if the source says so: space is checked for it before writing."""
+    """Announced size of the data, if known: space for it is checked before writing."""
 
     transitions: int | None = None
     episodes: int | None = None
 
 
 class DatasetWriter:
-    """Writes batches into a staging folder; `finish` makes it a whole dataset directory.
+    """Writes batches to a staging folder; `finish` completes the dataset directory.
 
     Args:
-        folder: An empty or absent folder; left as it is when something fails.
-        header: What the manifest says of the source, and the layout.
+        folder: An empty or absent folder; not cleaned up after an error.
+        header: Manifest with layout and the fields about the source.
         audit: How many rows are read back and compared.
-        announced: Rows to come.
+        announced: Number of rows to come.
 
     Raises:
-        FormatError: A batch that does not fit the first one.
+        FormatError: A batch does not conform to the first one.
         AuditError: A value read back differs.
-        NoSpaceError, AccessError: The disk.
+        NoSpaceError, AccessError: Of the disk.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class DatasetWriter:
         self._sink.__exit__()
 
     def append(self, batch: EpisodeBatch) -> None:
-        """Append whole episodes; writing and auditing go on in the background."""
+        """Append whole episodes, which are written and audited in the background."""
         if not len(batch.lengths):
             self._counts.add(batch)
             return
@@ -233,13 +233,13 @@ class DatasetWriter:
         rows.append(batch, first)
         self._episodes.append(episode_table(batch, first_row))
         self._counts.add(batch)
-        # Taken here, because later batches add to both meanwhile.
+        # Read here, because later batches change both meanwhile.
         reader = DatasetReader(self.folder, replace(self._header, tables=rows.tables))
         reader.vocabularies = self._words.by_table()
         self._sink.run(lambda: self._audit.check(batch, reader, first_row, first))
 
     def finish(self) -> Manifest:
-        """Write the rest, open the whole as a reader, and write the manifest last."""
+        """Write the remaining files, check that the dataset opens, and write the manifest."""
         if self._begun is None:
             raise FormatError(f"{self._header.id} has no episodes")
         self._sink.drain()  # the audit runs there
@@ -259,7 +259,7 @@ class DatasetWriter:
         return finalize(self._sink, self._header, contents, self._words)
 
     def _begin(self, batch: EpisodeBatch) -> tuple[Schema, LayoutWriter]:
-        """Settle the schema by the first batch, and raise `NoSpaceError` if all cannot fit."""
+        """Take the schema from the first batch; raises `NoSpaceError` if there is too little space."""
         schema = schema_of(batch)
         writer = LayoutWriter(self._header.layout, schema, self._sink, self._words)
         transitions = self._announced.transitions or batch.transitions
@@ -272,7 +272,7 @@ class DatasetWriter:
 
 
 def with_margin(size: int) -> int:
-    """Return the bytes to be free before `size` bytes of rows, and what comes with them, are written.
+    """Return the free bytes that are required to write `size` bytes of rows with metadata.
 
     Example:
         >>> with_margin(100_000), with_margin(1 << 40) - (1 << 40)
@@ -282,7 +282,7 @@ def with_margin(size: int) -> int:
 
 
 def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]]:
-    """Return `[E, …]` columns of the episode table, given the dataset's row of the first step."""
+    """Return `[E, …]` columns of the episode table for a batch that begins at row `first_row`."""
     last = batch.last_rows
     return {
         ("start",): batch.starts + first_row,
@@ -297,24 +297,24 @@ def episode_table(batch: EpisodeBatch, first_row: int) -> dict[Key, NDArray[Any]
 
 @dataclass(frozen=True)
 class Contents:
-    """All of a dataset directory that is written before its episode table and manifest."""
+    """What `finalize` needs to know of the rows that have been written."""
 
     tables: Mapping[str, TableSpec]
-    """Tables whose files are there, with all their rows."""
+    """Tables whose files are complete."""
     episodes: Mapping[Key, NDArray[Any]]
     """`[E, …]` columns of the episode table; text as `str`."""
     given: Mapping[Key, Column]
-    """Types of those columns that do not follow from the arrays."""
+    """Dtypes of episode columns that do not follow from the arrays."""
     counts: DatasetCounts
     audit: Mapping[str, Any]
     """The manifest's entry on rows that were read back."""
     two_copies: tuple[Key, ...] = ()
     digests: Mapping[str, FileDigest] = field(default_factory=dict)
-    """Of files that the sink does not know."""
+    """Digests of files that the sink did not write."""
 
 
 def finalize(sink: Sink, header: Manifest, contents: Contents, words: Vocabularies) -> Manifest:
-    """Write the episode table, what describes the files, and, once all can be read, the manifest.
+    """Write the episode table and metadata, check that all can be read, and write the manifest.
 
     Adds words of episode columns to `words`. Raises `AuditError`, `NoSpaceError`, `AccessError`.
     """
