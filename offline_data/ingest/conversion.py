@@ -1,8 +1,8 @@
-"""Raw files, or one shard of them, are converted in a child process.
+"""Converting raw files, or one shard of them, in a child process.
 
-A raw file may come from a stranger, and is parsed by libraries in C: a damaged or hostile one may
-end the process that parses it, or fill its memory. The child also writes the dataset, so that no
-rows are sent from one process to another; only publishing it is left to the caller.
+A raw file may come from a stranger and is parsed by C libraries: a damaged or hostile one may crash
+the process that parses it, or fill its memory. The child also writes the dataset, so that no rows
+are sent between processes; only publishing is left to the caller.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from offline_data.sources.base import RawDataset, Release, Shard
 
 MEMORY_SHARE = 0.75
-"""Part of this machine's memory that parsing may fill, where the platform allows to say so."""
+"""Share of this machine's memory that parsing may use, if the platform can limit it."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Raw data as they are when they have been opened."""
+    """Description of opened raw data."""
 
     shards: Sequence[Shard]
     transitions: int | None
-    """Transitions that they state to have."""
+    """Stated number of transitions."""
     episodes: int | None
-    """Episodes that they state to have."""
+    """Stated number of episodes."""
     warnings: tuple[str, ...]
 
 
 class Conversion:
-    """The callable that the child process serves: finds out what a file is, and converts it."""
+    """The callable that the child process serves: detects the format of a file and converts it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,12 +59,12 @@ class Conversion:
         self._pieces: Iterator[tuple[int, int, EpisodeBatch]] = iter(())
 
     def __call__(self, request: tuple[Any, ...]) -> Any:
-        """Call the method named first with the rest."""
+        """Call the method named by the first item with the others."""
         name, *arguments = request
         return getattr(self, name)(*arguments)
 
     def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
-        """Find the source whose format it has, and the release that it is."""
+        """Find the source whose format it has; returns its name and the release."""
         _limit_memory()
         with blaming(self.path):
             source = get_source(adapter) if adapter else source_accepting(self.path)
@@ -78,7 +78,7 @@ class Conversion:
         return Opened(self._raw.shards(), info.transitions, info.episodes, info.warnings)
 
     def count(self, shard: Shard) -> int:
-        """Count the episodes of a shard; reads it where it is read in order."""
+        """Count the episodes of a shard, reading it if necessary."""
         raw = cast("RawDataset", self._raw)
         ranged = as_random_access(raw)
         if ranged is not None:
@@ -88,17 +88,17 @@ class Conversion:
     def begin(
         self, job: BuildJob, options: Options, workers: int, folder: Path, shard: Shard | None
     ) -> int | None:
-        """Get ready to write it; returns the number of episodes to come."""
+        """Prepare to write it; returns the number of episodes to come."""
         raw = cast("RawDataset", self._raw)
         self._build = DatasetBuild(raw, job, options, workers, folder, shard)
         return self._build.episodes
 
     def read(self, shards: Sequence[Shard], skip: int) -> None:
-        """Get ready to hand out the episodes of shards, without the first `skip`."""
+        """Prepare to return the episodes of shards, without the first `skip`."""
         self._pieces = read_pieces(cast("RawDataset", self._raw), shards, skip)
 
     def piece(self) -> tuple[int, int, EpisodeBatch] | None:
-        """Return the next ones; see `read_pieces`."""
+        """Return the next episodes; see `read_pieces`."""
         return next(self._pieces, None)
 
     def step(self) -> int:
@@ -109,8 +109,8 @@ class Conversion:
 class ConversionProcess:
     """A child process that converts a raw file or folder, or a shard, into a dataset directory.
 
-    Starts on entering a `with` block, and ends with it. Within `writing` it is used like the
-    `DatasetBuild` that it is the process of.
+    It starts on entering a `with` block and ends with it. Within `writing` it is used like the
+    `DatasetBuild` in the process.
 
     Args:
         path: Raw file or folder.
@@ -131,15 +131,15 @@ class ConversionProcess:
         self._child.close()
 
     def describe(self, adapter: str | None, name: str) -> tuple[str, Release]:
-        """Find out what the file is.
+        """Detect the format of the file.
 
         Args:
-            adapter: Name of the source whose format it has; None: the only one that takes it.
+            adapter: Name of the source whose format it has; None: the only one that accepts it.
             name: Name of the release.
 
         Raises:
-            NotFoundError: No source takes it, or several do.
-            FormatError: It is not what the source takes.
+            NotFoundError: No source accepts it, or several do.
+            FormatError: It is not of the source's format.
         """
         self._child.send(("describe", adapter, name))
         described: tuple[str, Release] = self._receive()
@@ -167,9 +167,9 @@ class ConversionProcess:
     def reading(
         self, shards: Sequence[Shard], skip: int = 0
     ) -> Iterator[tuple[int, int, EpisodeBatch]]:
-        """Yield the episodes of shards, the next batch being read meanwhile; see `read_pieces`.
+        """Yield the episodes of shards, reading one batch ahead; see `read_pieces`.
 
-        Use it to its end, or end the process.
+        Exhaust it, or end the process.
         """
         self._child.send(("read", tuple(shards), skip))
         self._child.send(("piece",))
@@ -183,7 +183,7 @@ class ConversionProcess:
             yield piece
 
     def kill(self) -> None:
-        """End the process at once; another thread that waits for it gets an error."""
+        """Kill the process; a thread that waits for it gets an error."""
         with suppress(OfflineDataError):  # it has ended
             self._child.kill()
 
@@ -196,14 +196,14 @@ class ConversionProcess:
         folder: Path,
         shard: Shard | None = None,
     ) -> Iterator[Self]:
-        """Have what was opened written in the block; at its end the process has ended, too.
+        """Write the opened data within the block; the process ends with it.
 
         Args:
-            job: What is built.
+            job: The dataset to build.
             options: Episodes, strictness, audit.
-            workers: Processes that may read.
+            workers: Number of processes that may read.
             folder: The new dataset directory.
-            shard: The shard to write; None: there is only one.
+            shard: The shard to write; None: the only one.
 
         Raises:
             FormatError: It cannot be read, or has no such episodes.
@@ -218,7 +218,7 @@ class ConversionProcess:
 
     def step(self) -> int:
         """See `DatasetBuild`."""
-        self._child.send(("step",))  # to be computed while the answer to the last one is looked at
+        self._child.send(("step",))  # computed while the last answer is processed
         return cast("int", self._receive())
 
     def _receive(self) -> Any:
@@ -231,7 +231,7 @@ class ConversionProcess:
 def finish_and_publish(
     build: DatasetBuild | ConversionProcess, job: BuildJob, progress: Progress, folder: Path
 ) -> None:
-    """Take all steps of a build, and move the directory to its place."""
+    """Run all steps of a build, and move the directory to its destination."""
     for warning in build.warnings:
         progress.note(warning)
     with progress.task(f"convert {job.id.name}", build.episodes, "episodes") as task:
@@ -256,4 +256,4 @@ def _limit_memory() -> None:
         limits = [int(MEMORY_SHARE * pages), *(one for one in (soft, hard) if one >= 0)]
         resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     except (ImportError, AttributeError, OSError, ValueError):
-        return  # a platform without such limits
+        return  # not supported on this platform

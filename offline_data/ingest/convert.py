@@ -1,4 +1,4 @@
-"""`convert`: a file or folder that is here already becomes `local:NAME`."""
+"""`convert`: make `local:NAME` from a local file or folder."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def convert(
     source: str | None = None,
     executor: Executor | None = None,
 ) -> Stored:
-    """Convert a file or folder of the user's; it is only read.
+    """Convert a local file or folder, which is only read.
 
     Args:
         path: A Minari folder, a D4RL-like HDF5, a dataset directory (to change its layout), …
         name: Name of the new dataset; its id is `local:<name>`.
         settings: Root, workers.
         options: Layout, episodes, audit; `force` replaces a dataset of that name.
-        progress: Where to tell of long work.
-        source: Adapter that reads it; None: the only one whose format it looks like.
-        executor: Who converts shards; None: processes of this machine.
+        progress: Receives progress and notes.
+        source: Name of the source whose format it has; None: detected.
+        executor: Converts shards; None: local processes.
 
     Raises:
         NotFoundError: No such path.
-        UsageError: A dataset of that name, made from other files, is here already; or several
-            adapters take the path.
+        UsageError: A dataset of that name, made from other files, exists; or the path could be of
+            several sources.
         FormatError, AuditError, NoSpaceError, AccessError: See `download`.
     """
     begin = time.perf_counter()
@@ -105,19 +105,19 @@ def plan_conversion(
     *,
     source: str | None = None,
 ) -> ShardPlan:
-    """Write a plan by which several programs convert a folder of the user's, shard by shard.
+    """Write a plan with which several workers convert a folder, shard by shard.
 
     Args:
-        path: The folder, which all programs see under the same path.
+        path: The folder, under the same path on all machines.
         name: Name of the new dataset.
-        file: The plan, on a filesystem that all programs see, as the root is.
+        file: The plan, on a shared filesystem, as the root is.
         settings: Root.
         options: Layout, episodes, audit; `force` replaces a plan.
-        progress: Where to tell of it.
-        source: Adapter that reads it; None: the only one whose format it looks like.
+        progress: Receives progress and notes.
+        source: Name of the source whose format it has; None: detected.
 
     Raises:
-        UsageError: There is another plan, or a dataset of that name, made from other files.
+        UsageError: Another plan, or a dataset of that name made from other files, exists.
         Others: See `convert`.
     """
     path, dataset = path.absolute(), _id_of(name, path, source)
@@ -144,7 +144,7 @@ def plan_conversion(
 
 
 def _id_of(name: str, path: Path, source: str | None) -> DatasetId:
-    """Return the id of a new dataset; raises where the arguments of `convert` cannot be right."""
+    """Return the id of a new dataset; raises for invalid arguments of `convert`."""
     dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
     if dataset.revision:
         raise UsageError(
@@ -164,12 +164,12 @@ def _described(
     settings: Settings,
     options: Options,
 ) -> tuple[Release, BuildJob]:
-    """Find out what the path of a process is, and what is to be made of it."""
+    """Return the release that a process found at its path, and the job of converting it."""
     path = process.path
     adapter, release = process.describe(source, dataset.name)
     release = options.apply_to(release, adapter)
     if path.resolve().parent == (settings.root / dataset.folder).resolve():
-        release = replace(release, revision=path.resolve().name)  # rewritten where it lies
+        release = replace(release, revision=path.resolve().name)  # rewritten in place
     target = dataset.at(options.revision_of(release.revision))
     parents = (entry_at(path).manifest.id,) if adapter == "local" else ()
     layout, files = options.layout or "compact", local_files(path)
@@ -181,10 +181,10 @@ def _described(
 def _replaced(
     dataset: DatasetId, destination: Path, settings: Settings, options: Options
 ) -> Entry | None:
-    """Return the dataset of this name that is to be replaced; a range of episodes replaces none.
+    """Return the dataset of this name to replace, if any; a range of episodes replaces none.
 
     Raises:
-        UsageError: There is one, made from other files, and `options.force` is not set.
+        UsageError: There is one made from other files, and `options.force` is not set.
     """
     older = find(settings.root, dataset)
     if not options.whole or older is None or older.path == destination:

@@ -1,4 +1,4 @@
-"""`download`: bring a dataset here once, whatever is already here."""
+"""`download`: fetch and convert a dataset once."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ def download(
     *,
     executor: Executor | None = None,
 ) -> Stored:
-    """Fetch and convert a dataset, unless it is here as asked for.
+    """Fetch and convert a dataset, unless it is on this disk already.
 
-    What is here is used without a look at the network; a local dataset of the source's own
-    (`MINARI_DATASETS_PATH`) that changed since is converted again. Two processes that ask for the
-    same dataset at once do the work once. Of a dataset of several shards, the finished ones are kept
-    where anything fails: the same call goes on with the others.
+    An existing dataset is used without network access; if the source's own files on this machine
+    (`MINARI_DATASETS_PATH`) have changed, it is converted again. Two processes that request the
+    same dataset do the work once. After an error or interrupt, finished shards are kept, and the
+    same call resumes with the others.
 
     Args:
         dataset: Its id.
         settings: Root, workers, mirrors.
-        options: Layout, episodes, audit, what stays.
-        progress: Where to tell of long work.
-        executor: Who fetches and converts shards; None: processes of this machine.
+        options: Layout, episodes, audit, raw files to keep.
+        progress: Receives progress and notes.
+        executor: Fetches and converts shards; None: local processes.
 
     Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
-        FormatError, AuditError: Its files are not what they should be; nothing is published.
-        NoSpaceError, AccessError: The disk.
+        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
+        FormatError, AuditError: Its files are damaged or invalid; nothing is published.
+        NoSpaceError, AccessError: Of the disk.
     """
     begin = time.perf_counter()
     existing = None if options.force else on_disk(dataset, settings, options)
@@ -111,17 +111,17 @@ def ensure(
     layout: LayoutName | None = None,
     progress: Progress = SILENT,
 ) -> Path:
-    """Return the directory of a dataset, brought here first if need be.
+    """Return the directory of a dataset, downloading it first if necessary.
 
     Args:
         text: An id, or the path of a dataset directory.
         settings: Root, offline mode, workers.
-        download: False: only what is here; `"force"`: fetch and convert again.
+        download: False: never download; `"force"`: fetch and convert again.
         layout: Layout it must have; None: any.
-        progress: Where to tell of long work.
+        progress: Receives progress and notes.
 
     Raises:
-        NotFoundError: With `download=False`, it is not here; else see `download`.
+        NotFoundError: With `download=False`, it is not on this disk; else see `download`.
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
@@ -144,7 +144,7 @@ _download = download  # `ensure` has an argument of that name
 
 
 def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> DownloadPlan:
-    """Return what `download` would do; asks the source, changes nothing."""
+    """Return what `download` would do, without doing it; queries the source."""
     existing = None if options.force else on_disk(dataset, settings, options)
     free = free_bytes(settings.root)
     if existing is not None:
@@ -166,7 +166,7 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
 def fetch_raw(
     dataset: DatasetId, settings: Settings, options: Options, progress: Progress = SILENT
 ) -> Path:
-    """Fetch the raw files only; returns the folder where they lie under their own names."""
+    """Fetch only the raw files; returns the folder with them under their own names."""
     source = get_source(dataset.source)
     with naming_the_command(dataset, settings, options, raw_only=True):
         release = source.resolve(dataset.name, dataset.revision, settings)
@@ -179,7 +179,7 @@ def fetch_raw(
 
 
 def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry | None:
-    """Find a dataset as asked for under the root, else None; opens no socket."""
+    """Find a dataset that satisfies the options under the root, else None; uses no network."""
     if dataset.revision:
         entry = find(settings.root, dataset.at(options.revision_of(dataset.revision)))
     elif options.whole:
@@ -197,7 +197,7 @@ def on_disk(dataset: DatasetId, settings: Settings, options: Options) -> Entry |
         release = get_source(dataset.source).resolve(
             dataset.name, None, replace(settings, offline=True)
         )
-    except OfflineDataError:  # they are gone: what was made of them is what there is
+    except OfflineDataError:  # they are gone: use the existing dataset
         return entry
     return entry if options.revision_of(release.revision) == entry.id.revision else None
 
@@ -209,20 +209,20 @@ def plan_for_workers(
     options: Options,
     progress: Progress = SILENT,
 ) -> ShardPlan:
-    """Write a plan by which several programs download a dataset, and convert it shard by shard.
+    """Write a plan with which several workers download and convert a dataset, shard by shard.
 
-    Only what opening the dataset needs is fetched here. The shards that an interrupted `download` has
-    finished are taken, and `download` takes those of the plan.
+    Only the files needed to open the dataset are fetched here. Finished shards of an interrupted
+    `download` are reused, and `download` reuses those of the plan.
 
     Args:
         dataset: Its id.
-        file: The plan, on a filesystem that all programs see, as the root is.
+        file: The plan, on a shared filesystem, as the root is.
         settings: Root, mirrors.
-        options: Layout, episodes, audit, what stays; `force` replaces a plan, too.
-        progress: Where to tell of it.
+        options: Layout, episodes, audit, raw files to keep; `force` also replaces a plan.
+        progress: Receives progress and notes.
 
     Raises:
-        UsageError: There is another plan, or a range of episodes cannot be divided.
+        UsageError: Another plan exists, or a range of episodes cannot be divided into shards.
         Others: See `download`.
     """
     existing = None if options.force else on_disk(dataset, settings, options)
@@ -277,11 +277,10 @@ def convert_release(
     *,
     divide: bool,
 ) -> ShardedJob | None:
-    """Fetch what opening a release needs, open it, and convert it as `convert_whole` does.
+    """Fetch the files needed to open a release, open it, and convert it as `convert_whole` does.
 
-    Fetched files stay after a failure, so that the next try does not fetch them again; after success
-    they go unless `options.keep_raw`, or somebody asked for them to stay before. The caller holds the
-    lock.
+    After a failure fetched files stay for the next attempt; after success they are deleted unless
+    `options.keep_raw`, or kept by an earlier command. The caller holds the lock.
     """
     from offline_data.fetch.cache import discard
 
@@ -311,7 +310,7 @@ def convert_release(
 
 
 def _rewrite(entry: Entry, settings: Settings, options: Options, progress: Progress) -> Entry:
-    """Write a dataset that is here in the other layout, from its own directory."""
+    """Rewrite an existing dataset in the other layout, from its own directory."""
     from offline_data.sources.local import StoredEpisodes
 
     manifest, destination, folder = entry.manifest, entry.path, entry.id.folder
@@ -343,13 +342,13 @@ def _result(entry: Entry, begin: float, *, existed: bool = False) -> Stored:
 def naming_the_command(
     dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
 ) -> Iterator[None]:
-    """Make an `OfflineError` of the block name the dataset, and the command to run online.
+    """Add the dataset, and the command to run online, to an `OfflineError` of the block.
 
     Args:
-        dataset: What was asked for.
-        settings: Root, and what decided that there is no network.
-        options: What else was asked for.
-        raw_only: Whether only the raw files were asked for.
+        dataset: The requested dataset.
+        settings: Root, and the origin of offline mode.
+        options: Requested options.
+        raw_only: Whether only raw files were requested.
     """
     try:
         yield
@@ -364,7 +363,7 @@ def naming_the_command(
 def online_command(
     dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
 ) -> str:
-    """Return the command line that brings a dataset here as asked for, to be pasted in a shell.
+    """Return the shell command that downloads a dataset with these options.
 
     Example:
         >>> from offline_data.config import Settings
@@ -407,7 +406,7 @@ def _range(episodes: tuple[int | None, int | None]) -> str:
 
 
 def _did_you_mean(dataset: DatasetId) -> str | None:
-    """Offer the names most like one that is in no catalogue: online it might not be found either."""
+    """Return a hint with the nearest known names, if a name is in no catalogue."""
     known = known_names(dataset.source)
     near = [] if dataset.name in known else nearest(dataset.name, known)
     names = " or ".join(f"{dataset.source}:{name}" for name in near)
@@ -426,7 +425,7 @@ def _advice(settings: Settings) -> str:
 
 
 def known_names(source: str) -> list[str]:
-    """List the dataset names in the catalogue of `source`, in its order; opens no socket.
+    """List the dataset names in the catalogue of `source`, in its order; uses no network.
 
     Raises:
         NotFoundError: No such source.

@@ -24,26 +24,26 @@ class Options:
     """Options of `download` and `convert`."""
 
     layout: LayoutName | None = None
-    """Layout to write; None keeps what is there, `compact` for a new dataset."""
+    """Layout to write; None: that of an existing dataset, `compact` for a new one."""
     episodes: tuple[int | None, int | None] | None = None
     """Half-open range of the source's episodes, or None for all of them."""
     strict: bool = False
-    """Whether a leaf that cannot be kept is an error."""
+    """Whether a leaf that cannot be stored is an error."""
     audit: AuditMode = DEFAULT_AUDIT
     """How many rows are read back and compared with the source."""
     keep_raw: bool = False
-    """Whether raw files stay after conversion."""
+    """Whether to keep raw files after conversion."""
     force: bool = False
-    """Whether to fetch and convert again what is there."""
+    """Whether to fetch and convert an existing dataset again."""
     keep_episodes: bool = False
-    """Whether episodes are kept whole where the source's next observation is not the next row's;
-    else they are cut there. With False, a dataset that is there is taken either way."""
+    """Whether to keep episodes whole if a source's next observation differs from the following row;
+    else they are cut there. With False an existing dataset of either kind is accepted."""
     skip_bad_episodes: bool = False
-    """Whether episodes that cannot be read are left out; else they are errors. A dataset that is
-    there is taken either way."""
+    """Whether to leave out episodes that cannot be read; else they are errors. An existing dataset
+    of either kind is accepted."""
     images: Literal["encoded", "raw"] | None = None
-    """`raw`: JPEG and PNG images are decoded and stored as pixels. `encoded`: as the source has
-    them. None: the same, and a dataset that is there is taken either way."""
+    """`raw`: decode JPEG and PNG images and store pixels. `encoded`: keep them as in the source.
+    None: the same, and an existing dataset of either kind is accepted."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, for sources that have them; None: all."""
 
@@ -57,7 +57,7 @@ class Options:
                 )
 
     def revision_of(self, revision: str) -> str:
-        """Name the revision that is written: some episodes are never mistaken for all.
+        """Return the revision to write, which differs for a range of episodes or checkpoints.
 
         Example:
             >>> Options(episodes=(0, 10)).revision_of("3f2a")
@@ -71,18 +71,18 @@ class Options:
 
     @property
     def whole(self) -> bool:
-        """Whether all of the source's dataset is asked for."""
+        """Whether the whole dataset is requested."""
         return self.episodes is None and self.checkpoints is None
 
     def accept(self, manifest: Manifest) -> bool:
-        """Return True unless this dataset may have other episodes or images than are asked for."""
+        """Return True if an existing dataset has the requested episodes and images."""
         recorded = manifest.converter.get("options") or {}
         return (bool(recorded.get("keep_episodes")) or not self.keep_episodes) and (
             self.images in {None, recorded.get("images") or "encoded"}
         )
 
     def apply_to(self, release: Release, source: str) -> Release:
-        """Return a release as it is to be read; raises `UsageError` where its source cannot do that."""
+        """Return a release with these options; raises `UsageError` if its source lacks one."""
         if self.checkpoints is not None:
             release = get_source(source).narrowed(release, self.checkpoints)
         return replace(
@@ -90,7 +90,7 @@ class Options:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the manifest keeps of them."""
+        """Return the options that are recorded in the manifest."""
         return {
             "episodes": list(self.episodes) if self.episodes else None,
             "strict": self.strict,
@@ -105,7 +105,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Stored:
-    """A dataset that is on this disk now."""
+    """A dataset on this disk, as the result of a command."""
 
     id: DatasetId
     """Its id, revision included."""
@@ -114,9 +114,9 @@ class Stored:
     manifest: Manifest
     """Its manifest."""
     existed: bool
-    """Whether it was there already, as it was asked for."""
+    """Whether it existed before."""
     seconds: float
-    """Wall time it took."""
+    """Wall time of the command."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ class DownloadPlan:
     """The result of `plan_download`; nothing has been changed."""
 
     id: DatasetId
-    """The id, with the revision where it could be resolved."""
+    """The id, with the revision if it could be resolved."""
     destination: Path
     """Directory that the dataset would have."""
     existing: Path | None
-    """Its directory if it is on this disk already; then nothing would be done."""
+    """Its directory if it exists already; then nothing would be done."""
     fetch: FetchPlan | None
-    """Files to fetch; None where they are on this machine already."""
+    """Files to fetch; None if they are on this machine already."""
     free_bytes: int
     """Free bytes on the disk of the root."""
     shards: int | None = None
-    """Shards that are fetched, converted and freed one by one, where the source tells."""
+    """Number of shards, which are fetched, converted and freed one by one; None if unknown."""

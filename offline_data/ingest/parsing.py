@@ -1,4 +1,4 @@
-"""Raw files read by an adapter: whatever fails there is one error that names the file."""
+"""Errors of parsing raw files, all turned into one that names the file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NOT_THE_FILE = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Turn whatever parsing raises into an error that names the file or folder.
+    """Turn any exception of the block into an error that names the file or folder.
 
-    Our own errors pass, as does an `ImportError`: that a package is missing is not the file's
+    Errors of this package pass, as does `ImportError`, since a missing package is not the file's
     fault.
 
     Raises:
-        AccessError: The system does not let this user or process open it.
-        FormatError: Anything else, from its cause.
+        AccessError: The file may not be opened.
+        FormatError: Any other exception, as its cause.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def died(path: Path, ending: str) -> OfflineDataError:
-    """Return the error for a process that read a file and ended: a crash is the file's fault."""
+    """Return the error for a process that crashed while reading a file."""
     if ending.rpartition(" ")[2] in _CRASHES:
         return FormatError(
             f"{path} is damaged: the process that read it {ending}",
@@ -66,9 +66,9 @@ def died(path: Path, ending: str) -> OfflineDataError:
 
 
 class ParsedDataset(RandomAccess):
-    """A raw dataset of which every failure names the file or folder.
+    """A raw dataset whose errors all name the file or folder.
 
-    Only where `ranged` is it a `RandomAccess`; else it has `shards` and `read`.
+    It is a `RandomAccess` only if `ranged`; else it has `shards` and `read`.
 
     Args:
         path: Raw file or folder.

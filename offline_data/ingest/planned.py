@@ -1,6 +1,6 @@
-"""One plan, done by programs that batch queues start: each runs its tasks, the last one publishes.
+"""Plans carried out by jobs of a batch queue: each worker runs its tasks, the last one publishes.
 
-A plan is one JSON file, changed under a lock, on a filesystem that all machines see.
+A plan is a JSON file on a shared filesystem, changed under a lock.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ MAX_BYTES = 256 << 20
 
 
 class PlanFile(ABC):
-    """What is to be made, and how far it is, as a file has it; of either kind."""
+    """Base of plans: a dataset to make and the progress so far, stored in a file."""
 
     command: ClassVar[str]
     """The command that writes such plans."""
     shape: ClassVar[dict[str, Any]]
-    """What the fields of the file may be; see `check_shape`."""
+    """Types of the fields of the file; see `check_shape`."""
     file: Path
     id: str
-    """Of the new dataset."""
+    """Id of the new dataset."""
     destination: Path
-    """Where the new dataset goes."""
+    """Its dataset directory."""
     tasks: int
     """Number of tasks."""
     generation: int = 0
-    """How often the data asked for another plan."""
+    """How often the work was planned again after a revision."""
     published: bool
-    """Whether the dataset has been made."""
+    """Whether the dataset has been published."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -88,7 +88,7 @@ class PlanFile(ABC):
             ) from error
 
     def write(self) -> None:
-        """Write the file, whole or not at all; the caller holds its lock."""
+        """Write the file atomically; the caller holds its lock."""
         value = {"format_version": FORMAT_VERSION, **self.to_json()}
         with disk_errors(self.file):
             write_durably(self.file, (json.dumps(value, indent=1) + "\n").encode())
@@ -96,7 +96,7 @@ class PlanFile(ABC):
     @classmethod
     @abstractmethod
     def from_json(cls, file: Path, value: dict[str, Any]) -> Self:
-        """Make the plan of what `to_json` gave; an error of `read` where that is not sound."""
+        """Return the plan of the fields of a file; raises `KeyError` or `ValueError` if invalid."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -104,56 +104,56 @@ class PlanFile(ABC):
 
     @abstractmethod
     def open(self, settings: Settings, progress: Progress) -> PlannedWork | None:
-        """Get ready to work at it; None where its dataset has been made."""
+        """Prepare to work at it; returns None if its dataset has been published."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Delete what its tasks have made."""
+        """Delete the output of its tasks."""
 
 
 class PlannedWork(ABC):
-    """A plan that a program works at."""
+    """A plan that this process works at."""
 
     plan: PlanFile
 
     @abstractmethod
     def missing(self) -> list[int]:
-        """Return the tasks that nobody has finished."""
+        """Return the unfinished tasks."""
 
     @abstractmethod
     def damaged(self) -> list[int]:
-        """Return finished tasks whose rows are not what they wrote, and take them as not finished."""
+        """Return finished tasks whose rows are damaged, and mark them as unfinished."""
 
     @abstractmethod
     def run_tasks(self, tasks: Sequence[int]) -> PlanFile | None:
-        """Run tasks; returns what is to be done instead where the plan became another one."""
+        """Run tasks; returns the new plan if the work was planned again meanwhile."""
 
     @abstractmethod
     def newer(self) -> PlanFile | None:
-        """Return the plan that the file has, if there is nothing more to do of this one."""
+        """Return the plan in the file if it replaces this one or is published."""
 
     @abstractmethod
     def publish(self) -> bool:
-        """Make the dataset, unless another program has; returns True if one has."""
+        """Publish the dataset, unless another process has; returns True if one has."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """How far a plan is after a program has done its share."""
+    """Progress of a plan after a worker has done its share."""
 
     plan: PlanFile
     ran: int
-    """Tasks that this program has run."""
+    """Number of tasks that this process has run."""
     missing: tuple[int, ...]
-    """Tasks that nobody has finished yet."""
+    """Unfinished tasks."""
     result: Stored | None
-    """The dataset, where it is there now; `existed` tells that another program has made it."""
+    """The dataset, if it is published; `existed` is True if another process published it."""
 
 
 def run_plan(
     plan: PlanFile, rank: int, world: int | None, settings: Settings, progress: Progress
 ) -> Share:
-    """Run the tasks `rank`, `rank + world`, … that are not finished; publish if none is left.
+    """Run the unfinished ones of tasks `rank`, `rank + world`, …; publish if none is left.
 
     Raises:
         UsageError: No such rank.
@@ -186,7 +186,7 @@ def run_plan(
 
 
 def finish_plan(plan: PlanFile, settings: Settings, progress: Progress) -> Share:
-    """Publish the dataset if every task is finished; runs none. Raises what `run_plan` raises."""
+    """Publish the dataset if every task is finished, without running any; see `run_plan`."""
     begin = time.perf_counter()
     work = plan.open(settings, progress)
     if work is None:
@@ -197,7 +197,7 @@ def finish_plan(plan: PlanFile, settings: Settings, progress: Progress) -> Share
 
 
 def _ended(work: PlannedWork, ran: int, begin: float) -> Share:
-    """Publish where nothing is missing."""
+    """Publish the dataset if no task is missing."""
     missing = tuple(work.missing())
     if missing:
         newer = work.newer()
@@ -208,7 +208,7 @@ def _ended(work: PlannedWork, ran: int, begin: float) -> Share:
 
 
 def _made(plan: PlanFile, begin: float, *, existed: bool, ran: int = 0) -> Share:
-    """Return the share of a plan whose dataset is there; what its tasks have made goes."""
+    """Return the share of a published plan, and delete the output of its tasks."""
     path = plan.destination
     plan.clear()
     if not has_manifest(path):
@@ -221,7 +221,7 @@ def _made(plan: PlanFile, begin: float, *, existed: bool, ran: int = 0) -> Share
 
 
 def check_shape(value: Any, shape: Any, name: str) -> None:
-    """Raise `ValueError` where a value of the file is of another type, `KeyError` where it is not."""
+    """Raise `ValueError` for a value of another type, `KeyError` for a missing one."""
     kinds = shape if isinstance(shape, tuple) else (type(shape),)
     if type(value) not in {type(None) if kind is None else kind for kind in kinds}:
         expected = " or ".join("null" if kind is None else kind.__name__ for kind in kinds)
@@ -236,7 +236,7 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
 
 @contextmanager
 def plan_lock(file: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a plan; waits while another process changes it, and says so."""
+    """Hold the lock of a plan; waits, with a note, while another process holds it."""
     from filelock import FileLock, Timeout
 
     with disk_errors(file):

@@ -1,4 +1,4 @@
-"""The raw files of a release on this disk: fetched, laid out, forgotten if damaged, freed."""
+"""Raw files of a release: fetching, linking under their names, forgetting damaged ones, freeing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from offline_data.sources.base import Release, Shard
 
 _TRIES = 3
-"""Shards of the same content share a file: another one may free it before it is laid out here."""
+"""Attempts: another shard with the same file may free it before it is linked here."""
 
 
 def fetch_files(
@@ -37,7 +37,7 @@ def fetch_files(
     force: bool = False,
     cancelled: Event | None = None,
 ) -> tuple[FetchedFile, ...]:
-    """Fetch files and lay them out under `folder`; raises what `run_fetch` raises, ends as it does."""
+    """Fetch files and link them under `folder`; raises what `run_fetch` raises."""
     from offline_data.fetch.files import assemble
     from offline_data.fetch.plan import plan_fetch
     from offline_data.fetch.run import run_fetch
@@ -61,19 +61,19 @@ def opening_files(release: Release) -> tuple[RemoteFile, ...]:
 
 
 def files_of(release: Release, shard: Shard) -> tuple[RemoteFile, ...]:
-    """Return the files that a shard needs beside those; each is one of the release."""
+    """Return the files of a release that a shard needs in addition to the opening files."""
     needed = set(shard.files).difference(file.path for file in opening_files(release))
     return tuple(file for file in release.files if file.path in needed)
 
 
 def described(file: FetchedFile) -> dict[str, Any]:
-    """Return what a manifest says of a raw file."""
+    """Return the manifest's entry of a raw file."""
     entry = {"path": file.name, "url": file.url, "size": file.size, "sha256": file.sha256}
     return {**entry, "failed": list(file.failed)} if file.failed else entry
 
 
 def local_files(path: Path) -> tuple[dict[str, Any], ...]:
-    """Describe raw files of the user's for the manifest: names and sizes, no digests."""
+    """Return the manifest's entries of local raw files: names and sizes, no digests."""
     if path.is_file():
         names = {path.name: path}
     else:
@@ -94,15 +94,15 @@ def forgetting_damaged(
     settings: Settings,
     stay: Collection[str],
 ) -> Iterator[None]:
-    """Forget files that the block finds damaged, where no published digest says that they are not.
+    """Forget files that the block finds damaged, unless a published digest says otherwise.
 
-    The next try fetches them again and takes what comes. Other errors leave them where they are.
+    The next attempt fetches them again and accepts changed content. Other errors keep them.
 
     Args:
         fetched: The files.
-        published: The same as they are published.
+        published: The same files as published.
         settings: The root.
-        stay: Digests of files that were asked to stay: they are only forgotten, not deleted.
+        stay: Digests of files to keep: they are forgotten but not deleted.
     """
     from offline_data.fetch.cache import discard, forget
 
@@ -132,7 +132,7 @@ def forgetting_damaged(
 
 
 def free(files: Iterable[Mapping[str, Any]], settings: Settings) -> None:
-    """Delete raw files of the downloads folder, as manifests describe them; raises `AccessError`."""
+    """Delete raw files, given by manifest entries, from the downloads folder; see `AccessError`."""
     from offline_data.fetch.cache import whole_path
 
     with disk_errors(settings.downloads):

@@ -1,7 +1,7 @@
-"""Plans of `download` and `convert` that programs of a batch queue work at; see `planned`.
+"""Plans of `download` and `convert` for jobs of a batch queue; see `planned`.
 
-The file says what there is to do; what has been done lies in the work folder of the shards, below the
-root, where `download` of the same dataset finds it, too.
+The file describes the work; finished shards are in the work folder below the root, where `download`
+of the same dataset finds them, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardPlan(PlanFile):
-    """The conversion of a dataset shard by shard, as the file has it."""
+    """The file of a planned conversion, shard by shard."""
 
     command: ClassVar[str] = "download"
     kind: ClassVar[str] = "shards"
@@ -48,9 +48,9 @@ class ShardPlan(PlanFile):
     }
     file: Path
     root: Path
-    """Where datasets live by their ids, their raw files, and what has been done."""
+    """Root of datasets, raw files and work folders."""
     job: ShardedJob | None
-    """What is to be done; None where the dataset was there before."""
+    """The conversion; None if the dataset existed before."""
     id: str
     destination: Path
     tasks: int = 0
@@ -76,22 +76,22 @@ class ShardPlan(PlanFile):
         }
 
     def open(self, settings: Settings, progress: Progress) -> _ShardWork | None:
-        """Get ready to work at it; None where its dataset has been made."""
+        """Prepare to work at it; returns None if its dataset has been published."""
         if self.job is None or self.is_there():
             return None
         return _ShardWork(self, self.job, replace(settings, root=self.root), progress)
 
     def is_there(self) -> bool:
-        """Return True if the dataset has been made, by whatever program."""
+        """Return True if the dataset has been published by any process."""
         replaces = self.job is not None and self.job.options.force
         return self.published or (not replaces and has_manifest(self.destination))
 
     def clear(self) -> None:
-        """Do nothing: who publishes the dataset has deleted what was made."""
+        """Do nothing: publishing has deleted the output of the tasks."""
 
 
 class _ShardWork(PlannedWork):
-    """A plan that a program works at."""
+    """A plan that this process works at."""
 
     def __init__(
         self, plan: ShardPlan, job: ShardedJob, settings: Settings, progress: Progress
@@ -102,30 +102,30 @@ class _ShardWork(PlannedWork):
         self._tasks = self._run.needed()
 
     def missing(self) -> list[int]:
-        """Return the tasks that nobody has finished."""
+        """Return the unfinished tasks."""
         left = self._run.missing()
         return [number for number, task in enumerate(self._tasks) if task in left]
 
     def damaged(self) -> list[int]:
-        """Return nothing: `publish` makes such shards again by itself."""
+        """Return nothing: `publish` converts damaged shards again."""
         return []
 
     def newer(self) -> ShardPlan | None:
-        """Return the plan once its dataset has been made."""
+        """Return the plan once its dataset has been published."""
         found = ShardPlan.read(self.plan.file)
         return replace(found, published=True) if found.is_there() else None
 
     def run_tasks(self, tasks: Sequence[int]) -> ShardPlan | None:
-        """Run tasks; returns the plan where its dataset has been made meanwhile."""
+        """Run tasks; returns the plan if its dataset has been published meanwhile."""
         if tasks:
-            self._run.prepare()  # before the look at the plan: who publishes deletes it after the plan
+            self._run.prepare()  # before checking the plan: publishing deletes the folder last
         if (newer := self.newer()) is None and tasks:
             with self._run.says_what_is_kept():
                 self._run.run([self._tasks[task] for task in tasks])
         return newer
 
     def publish(self) -> bool:
-        """Join the shards, unless another program has; returns True if one has."""
+        """Join and publish the shards, unless another process has; returns True if one has."""
         plan, job = self.plan, self._job
 
         def told() -> None:
@@ -149,19 +149,19 @@ def write_plan(
     *,
     force: bool,
 ) -> ShardPlan:
-    """Write the plan of a job to a file; takes the same plan that is there already.
+    """Write the plan of a job to a file, or accept an equal plan in it.
 
     Args:
-        job: What is to be done; None where the dataset is there already.
+        job: The conversion; None if the dataset exists already.
         target: Its id.
         destination: Its directory.
-        file: On a filesystem that all machines see under the same path, as the root is.
+        file: Path on a filesystem that all machines share, as the root is.
         settings: The root.
-        progress: Where to tell of waiting.
+        progress: Gets a note while waiting for a lock.
         force: Whether to replace another plan.
 
     Raises:
-        UsageError: There is another plan, or tasks that cannot be told before others are done.
+        UsageError: Another plan exists, or tasks depend on the results of others.
     """
     tasks = 0
     if job is not None:
@@ -225,7 +225,7 @@ _JOB: dict[str, Any] = {
     **dict.fromkeys(_RANGES, (list, None)),
     "stated": [_NUMBER],
 }
-"""What the fields of the file may be."""
+"""Types of the fields of the file."""
 
 
 def _json_of(job: ShardedJob) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _json_of(job: ShardedJob) -> dict[str, Any]:
 
 
 def _job(value: dict[str, Any], name: str, destination: Path) -> ShardedJob:
-    """Read what `_json_of` gave; raises what `read` takes for no plan."""
+    """Read the job of a file; raises `KeyError`, `TypeError` or `ValueError` if invalid."""
     check_shape(value, _JOB, "job")
     told = value["release"]
     ranges: dict[str, Any] = {

@@ -1,18 +1,19 @@
-"""A dataset of several shards: each is fetched, converted and freed by itself, then they are joined.
+"""Datasets of several shards: each is fetched, converted and freed, then all are joined.
 
-A shard becomes a small dataset directory, by the same steps as a whole dataset: read in a child process,
-written, read back, digested. Neither order nor bytes of the whole depend on who converts a shard, or when.
+A shard becomes a small dataset directory by the same steps as a whole dataset: read in a child
+process, written, audited, hashed. Order and bytes of the whole do not depend on which worker converts
+a shard, or when.
 
     .staging/<key>.shards/<fingerprint>/
         00017/             the rows of a finished shard, a dataset directory
         00017.json         written after it: the shard is finished
-        00017.3f2a9c01/    an attempt: its raw files, and what has been written of it
+        00017.3f2a9c01/    an attempt: its raw files and unfinished output
         00017.lock         held by the process that converts it
         begun              until the dataset is published
-        dataset/           what has been joined; dataset.joined: of how many shards
+        dataset/           rows joined so far; dataset.joined: of how many shards
 
-The fingerprint is of the release, the options and the version of this package: a shard that was made of
-anything else is not found. At most as many shards as there are workers have raw files at a time.
+The fingerprint covers the release, the options and the version of this package: shards of anything
+else are not found. Raw files are on the disk for at most as many shards as there are workers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ Range: TypeAlias = "tuple[int, int | None] | None"
 """Half-open range of the episodes of a shard; None: all of them."""
 
 Task: TypeAlias = "tuple[int, Range]"
-"""Number of a shard, and which of its episodes."""
+"""Number of a shard, and the range of its episodes."""
 
 BEGUN = "begun"
 """File in the work folder until the dataset is published."""
@@ -83,22 +84,22 @@ class ShardedJob:
     """The conversion of a dataset, shard by shard; the same in every process."""
 
     build: BuildJob
-    """What is made; its `files` are those of the user's own raw data."""
+    """The dataset to build; its `files` are local raw files."""
     release: Release
     shards: tuple[Shard, ...]
     options: Options
     transitions: int | None = None
-    """Transitions that the source states for the whole dataset."""
+    """Number of transitions that the source states for the whole dataset."""
     episodes: int | None = None
-    """Episodes that the source states for the whole dataset."""
+    """Number of episodes that the source states for the whole dataset."""
 
     @classmethod
     def of(cls, build: BuildJob, release: Release, opened: Opened, options: Options) -> ShardedJob:
-        """Describe the conversion of what was opened; raises `IntegrityError` for files that are not its own."""
+        """Return the conversion of an opened release; raises `IntegrityError` for foreign files."""
         shards = tuple(opened.shards)
         job = cls(
             replace(build, recorded_options=options.to_json()),
-            replace(release, shards=None),  # which are known now
+            replace(release, shards=None),  # known by now
             shards,
             options,
             opened.transitions,
@@ -109,8 +110,8 @@ class ShardedJob:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digits that tell what is made of what, and how."""
-        keep_raw = {"keep_raw": False}  # which changes nothing of the rows
+        """Digits that identify release, options and version."""
+        keep_raw = {"keep_raw": False}  # does not change any row
         files = [(file.path, file.size, file.digest) for file in self.release.files]
         told = {
             "version": package_version(),
@@ -126,7 +127,7 @@ class ShardedJob:
 
     @cached_property
     def users(self) -> dict[str, list[int]]:
-        """Numbers of the shards that need each raw file, where several do."""
+        """Numbers of the shards that need each raw file used by several."""
         users: dict[str, list[int]] = {}
         for number, shard in enumerate(self.shards):
             for path in set(shard.files):
@@ -141,18 +142,18 @@ class ShardedJob:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What a finished shard left to say."""
+    """Record of a finished shard."""
 
     seen: int
-    """Episodes of the shard up to the last one that was asked for."""
+    """Number of episodes of the shard up to the last requested one."""
     episodes: int
-    """Episodes that were written."""
+    """Number of episodes that were written."""
     files: tuple[dict[str, Any], ...] = ()
     """Its raw files, for the manifest."""
     skipped: tuple[dict[str, Any], ...] = ()
-    """What was left out of a shard of which nothing was written, for the manifest."""
+    """Skipped episodes of a shard without any written row, for the manifest."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What was said while it was fetched and converted."""
+    """Notes of fetching and converting it."""
 
 
 _RECORDED = ("seen", "episodes", "files", "skipped")
@@ -160,30 +161,30 @@ _RECORDED = ("seen", "episodes", "files", "skipped")
 
 
 class _Notes(SilentProgress):
-    """Keeps what is told in another process."""
+    """Keeps notes of another process."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
 
     def note(self, message: str) -> None:
-        """Keep it."""
+        """Keep a note."""
         self.told.append(message)
 
 
 @dataclass(frozen=True)
 class ConvertShard:
-    """Does one task: fetches the files of a shard, converts it, and frees them; see `Executor`.
+    """Runs one task: fetches the files of a shard, converts it, and frees them; see `Executor`.
 
-    It may run anywhere, and again: a finished shard is left as it is.
+    It may run on any machine and repeatedly: a finished shard is not converted again.
     """
 
     job: ShardedJob
     settings: Settings
     stay: frozenset[str]
-    """Digests of raw files that were asked to stay."""
+    """Digests of raw files to keep."""
 
     def __call__(self, task: Task) -> ShardRecord:
-        """Do it; raises what `download` raises, naming the shard."""
+        """Convert the shard; raises what `download` raises, naming the shard."""
         (number, episodes), notes = task, _Notes()
         shard, work = self.job.shards[number], self.job.work(self.settings)
         attempt = work / f"{number:05d}.{secrets.token_hex(4)}"
@@ -196,7 +197,7 @@ class ConvertShard:
                     )
                 )
             record = read_record(work, number)
-            if record is None and not (work / BEGUN).exists():  # published by another program
+            if record is None and not (work / BEGUN).exists():  # published by another process
                 return ShardRecord(0, 0)
             if record is None:
                 for left in work.glob(f"{number:05d}.*/"):
@@ -209,7 +210,7 @@ class ConvertShard:
         return replace(record, notes=tuple(notes.told))
 
     def free(self, record: ShardRecord) -> None:
-        """Delete the raw files of a finished shard, but those that others need or somebody keeps."""
+        """Delete the raw files of a finished shard, except those that others need or are kept."""
         job = self.job
         if job.release.local is not None or job.options.keep_raw:
             return
@@ -254,7 +255,7 @@ class ConvertShard:
             return ShardRecord(first + written, written, files)
 
     def _keep(self, work: Path, number: int, dataset: Path, record: ShardRecord) -> None:
-        """Move what was written to its place, and say that the shard is finished."""
+        """Move the output to its place and write the record: then the shard is finished."""
         if record.episodes:
             shutil.rmtree(work / f"{number:05d}", ignore_errors=True)
             publish(dataset, work / f"{number:05d}")
@@ -263,12 +264,12 @@ class ConvertShard:
 
 
 class ShardedRun:
-    """All shards of a job in one program: which are finished, and what is left to be done.
+    """The shards of a job in this process: finished ones, and tasks that remain.
 
     Args:
-        job: What is made.
+        job: The conversion.
         settings: Root and workers.
-        progress: Where to tell of the work.
+        progress: Receives progress and notes.
     """
 
     def __init__(self, job: ShardedJob, settings: Settings, progress: Progress) -> None:
@@ -277,7 +278,7 @@ class ShardedRun:
         self._stay = frozenset(asked_to_stay(settings))
 
     def needed(self) -> list[Task]:
-        """List the tasks, in order; only up to the first whose place among all is not yet known."""
+        """List the tasks, in order, up to the first whose range is not yet known."""
         if self.job.options.episodes is None:
             return [(number, None) for number in range(len(self.job.shards))]
         first, stop = self.job.options.episodes
@@ -299,11 +300,11 @@ class ShardedRun:
         return tasks
 
     def missing(self) -> list[Task]:
-        """List the tasks that are not finished."""
+        """List the unfinished tasks."""
         return [task for task in self.needed() if read_record(self.work, task[0]) is None]
 
     def recover(self) -> None:
-        """Free what a kill has left, and take shards as not finished whose rows are not there."""
+        """Delete remains of a kill, and mark shards without rows as unfinished."""
         from offline_data.store.join import joined_parts
         from offline_data.store.reader import DatasetReader
 
@@ -320,12 +321,12 @@ class ShardedRun:
                 self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Take a shard as not finished."""
+        """Mark a shard as unfinished."""
         with disk_errors(self.work):
             (self.work / f"{number:05d}.json").unlink(missing_ok=True)
 
     def prepare(self) -> None:
-        """Make the work folder, of which other programs can tell when it is deleted."""
+        """Create the work folder, whose deletion shows other processes that all is published."""
         with disk_errors(self.work):
             self.work.mkdir(parents=True, exist_ok=True)
             (self.work / BEGUN).touch()
@@ -343,11 +344,11 @@ class ShardedRun:
                 bar.advance()
 
     def publish(self) -> None:
-        """Join what the tasks have made and move it to its place; the caller holds the lock.
+        """Join the shards and move the dataset to its destination; the caller holds the lock.
 
         Raises:
-            NotFoundError: No shard has an episode that was asked for.
-            DamagedPartError: Rows of a shard are not what was written.
+            NotFoundError: No shard has a requested episode.
+            DamagedPartError: Rows of a shard are damaged.
             FormatError: Shards have different leaves.
         """
         from offline_data.store.join import join
@@ -366,18 +367,18 @@ class ShardedRun:
             self.progress.note(f"{kept} is not the dataset's, and was kept")
 
     def clear(self) -> None:
-        """Delete what is left of the work, and the raw files of all shards."""
+        """Delete the work folder and the raw files of all shards."""
         if not self.job.options.keep_raw:
             files = [f for record in self._records() for f in record.files]
             free([f for f in files if f["sha256"] not in self._stay], self.settings)
         (self.work / BEGUN).unlink(missing_ok=True)  # before any record
         shutil.rmtree(self.work, ignore_errors=True)
-        with suppress(OSError):  # others of the same dataset are there
+        with suppress(OSError):  # not empty: other work on the same dataset
             self.work.parent.rmdir()
 
     @contextmanager
     def says_what_is_kept(self) -> Iterator[None]:
-        """Say after a failure how many shards need not be converted again."""
+        """After a failure, tell how many finished shards are kept."""
         try:
             yield
         except BaseException as error:
@@ -392,7 +393,7 @@ class ShardedRun:
             raise
 
     def _local(self, tasks: int) -> Executor:
-        """Return workers of this machine: as many as there is room for their raw files."""
+        """Return local workers, as many as there is disk space for their raw files."""
         if self.job.release.local is not None:
             return LocalProcesses(max(1, min(self.settings.workers, tasks)))
         sizes = {file.path: file.size or 0 for file in self.job.release.files}
@@ -411,7 +412,7 @@ class ShardedRun:
         return [number for number, record in found.items() if record and record.episodes]
 
     def _header(self, folders: Sequence[Path]) -> Manifest:
-        """Return what the manifest says of the whole."""
+        """Return the manifest of the whole, without tables and counts."""
         manifests = [read_manifest(folder) for folder in folders]
         job, notes = self.job, dict.fromkeys(note for one in manifests for note in one.notes)
         if job.options.episodes is None:
@@ -450,17 +451,17 @@ def convert_whole(
     *,
     divide: bool,
 ) -> ShardedJob | None:
-    """Convert and publish what is one shard; return what is to be done of any other.
+    """Convert and publish a dataset of one shard; return the job of one with several.
 
     Args:
-        process: Has the raw data, or what opening them needs.
-        release: What they are.
-        job: What is made of them.
+        process: Process for the raw data, or for the files needed to open them.
+        release: The release that they belong to.
+        job: The dataset to build.
         options: Episodes, strictness, audit.
         settings: Workers.
-        progress: Where to tell of it.
-        folder: Where the dataset is written.
-        divide: Whether one shard, too, is left to an executor.
+        progress: Receives progress and notes.
+        folder: Staging folder of the dataset.
+        divide: Whether to return a job even for one shard.
     """
     opened = process.open(partial(open_release, job.adapter, release))
     if divide or release.opening is not None or len(opened.shards) > 1:
@@ -479,9 +480,9 @@ def convert_shards(
     executor: Executor | None = None,
     published: Callable[[], None] | None = None,
 ) -> None:
-    """Convert all shards that are not finished, join them, and publish; the caller holds the lock.
+    """Convert all unfinished shards, join them, and publish; the caller holds the lock.
 
-    `published` is called when the dataset is in its place, and before the shards' folder is deleted.
+    `published` is called once the dataset is at its destination, before the work folder is deleted.
 
     Raises:
         FormatError: A shard cannot be read, or does not fit the others; names it.
@@ -518,7 +519,7 @@ def convert_shards(
 
 
 def check_files(release: Release, shards: Sequence[Shard]) -> None:
-    """Raise unless the files of all shards are those of the release, and inside its folder."""
+    """Raise unless all files of shards belong to the release and lie inside its folder."""
     listed = {file.path for file in release.files}
     for shard in shards:
         with naming(shard):
