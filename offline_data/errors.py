@@ -16,7 +16,7 @@ class OfflineDataError(Exception):
     Attributes:
         code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
         message: What failed, where, what was expected and what was found.
-        hint: What to do next, or None; also below a traceback (from Python 3.11 on).
+        hint: What to do next, or None; shown below a traceback, too (from Python 3.11 on).
 
     Example:
         >>> error = NotFoundError("No dataset 'minari:x/y-v0' here", hint="offline-data list")
@@ -52,7 +52,7 @@ class InvalidIdError(UsageError):
 
 
 class NotFoundError(OfflineDataError, LookupError):
-    """A source, dataset, episode or file that does not exist where it was looked for."""
+    """A source, dataset, episode or file does not exist."""
 
     code = "not_found"
 
@@ -64,25 +64,25 @@ class AuthError(OfflineDataError):
 
 
 class IntegrityError(OfflineDataError):
-    """Bytes that are not what they should be: digest, size, magic, a cut-off file."""
+    """A file is damaged or not the expected one: digest, size, magic bytes, a truncated file."""
 
     code = "integrity"
 
 
 class FormatError(IntegrityError):
-    """A source file that cannot be read as what it claims to be, or that lacks a needed part."""
+    """A source file does not conform to its format, or lacks a required part."""
 
     code = "format"
 
 
 class ManifestError(IntegrityError):
-    """A dataset directory whose manifest is missing, unreadable or does not fit its files."""
+    """The manifest of a dataset directory is missing, unreadable or does not match its files."""
 
     code = "manifest"
 
 
 class NewerFormatError(ManifestError):
-    """A dataset directory written by a newer version of this package."""
+    """A dataset directory was written by a newer version of this package."""
 
     code = "newer_format"
 
@@ -94,25 +94,25 @@ class AuditError(IntegrityError):
 
 
 class NetworkError(OfflineDataError):
-    """A host that does not answer, or answers with something else than the file."""
+    """A host does not answer, or answers with something other than the file."""
 
     code = "network"
 
 
 class OfflineError(NetworkError):
-    """Something that is not on this disk was asked for in offline mode."""
+    """Data that are not on this disk were requested in offline mode."""
 
     code = "offline"
 
 
 class NoSpaceError(OfflineDataError, OSError):
-    """The disk is too small for what is to be written, or became so while writing."""
+    """The disk has too little space, or became full while writing."""
 
     code = "no_space"
 
 
 class AccessError(OfflineDataError):
-    """A folder or file of the root that may not be read or written by this user."""
+    """A folder or file may not be read or written by this user."""
 
     code = "access"
 
@@ -130,12 +130,12 @@ class ImmutableError(OfflineDataError, RuntimeError):
 
 
 class StepError(OfflineDataError):
-    """A function or a step failed on some row, or returned what cannot be stored."""
+    """A function or a step failed on a row, or its result cannot be stored."""
 
     code = "step"
 
 
 class WorkerDiedError(OfflineDataError):
-    """A process that ran a task was ended from outside, twice with the same task."""
+    """A worker process was killed or crashed twice at the same task."""
 
     code = "worker_died"

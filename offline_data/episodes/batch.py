@@ -1,4 +1,4 @@
-"""`EpisodeBatch`: whole episodes laid end to end, the one shape everything passes through.
+"""`EpisodeBatch`: concatenated whole episodes, the one shape that all layers exchange.
 
 ```
 episode with T = 3            row of steps:          0     1     2
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """`E` whole episodes of `T_e` transitions each, `N = ΣT_e`; checked when it is built.
+    """`E` whole episodes of `T_e` transitions each, `N = ΣT_e`; checked on construction.
 
-    Text leaves are object arrays of `str` (or None where the source has nothing); all others are
-    numeric or bool arrays of any strides. Images that are to stay JPEG or PNG files are an
-    `EncodedColumn` (`offline_data.store.encoded`). Nothing is copied; arrays must not change afterwards.
+    Text leaves are object arrays of `str` (None for missing values); all others are numeric or bool
+    arrays with any strides. Images that stay JPEG or PNG are an `EncodedColumn`
+    (`offline_data.store.encoded`). Nothing is copied; arrays must not change afterwards.
 
     Raises:
-        FormatError: Rows that do not add up, a missing reward or flag, an unfit name or dtype.
+        FormatError: Numbers of rows that do not match, a missing reward or flag, an invalid name or
+            dtype.
 
     Example:
         >>> batch = EpisodeBatch(
@@ -65,24 +66,23 @@ class EpisodeBatch:
     lengths: NDArray[np.int64]
     """`[E]` transitions of each episode, at least 1."""
     steps: Mapping[Key, NDArray[np.generic]]
-    """`[N, …]` columns by TED key: `("action", …)` and what came out of the action, under
-    `"next"`; `("next", "reward")` real `[N, 1]`, `("next", "terminated")` and
-    `("next", "truncated")` bool `[N, 1]` are required."""
+    """`[N, …]` columns by TED key: `("action", …)`, and results of the action under `"next"`;
+    `("next", "reward")` real `[N, 1]`, `("next", "terminated")` and `("next", "truncated")` bool
+    `[N, 1]` are required."""
     observations: Mapping[Key, NDArray[np.generic]]
     """`[N + E, …]` columns by root key: `("observation", …)`, `("state", …)`, `("info", …)`."""
     final_observation: NDArray[np.bool_]
-    """`[E]` whether the row after the last action is the source's own; where False, it repeats
-    the last known observation."""
+    """`[E]` whether the row after the last action is the source's own; if False, it repeats the
+    last known observation."""
     episodes: Mapping[Key, NDArray[np.generic]] = field(default_factory=dict)
     """`[E, …]` columns the source gives per episode: `("id",)`, `("seed",)`, …"""
     dropped: tuple[Dropped, ...] = ()
-    """Leaves of these episodes that are not here."""
+    """Leaves of these episodes that could not be kept."""
     notes: tuple[str, ...] = ()
     """Rules that had to be applied to these episodes, as sentences for the manifest."""
 
     skipped: tuple[Skipped, ...] = ()
-    """What was left out before or after these episodes; a batch that has nothing else has no
-    columns."""
+    """Episodes that were left out before or after these; a batch with nothing else has no columns."""
 
     def __post_init__(self) -> None:
         _check_lengths(self)
@@ -108,7 +108,7 @@ class EpisodeBatch:
 
     @classmethod
     def without_episodes(cls, *skipped: Skipped) -> EpisodeBatch:
-        """Return a batch that says what was left out, and has no episode."""
+        """Return a batch without episodes that only lists skipped ones."""
         return cls(np.zeros(0, np.int64), {}, {}, np.zeros(0, bool), skipped=skipped)
 
     @cached_property
@@ -150,7 +150,7 @@ class EpisodeBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns (text counts its references only)."""
+        """Bytes of all columns (for text, of the references only)."""
         columns = (*self.steps.values(), *self.observations.values(), *self.episodes.values())
         return sum(column.nbytes for column in columns)
 

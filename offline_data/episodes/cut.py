@@ -1,11 +1,11 @@
-"""Flat arrays to episodes: where a run of rows is cut, and how its rows become an episode's.
+"""Cutting flat arrays into episodes.
 
 ```
 row of the flat arrays     0    1    2    3    4
 end of an episode          .    .    X    .    X        ends
 lengths                    3              2             lengths_of(ends)
 row of observations        0 1 2 2        3 4 4         with_final_rows(column, lengths)
-                                 └ the row after the last action: s3 where it is known
+                                 └ the row after the last action: s3 if it is known
 ```
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the length of each episode, given which rows `[N]` are an episode's last.
 
-    A last run of rows without an end is an episode too.
+    Trailing rows without an end form an episode, too.
 
     Example:
         >>> lengths_of(np.array([False, False, True, False])).tolist()
@@ -35,9 +35,9 @@ def lengths_of(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def with_horizon(ends: NDArray[np.bool_], horizon: int) -> NDArray[np.bool_]:
-    """Return `ends` `[N]` with an end after every `horizon` (at least 1) rows that have none.
+    """Return `ends` `[N]` with additional ends, so that no episode is longer than `horizon` rows.
 
-    Rows are counted from the row after the last end, be it of `ends` or an added one.
+    Rows are counted from the last end, original or added; `horizon` is at least 1.
 
     Example:
         >>> with_horizon(np.array([False, True, False, False, False]), 2).nonzero()[0].tolist()
@@ -54,7 +54,7 @@ def with_final_rows(
     lengths: NDArray[np.int64],
     final: NDArray[np.generic] | None = None,
 ) -> NDArray[np.generic]:
-    """Give each episode of a column a row after its last one.
+    """Append a row to each episode of a column.
 
     Args:
         column: `[N, …]` one row before each action.

@@ -17,7 +17,7 @@ TRUNCATED: Key = ("next", "truncated")
 DONE: Key = ("next", "done")
 
 RESERVED_ROOTS = frozenset({"next", "done", "terminated", "truncated", "index", "episode"})
-"""First parts that an observation column cannot have: TED gives them a meaning of its own."""
+"""First parts of keys that TED reserves, so that no observation column can have them."""
 
 
 @dataclass(frozen=True, order=True)
@@ -37,16 +37,16 @@ class Skipped:
     where: str
     """The file and the place in it."""
     reason: str
-    """What is wrong with it, as the error without `--skip-bad-episodes` says it."""
+    """What is wrong with it, as in the error without `--skip-bad-episodes`."""
 
 
 def next_of(key: Key) -> Key:
-    """Return where the value after the action of a root leaf stands in TED: `("next", *key)`."""
+    """Return the TED key of the value of a root leaf after the action: `("next", *key)`."""
     return ("next", *key)
 
 
 def join_key(key: Key) -> str:
-    """Write a nested key as people read it: `next/reward`."""
+    """Return the text form of a nested key: `next/reward`."""
     return "/".join(key)
 
 
@@ -61,7 +61,7 @@ def split_key(text: str) -> Key:
 
 
 _LONGEST_NAME = 240
-"""Bytes of a file's name on the usual file systems, less those of `.memmap` and of a suffix."""
+"""Longest file name on common file systems in bytes, minus `.memmap` and a suffix."""
 
 
 def check_key(key: Key) -> Key:

@@ -1,4 +1,4 @@
-"""Episodes that are read one by one, joined to batches; those that cannot be read may be left out."""
+"""Joining episodes that are read one by one into batches, optionally skipping bad ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offline_data.episodes.fields import Key
 
 BATCH_BYTES = 32 << 20
-"""Bytes of episodes that are joined; an adapter holds a few such batches at a time."""
+"""Bytes of a batch; an adapter holds a few such batches at a time."""
 
 SKIP_HINT = "--skip-bad-episodes leaves it out"
 
@@ -28,17 +28,16 @@ def join_episodes(
     skip_bad: bool,
     budget: int = BATCH_BYTES,
 ) -> Iterator[EpisodeBatch]:
-    """Call each reading, and yield what they return joined to batches of about `budget` bytes.
+    """Call each reading, and yield the results joined to batches of about `budget` bytes.
 
-    Leaves, dtypes and shapes of rows must be those of the first episode: nothing is cast. With
-    `skip_bad`, an episode that raises `FormatError` or differs is left out, and a `FormatError` of
-    `readings` itself leaves out the rest; the last batch may then have no episodes.
+    Leaves, dtypes and row shapes must equal those of the first episode: nothing is cast. With
+    `skip_bad`, an episode that raises `FormatError` or differs is skipped, and a `FormatError` from
+    the iterator itself skips the rest; the last batch may then have no episodes.
 
     Args:
-        readings: Where an episode lies, for messages, and the callable that reads it; it may return
-            several episodes.
+        readings: The place of an episode, for messages, and a callable that reads it, or several.
         skip_bad: `Release.skip_bad_episodes`.
-        budget: Bytes of a batch, text and images as they are stored.
+        budget: Bytes of a batch, with text and images in their stored form.
 
     Raises:
         FormatError: Without `skip_bad`; names the place.
@@ -94,13 +93,13 @@ def join_episodes(
 
 
 def located(error: FormatError, where: str) -> FormatError:
-    """Return the error of an episode, naming its place and saying how to go on without it."""
+    """Return the error of an episode with its place, and a hint how to skip it."""
     hint = "; ".join(filter(None, (error.hint, SKIP_HINT)))
     return FormatError(f"{where}: {error.message}", hint=hint)
 
 
 def concatenate(batches: Sequence[EpisodeBatch], skipped: Iterable[Skipped] = ()) -> EpisodeBatch:
-    """Join batches of the same leaves, dtypes and shapes; `skipped` is added to their own."""
+    """Join batches with equal leaves, dtypes and shapes; `skipped` is added to theirs."""
     first = batches[0]
     if len(batches) == 1:
         return replace(first, skipped=(*first.skipped, *skipped))
@@ -129,7 +128,7 @@ Schema = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def _schema(batch: EpisodeBatch, expected: Schema | None) -> Schema:
-    """Return dtype and shape of a row of each leaf; raises `FormatError` unless they are as expected."""
+    """Return dtype and row shape of each leaf; raises `FormatError` if not as expected."""
     tables = {"": {**batch.steps, **batch.observations}, "episode ": batch.episodes}
     found: Schema = {
         table + join_key(key): (

@@ -8,12 +8,12 @@ r"""ARFF files, as Weka and OpenML write them, in blocks of rows: dense or spars
 @ATTRIBUTE remark STRING                         text: also DATE
 @DATA
 sunny, 3.5, 'it\'s dry'
-{1 ?, 2 "no wind"}                               sparse: `?` is missing; what is left out is the
+{1 ?, 2 "no wind"}                               sparse: `?` is missing; omitted values are the
                                                  first word, 0, or the empty text
 ```
 
-A value with quotes is never missing, and its escapes (`\n`, `\'`, `\u00e9`) are read. Keywords are
-read in any case. The file is UTF-8; one that is not is taken for Latin-1.
+A quoted value is never missing, and its escapes (`\n`, `\'`, `\u00e9`) are interpreted. Keywords are
+case-insensitive. The file is UTF-8, or else Latin-1.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Attribute:
     name: str
     kind: Kind
     categories: tuple[str, ...] | None = None
-    """The words of a nominal column, in the order of their codes; None where only its rows tell."""
+    """Words of a nominal column in the order of their codes; None if the header has no list."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Block:
     """A run of rows of a table."""
 
     columns: list[NDArray[Any]]
-    """`[rows]` of each column: of a numeric one float64, NaN where a value is missing; of a nominal
-    one int64 codes, -1 where missing, or its words, `str`, where only they tell what there is; of a
-    text column `str`. Objects are None where missing. Without any row, the list is empty."""
+    """`[rows]` of each column. Numeric: float64, NaN for missing values. Nominal: int64 codes, -1 for
+    missing values, or `str` words if the header has no list. Text: `str`. Missing objects are None.
+    Without any row the list is empty."""
     skipped: tuple[Skipped, ...] = ()
     """Rows left out because they cannot be read."""
 
@@ -208,8 +208,8 @@ def _attribute(line: str, where: str) -> Attribute:
 class _Rows:
     """Reads lines of `@data` to columns.
 
-    Python's `str.split`, and `map` of `float` and of a dictionary's `get`, do the work for all
-    values of a column at once; a loop over values is run where a block has what they do not read.
+    `str.split`, and `map` of `float` or of a dictionary's `get`, convert all values of a column at
+    once; only blocks with other syntax are read by a loop over values.
     """
 
     def __init__(self, file: ArffFile) -> None:

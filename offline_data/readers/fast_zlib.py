@@ -1,4 +1,4 @@
-"""zlib and gzip of isal, two to three times as fast as Python's own, where it is installed."""
+"""zlib and gzip of isal if it is installed, two to three times as fast as Python's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @cache
 def fast_zlib() -> Any:
-    """Return isal's zlib where it is installed, else Python's own."""
+    """Return isal's zlib if it is installed, else Python's own."""
     try:
         from isal import isal_zlib
     except ImportError:

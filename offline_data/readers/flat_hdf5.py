@@ -1,4 +1,4 @@
-"""Flat HDF5 files: columns of equally many rows, one row a transition, as D4RL and many users write.
+"""Flat HDF5 files with one row per transition in all columns, as written by D4RL and many users.
 
 ```
 row                  0    1    2    3    4
@@ -10,7 +10,7 @@ next_observations    s1   s2   s3   s1'  s2'       where the file has them: s3 a
 
 A file is inspected (`inspect`) without reading its columns, its `next_observations` are compared with
 the following rows (`compare_next`), and runs of episodes are read as `EpisodeBatch` (`FlatEpisodes`).
-Columns may lie in numbered pieces, groups which are laid end to end.
+Columns may be split into numbered groups (pieces), which are concatenated.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _TEXT = 64 << 10  # bytes of the longest single value that is kept
 
 @dataclass(frozen=True)
 class FlatFormat:
-    """The names that a flat format has for its columns, and what becomes of all others.
+    """Column names of a flat format, and the leaves of all other columns.
 
-    `truncated` and `next_observation` may be missing in a file.
+    `truncated` and `next_observation` are optional in a file.
     """
 
     title: str
@@ -73,13 +73,13 @@ class FlatFormat:
     truncated: str = "timeouts"
     next_observation: str = "next_observations"
     pieces: str = ""
-    """Group of the numbered groups that columns may lie in instead, with a slash; empty: never."""
+    """Group with numbered groups of columns, with a slash; empty: the format has none."""
     metadata: str = ""
     """Group of which only single values are kept, with a slash; empty: none."""
     dropped_metadata: str = ""
     """Why others in it are dropped: the end of a sentence that begins with `It`."""
     foreign: Mapping[str, str] = field(default_factory=dict)
-    """Datasets by which a file is known to be of another format, and what writes them."""
+    """Datasets that identify a file as another format, and the name of that format."""
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class FlatFile:
     columns: Mapping[str, FlatColumn]
     """By name in the file, without the prefix of the piece."""
     scalars: Mapping[str, Any] = field(default_factory=dict)
-    """Single values by name, as JSON values; the group of metadata is left out of the names."""
+    """Single values by name, as JSON values; names lack the group of metadata."""
     dropped: tuple[Dropped, ...] = ()
     """Other content of the file."""
 
@@ -184,11 +184,11 @@ def has_columns(file: Any, form: FlatFormat) -> bool:
 
 
 def inspect(file: Any, path: Path, form: FlatFormat) -> FlatFile:
-    """Describe an open `h5py.File` at `path` without reading its columns, and hold it to its format.
+    """Describe an open `h5py.File` at `path`, and check its format, without reading columns.
 
     Raises:
-        FormatError: A needed column is missing, is not numeric, or its number of rows is not
-            that of the observations; or no row is there at all, or more than the file can hold.
+        FormatError: A required column is missing, not numeric, or differs from the observations in
+            its number of rows; or there are no rows, or more than the file can hold.
     """
     datasets, links = datasets_in(file)
     prefixes = _prefixes(datasets, form)
@@ -247,7 +247,7 @@ def _check_names(
     path: Path,
     form: FlatFormat,
 ) -> None:
-    """Refuse a file of another format, or where a column is missing or a link."""
+    """Reject a file of another format, or in which a column is missing or a link."""
     for name in form.foreign.keys() & names:
         raise FormatError(
             f"{path} is not a {form.title} file: it has {name!r}, which {form.foreign[name]} writes"
@@ -267,7 +267,7 @@ def _check_names(
 
 
 def _check_pieces(file: Any, prefixes: Sequence[str], path: Path, form: FlatFormat) -> None:
-    """Refuse a file of pieces of which one is a link or has no columns: its rows would be missing."""
+    """Reject a file with a piece that is a link or has no columns: its rows would be missing."""
     for piece, target in members(file[form.pieces].id):
         if not _NUMBER.fullmatch(piece):
             continue
@@ -302,7 +302,7 @@ def _grouped(
 def _unfit(
     name: str, pieces: Sequence[Any], rows: Sequence[int], form: FlatFormat, *, elsewhere: bool
 ) -> str | None:
-    """Say why a dataset is not a column of numbers, as the end of a sentence, or return None."""
+    """Return why a dataset is not a column of numbers, as the end of a sentence, or None."""
     if elsewhere:
         return "has its values in another file, which is not followed"
     if form.metadata and name.startswith(form.metadata):
@@ -328,7 +328,7 @@ def _unfit(
 
 
 def _json_value(dataset: Any) -> str | float | bool | None:
-    """Read a single value, or return None where it is no number and no text, or a long one."""
+    """Read a single value; None if it is neither a number nor a text, or too long."""
     dtype = dtype_of(dataset)
     if dtype is None or dtype.itemsize > _TEXT or dataset.is_virtual:
         return None
@@ -361,7 +361,7 @@ def _check_next(columns: Mapping[str, FlatColumn], path: Path, form: FlatFormat)
 
 
 def _check_size(columns: Mapping[str, FlatColumn], rows: int, path: Path) -> None:
-    """Refuse rows that the file only declares, before memory is taken for them."""
+    """Reject rows that the file declares but cannot have, before allocating memory for them."""
     size = path.stat().st_size
     declared = rows * sum(column.nbytes for column in columns.values())
     if declared > max(UNWRITTEN, LARGEST_RATIO * size):
@@ -385,8 +385,8 @@ class NextColumn:
     final: NDArray[Any] | None
     """`[E, …]` its rows at the ends of episodes; None where they are more than `KEPT` bytes."""
     explicit: bool
-    """Whether episodes go on where the column jumps, so that it has to be stored beside the
-    observations. Else they are cut there, and only its rows at the ends are."""
+    """Whether episodes continue at jumps, so that the whole column must be stored. Otherwise they are
+    cut there, and only its rows at the ends are."""
 
     def describe(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Return what becomes of the column of this name: a note, and warnings."""
@@ -482,7 +482,7 @@ class FlatEpisodes:
     truncated: NDArray[np.bool_] | None
     """`[N]` as the file has it; None where it does not."""
     after: NextColumn | None
-    """Content of the column of next observations; None if the file has none."""
+    """The column of next observations; None if the file has none."""
 
     def runs(self, budget: int) -> list[tuple[int, int, int]]:
         """Divide all episodes into runs of about `budget` bytes: first, one past the last, rows."""

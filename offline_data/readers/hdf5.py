@@ -1,12 +1,13 @@
-"""HDF5 files: opened for one block of code, and where values lie checked before any is read.
+"""Opening HDF5 files, and checking the storage of datasets before any value is read.
 
-A file from a stranger may declare more rows than memory holds, name other files of this machine, or
-compress a chunk to less than a chunk. The rules, for every dataset of which values are read:
+A file from a stranger may declare more rows than fit into memory, refer to other files of this
+machine, or contain chunks that inflate to less than a chunk. Every dataset that is read must follow
+these rules:
 
-- Its values lie in the file itself: no external storage, no virtual dataset over another file.
-- A chunk has at most `LARGEST_CHUNK` bytes, and one compressor of those in `readers.inflate`.
-- A dataset of more than `UNWRITTEN` bytes has storage: at most `LARGEST_RATIO` times the bytes that
-  the file has for it. Values that were declared and never written are the fill value, up to that size.
+- Its values are in the file itself: no external storage, no virtual dataset over another file.
+- A chunk has at most `LARGEST_CHUNK` bytes, and one of the compressors in `readers.inflate`.
+- A dataset of more than `UNWRITTEN` bytes has at most `LARGEST_RATIO` times the bytes of its storage.
+  Up to that size, values that were declared and never written are the fill value.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file without a user block."""
 
 LARGEST_CHUNK = 256 << 20
-"""Bytes of a chunk: each thread that reads holds one."""
+"""Largest chunk in bytes: each reading thread holds one."""
 
 UNWRITTEN = 64 << 20
-"""Bytes that a dataset may declare without having them in the file."""
+"""Bytes that a dataset may declare without storage in the file."""
 
 LARGEST_RATIO = 1100
 """Bytes of values per byte of storage; deflate reaches 1,032."""
 
 FEW = 1 << 18
-"""Values that are too few, whatever their type, to be worth a look at their size."""
+"""Number of values up to which the size is not checked, whatever their type."""
 
 CACHE_SLOTS = 521
 """Slots of the chunk cache of each dataset, as in HDF5 1; with the 8,191 of HDF5 2, opening a dataset
@@ -48,7 +49,7 @@ ELSEWHERE = 1 << 0x07 | 1 << 0x0B
 """Bits of the header of an object that has external files, or filters."""
 
 _DEPTH = 8
-"""Virtual datasets that may stand one upon the other."""
+"""Nesting depth of virtual datasets."""
 
 
 @contextmanager
@@ -103,9 +104,9 @@ def h5() -> Any:
 def guarded() -> Any:
     """Return access properties for opening objects without following an external link.
 
-    HDF5 has no switch for it. But it can be told how to open the file that a link leads to: here
-    out of an empty buffer, whatever its name, which fails without looking at the file system.
-    `h5d.open` takes them too, among others, and is a fifth slower for it than `h5o.open`.
+    HDF5 has no option for it, but accepts properties for opening the target file of a link: here an
+    empty in-memory file, which fails without accessing the file system. `h5d.open` also takes such
+    properties, but is a fifth slower than `h5o.open`.
     """
     import io
 
@@ -118,7 +119,7 @@ def guarded() -> Any:
 
 
 def check_storage(dataset: Any, depth: int = _DEPTH) -> None:
-    """Raise `FormatError` unless the values of an open low-level dataset lie by this module's rules."""
+    """Raise `FormatError` unless an open low-level dataset follows this module's rules."""
     if dataset.get_offset() is not None:
         return
     plan, h5d = dataset.get_create_plist(), h5().h5d
@@ -139,9 +140,9 @@ def check_storage(dataset: Any, depth: int = _DEPTH) -> None:
 
 
 def check_size(dataset: Any) -> tuple[int, ...]:
-    """Return the shape of a low-level dataset of which all values may be read into memory.
+    """Return the shape of a low-level dataset whose values may be read into memory.
 
-    Raises `FormatError` where it declares more bytes than the file can have for it.
+    Raises `FormatError` if it declares more bytes than the file can have for it.
     """
     shape: tuple[int, ...] = dataset.shape or ()
     if math.prod(shape) <= FEW and dataset.get_type().get_size() <= UNWRITTEN // FEW:
@@ -159,9 +160,9 @@ def check_size(dataset: Any) -> tuple[int, ...]:
 
 
 def _check_virtual(dataset: Any, plan: Any, depth: int) -> None:
-    """Check that a virtual dataset is made of sound datasets of its own file.
+    """Check that a virtual dataset consists of valid datasets of its own file.
 
-    HDF5 ends the process where a virtual dataset is a single value or of variable length.
+    HDF5 crashes on a virtual dataset that is a single value or of variable length.
     """
     sources, h5t, kind = _sources(dataset, plan, depth), h5().h5t, dataset.get_type()
     text = kind.get_class() == h5t.STRING and kind.is_variable_str()

@@ -1,8 +1,8 @@
-"""Object headers in HDF5 files: a dataset like one that was looked at before is known by its bytes.
+"""Recognising HDF5 datasets with equal object headers by comparing bytes.
 
-Type, shape, filters and storage of a dataset stand in its object header. To ask HDF5 for each of them
-takes longer than reading a leaf of a short episode, and the leaves of all episodes have the same header,
-but for what is not compared here:
+The object header contains dtype, shape, filters and storage of a dataset. Asking HDF5 for each takes
+longer than reading a leaf of a short episode, and the leaves of all episodes have the same header,
+except for the parts that are not compared here:
 
 ```
 message              compared                      not compared
@@ -15,7 +15,7 @@ modification time                                  all
 nothing              its size                      its content
 ```
 
-Headers with any other message are not known again, nor are those of version 2. Source: HDF5 File Format
+Headers with any other message, or of version 2, are never recognised. Source: HDF5 File Format
 Specification 3.0, IV.A.1.a and IV.A.2, https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 """
 
@@ -92,14 +92,14 @@ class KnownHeaders:
         )
 
     def add(self, key: Hashable, address: int) -> None:
-        """Remember the header of a dataset, if it is one that can be known again."""
+        """Remember the header of a dataset, if it is of a kind that can be recognised."""
         template = _template(os.pread(self._file, _LARGEST, address)) if self._usual else None
         if template is not None:
             self._known[key] = template
 
 
 def _template(raw: bytes) -> _Template | None:
-    """Return what others have in common with a header that begins `raw`; None if it is not simple."""
+    """Return the compared bytes of a header that begins with `raw`; None if it is not simple."""
     if len(raw) < _PREFIX or raw[0] != 1:
         return None
     count, size = struct.unpack_from("<2xH4xI", raw)

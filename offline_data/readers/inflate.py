@@ -1,9 +1,8 @@
-"""Rows of an HDF5 dataset whose chunks are compressed: undone here, in threads, and checked.
+"""Reading compressed chunks of an HDF5 dataset in threads, with checks.
 
-HDF5 inflates one chunk after the other, holding its lock, and takes what a damaged chunk inflates
-to for the chunk: where that is less, values are whatever was in memory, or the process ends. So
-chunks are read as they lie, and their filters are undone here: each has the length of a chunk and
-the checksums of its formats, or is refused.
+HDF5 inflates one chunk at a time, holding its lock, and does not check the result of a damaged chunk:
+if it is too short, values are undefined, or the process crashes. So raw chunks are read, and their
+filters are undone here: each must have the length of a chunk and correct checksums.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 THREADS = 2
-"""Threads that inflate: more gain little, as reading chunks takes HDF5's one lock."""
+"""Threads that inflate; more gain little, since reading chunks holds HDF5's global lock."""
 
 _SMALL = 1 << 18
 """Bytes below which starting threads costs more than it saves."""
 
 _TASK = 16
-"""Chunks a thread takes at once: handing out one by one costs a third of the time."""
+"""Chunks that a thread takes at once; one at a time costs a third more."""
 
 _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF = 1, 2, 3, 32000
 _NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32015: "zstd", 32004: "lz4"}
 
 
 def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
-    """Read `dataset[start:stop]` of an open `h5py.Dataset`, the values and dtype h5py gives if it is sound.
+    """Read `dataset[start:stop]` of an open `h5py.Dataset`, with the values and dtype of h5py.
 
-    Besides the result, memory is bounded by one chunk a thread, compressed and inflated. Chunks
-    that were never written hold the fill value, or zeros where there is none.
+    Besides the result, memory is bounded by one chunk per thread, compressed and inflated. Chunks
+    that were never written are the fill value, or zeros without one.
 
     Raises:
-        FormatError: A damaged chunk, the message names file, dataset and rows; or a dataset that
-            breaks a rule of `readers.hdf5`.
-        OSError: What h5py raises where a dataset without compression is damaged.
+        FormatError: A damaged chunk (names file, dataset and rows), or a dataset that violates the
+            rules of `readers.hdf5`.
+        OSError: From h5py, for a damaged dataset without compression.
     """
     check_size(dataset.id)
     check_storage(dataset.id)
@@ -61,7 +60,7 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[Any]:
     if dataset.dtype.kind not in "biufc":
         return np.asarray(dataset[start:stop])
     rows = np.zeros(shape, dataset.dtype)
-    if rows.size:  # what has no fill value and was never written is whatever was in memory
+    if rows.size:  # without a fill value, h5py returns undefined values for unwritten chunks
         dataset.read_direct(rows, np.s_[start:stop])
     return rows
 
@@ -78,9 +77,9 @@ def check_chunks(dataset: Any, start: int, stop: int) -> None:
 
 
 def _check_index(dataset: Any) -> None:
-    """Raise where the list of chunks without filters is damaged: HDF5 would read what it does not have.
+    """Raise if the index of unfiltered chunks is damaged, which HDF5 does not check.
 
-    Each of them takes the bytes of a whole chunk, also at the edges.
+    Each must have the bytes of a whole chunk, also at the edges.
     """
     if dataset.chunks is None or dataset.is_virtual or _has_filters(dataset):
         return
@@ -98,7 +97,7 @@ def _has_filters(dataset: Any) -> bool:
 
 
 def _lies_as_in_memory(dataset: Any) -> bool:
-    """Return True if chunks, once inflated, hold the numbers as numpy has them."""
+    """Return True if inflated chunks have numpy's memory representation."""
     numbers = dataset.dtype.kind in "biufc"
     return numbers and bool(h5().h5t.py_create(dataset.dtype) == dataset.id.get_type())
 
@@ -123,9 +122,9 @@ class Pipeline:
         self._filters = [(code, values) for code, _, values, _ in found]
 
     def undo(self, raw: bytes, skipped: int) -> bytes | None:
-        """Return the `nbytes` of a chunk as it lies in the file, or None where it is damaged.
+        """Return the `nbytes` of a raw chunk, or None if it is damaged.
 
-        Bit `i` of `skipped` is set where this chunk did not go through filter `i`.
+        Bit `i` of `skipped` is set if filter `i` was not applied to this chunk.
         """
         used = [one for number, one in enumerate(self._filters) if not skipped >> number & 1]
         data: bytes | None = raw
@@ -144,17 +143,17 @@ class Pipeline:
 
 
 def _undo_deflate(raw: bytes, nbytes: int) -> bytes | None:
-    """Return what `raw` is a whole stream of, or None where that is damaged or goes beyond `nbytes`."""
+    """Inflate a whole stream; None if it is damaged or longer than `nbytes`."""
     stream = fast_zlib().decompressobj()
     try:
-        data: bytes = stream.decompress(raw, nbytes + 1)  # so that a bomb is noticed, not inflated
+        data: bytes = stream.decompress(raw, nbytes + 1)  # never inflates a bomb
     except fast_zlib().error:
         return None
     return data if stream.eof else None
 
 
 def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
-    """Put the bytes of each item together again; what is left over stands at the end."""
+    """Undo the shuffle filter; remaining bytes are at the end."""
     if not parameters:
         return None
     size = parameters[0]
@@ -167,7 +166,7 @@ def _undo_shuffle(data: bytes, parameters: tuple[int, ...]) -> bytes | None:
 
 
 def _undo_fletcher32(data: bytes) -> bytes | None:
-    """Return the data without the checksum at their end, or None where it is not theirs."""
+    """Return the data without the trailing checksum, or None if it does not match."""
     if len(data) < 4:
         return None
     data, stored = data[:-4], data[-4:]
@@ -185,7 +184,7 @@ def _undo_fletcher32(data: bytes) -> bytes | None:
 
 
 def _undo_lzf(data: bytes, nbytes: int) -> bytes | None:
-    """Return the `nbytes` that an LZF stream stands for, or None where it is damaged."""
+    """Decompress an LZF stream to `nbytes`; None if it is damaged."""
     out = bytearray()
     at, end = 0, len(data)
     try:
@@ -223,7 +222,7 @@ class _Tiles:
         self._pipeline = Pipeline(dataset.id)
 
     def read_all(self) -> None:
-        """Read every chunk that holds some of the rows: in threads, unless it is little."""
+        """Read all chunks with some of the rows, in threads unless there is little to read."""
         low = self._dataset.id
         if (
             low.get_storage_size() == 0 and low.get_num_chunks() == 0

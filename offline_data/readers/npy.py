@@ -1,6 +1,6 @@
-"""`.npy` and `.npz` files: arrays of plain items, and never more than their bytes can hold.
+"""`.npy` and `.npz` files, with sizes checked before memory is allocated.
 
-Also a `.npy` file as a compressed stream, read some rows at a time.
+Also compressed `.npy` files, read as a stream, some rows at a time.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
 
     Args:
         stream: The file from its first byte to its last.
-        size: Bytes it has at most; an array that would have more is refused before memory is
-            taken for it.
-        where: What it is, for messages: the file, and the member of an archive.
-        objects: Whether an array of objects is read, as `restricted_pickle.loads` does; a dict that
-            `numpy.save` was given is `.item()` of one of no dimensions.
+        size: Maximum number of bytes; a larger array is rejected before memory is allocated.
+        where: File, and member of an archive, for messages.
+        objects: Whether to read arrays of objects, as `restricted_pickle.loads` does; a dict saved
+            with `numpy.save` is `.item()` of an array without dimensions.
 
     Raises:
-        FormatError: It is no `.npy` file, is cut short, has bytes after its array, or has objects
-            that are not asked for or not plain.
+        FormatError: It is not a `.npy` file, is truncated, has trailing bytes, or has objects that
+            are not allowed.
 
     Example:
         >>> import io
@@ -103,7 +102,7 @@ def read_npy(stream: IO[bytes], *, size: int, where: str, objects: bool = False)
 def read_header(stream: IO[bytes], *, where: str) -> NpyHeader:
     """Read the header of a `.npy` file and leave the stream at the first value.
 
-    Raises `FormatError` where it is damaged, or names an item type that is not plain.
+    Raises `FormatError` if it is damaged, or has a dtype that is not allowed.
     """
     with damage_named(where):
         major, _minor = version = npy_format.read_magic(stream)
@@ -134,10 +133,10 @@ def open_rows(path: Path, *, budget: int) -> Iterator[NpyRows]:
 
     Args:
         path: The file.
-        budget: Bytes that it may have in all, its header included.
+        budget: Maximum number of bytes when decompressed, with the header.
 
     Raises:
-        FormatError: It is no such file, or its values are objects, or not in C order.
+        FormatError: It is not such a file, or its values are objects, or not in C order.
         NotFoundError, AccessError: There is no such file, or it may not be read.
 
     Example:
@@ -177,7 +176,7 @@ class NpyRows:
         self._left = shape[0] if shape else 1
 
     def read(self, count: int) -> NDArray[Any]:
-        """Read rows `[count, …]`; raises `FormatError` where there are fewer, or damaged ones."""
+        """Read rows `[count, …]`; raises `FormatError` if there are fewer, or damaged ones."""
         rows = np.empty((count, *self.header.shape[1:]), self.header.dtype)
         self.read_into(rows)
         return rows
@@ -195,7 +194,7 @@ class NpyRows:
             done += count
 
     def skip(self, count: int) -> None:
-        """Pass over rows, some megabytes at a time."""
+        """Skip rows, some megabytes at a time."""
         size = max(1, math.prod(self.header.shape[1:]) * self.header.dtype.itemsize)
         scratch = self.read(min(count, max(1, _BLOCK // size)))
         count -= len(scratch)
@@ -205,7 +204,7 @@ class NpyRows:
             count -= len(some)
 
     def finish(self) -> None:
-        """Read what is left, to the checksum; raises `FormatError` where bytes follow the array."""
+        """Read to the end, checking the checksum; raises `FormatError` for trailing bytes."""
         self.skip(self._left)
         if self._stream.read(1):
             raise FormatError(f"{self._where} is damaged: bytes follow its array")

@@ -1,8 +1,8 @@
-"""Pickles of arrays, numbers, text and plain containers, read without running any of them.
+"""Reading pickles of arrays, numbers, text and plain containers without running code from them.
 
-`pickle.Unpickler` decodes; what a pickle may name is the table below, and every entry is a function
-of this file that checks its arguments: nothing of numpy is called with what a file says before that.
-A pickle can still ask for much memory: read those of strangers in a process with a limit.
+`pickle.Unpickler` decodes; globals are restricted to the table below, whose entries are functions of
+this file that check their arguments before calling numpy. A pickle can still request much memory:
+read those of strangers in a process with a memory limit.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def loads(data: bytes, *, where: str) -> Any:
 
     Args:
         data: The whole pickle and nothing after it.
-        where: What it is, for messages: the file, and the member of an archive.
+        where: File, and member of an archive, for messages.
 
     Returns:
-        The value, of numbers, `str`, `bytes`, `bytearray`, None, `list`, `tuple`, `dict` (also for
+        A value of numbers, `str`, `bytes`, `bytearray`, None, `list`, `tuple`, `dict` (also for
         `OrderedDict`), `set`, `frozenset`, numpy scalars and `numpy.ndarray`, never of subclasses.
-        Images of Pillow are arrays of their pixels. Arrays of plain items only. Strings of Python 2 are `str`, each byte a character of Latin-1.
+        Pillow images become arrays of pixels. Strings of Python 2 are `str`, decoded as Latin-1.
 
     Raises:
-        FormatError: It asks for anything else, or is damaged.
+        FormatError: It contains anything else, or is damaged.
 
     Example:
         >>> loads(pickle.dumps({"action": np.array([1.5, -2.0])}), where="steps.pickle")
@@ -56,7 +56,7 @@ def loads(data: bytes, *, where: str) -> Any:
 
 
 def load(stream: IO[bytes], *, size: int, where: str) -> Any:
-    """Read one pickle from a stream to its end, or to `size` bytes, whichever is first; see `loads`."""
+    """Read one pickle from a stream, up to its end or `size` bytes; see `loads`."""
     return _load(io.BufferedReader(_Limited(stream, size), _BLOCK), where)
 
 
@@ -112,7 +112,7 @@ def plain_dtype(code: object) -> np.dtype[Any]:
 
 
 def check_text(array: NDArray[Any]) -> None:
-    """Raise `ValueError` where a text item is no character, which makes numpy fail later."""
+    """Raise `ValueError` for text items with invalid characters, on which numpy fails later."""
     if array.dtype.kind == "U" and array.dtype.itemsize and array.size:
         codes = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
         if np.ascontiguousarray(array).view(codes).max() > _LAST_CHARACTER:
@@ -157,7 +157,7 @@ class _Array:
         self.values = values
 
     def fill(self, values: list[Any]) -> None:
-        """Put the objects in, in C order and one by one: numpy would take lists among them apart."""
+        """Assign the objects one by one, in C order: numpy would unpack lists among them."""
         flat = np.empty(len(values), object)
         for place, value in enumerate(values):
             flat[place] = value
@@ -286,15 +286,15 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}; only plain values are read")
 
     def persistent_load(self, _pid: object) -> Any:
-        """Refuse what is kept outside the pickle."""
+        """Reject references to objects outside the pickle."""
         raise pickle.UnpicklingError("it refers to an object outside itself")
 
 
 def _plain_values(value: Any) -> Any:
-    """Return the value with arrays in the place of `_Array`; refuse all that is not plain.
+    """Return the value with arrays in place of `_Array`; reject anything else that is not plain.
 
-    A container is visited before and after its parts, with a stack of its own: containers may lie
-    in each other deeper than Python recurses.
+    Containers are visited before and after their items, with an explicit stack: they may be nested
+    deeper than Python's recursion limit.
     """
     made: dict[int, Any] = {}
     old: list[Any] = []  # keeps the numbers of objects that are replaced from being given again

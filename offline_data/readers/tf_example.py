@@ -1,12 +1,12 @@
-"""`tf.train.Example` messages: read from their wire format, without TensorFlow or protobuf.
+"""Reading `tf.train.Example` messages from the wire format, without TensorFlow or protobuf.
 
 ```proto
 message Example   { Features features = 1; }
 message Features  { map<string, Feature> feature = 1; }
 message Feature   { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }   // repeated value = 1
 ```
-The wire format is that of https://protobuf.dev/programming-guides/encoding. Arrays are views of the
-message, where protobuf makes a Python object of each number.
+The wire format is described at https://protobuf.dev/programming-guides/encoding. Arrays are views of
+the message, while protobuf creates a Python object for each number.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Value: TypeAlias = "BytesValues | NDArray[np.float32] | NDArray[np.int64]"
 def parse_example(data: bytes) -> dict[str, Value]:
     """Read a serialized `tf.train.Example`: the values of each feature, by name.
 
-    Features without a list are left out: nothing tells what their values would be.
+    Features without a list are left out, since their kind is unknown.
 
     Raises:
         FormatError: It is not one, or is cut off.

@@ -1,4 +1,4 @@
-"""TFRecord files: records one after the other, each between checksums.
+"""TFRecord files: a sequence of records with checksums.
 
 ```
 uint64 length | uint32 masked crc32c of the length | data | uint32 masked crc32c of the data
@@ -54,7 +54,7 @@ def read_records(path: Path, *, first: int = 0, stop: int | None = None) -> Iter
 
     Args:
         path: The file.
-        first: Records to pass over; their data are not read.
+        first: Number of records to skip; their data are not read.
         stop: One past the last record to yield; None: up to the end of the file.
 
     Raises:
