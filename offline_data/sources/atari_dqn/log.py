@@ -83,7 +83,7 @@ class Checkpoint:
     @property
     def repeats(self) -> bool:
         """Whether it is the checkpoint before it, written again as the training ended at its last row."""
-        return 0 < self.number and self.added == self.capacity - 1
+        return self.number > 0 and self.added == self.capacity - 1
 
     def follows(self, before: Checkpoint) -> bool:
         """Return True if its row 0 was added right after the last row of the round of `before`."""
