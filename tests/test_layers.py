@@ -21,6 +21,7 @@ LAYERS = (
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},
     {
+        "ahead",
         "errors",
         "ids",
         "config",

@@ -109,6 +109,8 @@ def _remote(found: "CatalogDataset") -> Result:
         Field("transitions", found.transitions, "count"),
         Field("episodes", found.episodes, "count"),
         Field("download", found.bytes, "bytes"),
+        Field("licence", found.licence),
+        Field("citation", found.citation),
         Field("notes", found.notes),
     )
     data = {**asdict(found), "remote": True, "command": found.command}

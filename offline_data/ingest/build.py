@@ -7,12 +7,13 @@ that pays; what needs no parsing, a dataset directory of this package, in this p
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from offline_data.ahead import Ahead
 from offline_data.errors import FormatError, NotFoundError
 from offline_data.ingest.parsing import ParsedDataset
 from offline_data.sources.base import PART_BYTES, Part, RandomAccess
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from offline_data.ingest.options import Options
     from offline_data.sources.base import RawDataset, Shard
     from offline_data.store.layout import LayoutName
-
-T = TypeVar("T")
 
 _PARTS_PER_WORKER = 6
 """Parts a worker should get at least, so that none waits long for the last."""
@@ -254,17 +253,18 @@ def read_shard(
     first, stop = episodes or (None, None)
     seen, chosen = 0, False
     skipped: list[Skipped] = []
-    for batch in _ahead(raw.read(shard)):
-        begin, seen = seen, seen + len(batch.lengths)
-        skipped += batch.skipped
-        wanted = episodes_between(
-            batch, (first or 0) - begin, len(batch.lengths) if stop is None else stop - begin
-        )
-        if len(wanted.lengths) or wanted.skipped:
-            chosen = chosen or len(wanted.lengths) > 0
-            yield wanted
-        if stop is not None and seen >= stop:
-            return
+    with closing(Ahead(iter(raw.read(shard)))) as batches:
+        for batch in batches:
+            begin, seen = seen, seen + len(batch.lengths)
+            skipped += batch.skipped
+            wanted = episodes_between(
+                batch, (first or 0) - begin, len(batch.lengths) if stop is None else stop - begin
+            )
+            if len(wanted.lengths) or wanted.skipped:
+                chosen = chosen or len(wanted.lengths) > 0
+                yield wanted
+            if stop is not None and seen >= stop:
+                return
     if shard.episodes not in {None, seen} and not skipped:
         raise FormatError(f"it has {seen} episodes, and {shard.episodes} are stated")
     if not chosen:
@@ -365,7 +365,8 @@ def read_parts(raw: RandomAccess, parts: Sequence[Part], workers: int) -> Iterat
         smaller = _pieces(rest, -(-_PARTS_PER_WORKER * workers // len(rest)))
         yield from raw.read_in_processes(smaller, min(workers, len(smaller)))
     else:
-        yield from _ahead(map(raw.read_part, rest))
+        with closing(Ahead(map(raw.read_part, rest))) as batches:
+            yield from batches
 
 
 def _with_probes(parts: Sequence[Part]) -> list[Part]:
@@ -389,14 +390,3 @@ def _pieces(parts: Sequence[Part], count: int) -> list[Part]:
         for step in [-(-(part.stop - part.first) // count)]
         for first in range(part.first, part.stop, step)
     ]
-
-
-def _ahead(values: Iterator[T]) -> Iterator[T]:
-    """Make each value while the one before it is being packed and written."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1, thread_name_prefix="offline-data-read") as pool:
-        pending = pool.submit(next, values, None)
-        while (value := pending.result()) is not None:
-            pending = pool.submit(next, values, None)
-            yield value

@@ -22,14 +22,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from offline_data.ahead import Ahead
 from offline_data.config import user_path
-from offline_data.errors import UsageError
 from offline_data.files import disk_errors, file_lock, is_file, unless_locked
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.ingest.conversion import ConversionProcess, open_release
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from offline_data.fetch.files import RemoteFile
     from offline_data.progress import Progress
     from offline_data.sources.base import Release
-
-T = TypeVar("T")
 
 _PREFIX = "stream-"
 
@@ -270,49 +267,3 @@ class _RawFiles:
 
 def _lock(folder: Path) -> Path:
     return folder / "lock" / "held.lock"
-
-
-class Ahead(Generic[T]):
-    """Makes each value of a generator while the one before it is used, in a thread of its own.
-
-    The thread never keeps a program from ending. Not for several threads that take values.
-    """
-
-    def __init__(self, values: Generator[T]) -> None:
-        self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._made: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self._ended: BaseException | None = None
-        self._thread = Thread(target=_make, args=(values, self._asked, self._made), daemon=True)
-        self._thread.start()
-        self._asked.put(True)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        """Return the next value; raises what the generator raises."""
-        if self._ended is not None:
-            raise self._ended
-        value, self._ended = self._made.get()
-        if self._ended is not None:
-            self._thread.join()
-            raise self._ended
-        self._asked.put(True)
-        made: T = value
-        return made
-
-    def close(self) -> None:
-        """Wait for the value under way, and close the generator."""
-        self._asked.put(False)
-        self._thread.join()
-        self._ended = self._ended or UsageError("The stream was closed")
-
-
-def _make(values: Generator[T], asked: SimpleQueue[bool], made: SimpleQueue[Any]) -> None:
-    try:
-        while asked.get():
-            made.put((next(values), None))
-    except BaseException as error:  # noqa: BLE001 - raised again by who takes the value
-        made.put((None, error))
-    finally:
-        values.close()

@@ -16,12 +16,12 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from offline_data.ahead import Ahead
 from offline_data.errors import AccessError, FormatError, OfflineDataError
 from offline_data.files import check_relative, describe_head, human_bytes, read_head
 from offline_data.readers.fast_zlib import fast_zlib, open_gzip
@@ -240,7 +240,7 @@ def _stream_members(path: Path, opener: Any, budget: int) -> Iterator[Member]:
         if opener is open:
             yield from _tar_members(path, file, budget)
             return
-        with io.BufferedReader(_Ahead(file), _BLOCK) as stream:
+        with io.BufferedReader(_Inflated(file), _BLOCK) as stream:
             first = stream.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]
             if len(first) == tarfile.BLOCKSIZE and _is_tar(first):
                 yield from _tar_members(path, cast("IO[bytes]", stream), budget)
@@ -271,7 +271,7 @@ def _tar_members(path: Path, stream: IO[bytes], budget: int) -> Iterator[Member]
             raise tarfile.ReadError(f"more than {_TRAILER} bytes follow its end mark")
 
 
-class _Ahead(io.RawIOBase):
+class _Inflated(io.RawIOBase):
     """What a compressed stream has, inflated by a thread while the bytes before it are used.
 
     An error comes out of the read that reaches its block. To be closed before the stream is: that
@@ -279,19 +279,13 @@ class _Ahead(io.RawIOBase):
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="offline-data-inflate")
-        self._stream = stream
-        self._blocks: deque[Future[bytes]] = deque()
+        blocks = iter(partial(stream.read, _INFLATED), b"")
+        self._blocks = Ahead(blocks, _AHEAD, "offline-data-inflate")
         self._block = memoryview(b"")
         self._place = 0
-        for _ in range(_AHEAD):
-            self._begin()
-
-    def _begin(self) -> None:
-        self._blocks.append(self._pool.submit(self._stream.read, _INFLATED))
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._blocks.close()
         super().close()
 
     def readable(self) -> bool:
@@ -319,9 +313,7 @@ class _Ahead(io.RawIOBase):
     def _take(self, most: int) -> memoryview:
         """Return the next bytes, some at least where there are any."""
         if not self._block:
-            block = self._blocks.popleft()
-            self._begin()
-            self._block = memoryview(block.result())
+            self._block = memoryview(next(self._blocks, b""))
         taken, self._block = self._block[:most], self._block[most:]
         self._place += len(taken)
         return taken

@@ -32,6 +32,9 @@ class CatalogDataset:
     """Bytes to download."""
     summary: str
     notes: tuple[str, ...]
+    licence: str | None = None
+    """Of the source's datasets; one that was downloaded may have its own, as the next."""
+    citation: str | None = None
 
     @property
     def command(self) -> str:
@@ -135,4 +138,5 @@ def _ids_here(settings: Settings) -> set[str]:
 
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
-    return CatalogDataset(id=name, source=source.name, here=name in here, **vars(entry))
+    terms = {"licence": source.licence, "citation": source.citation}
+    return CatalogDataset(name, source.name, here=name in here, **vars(entry), **terms)

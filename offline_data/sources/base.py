@@ -221,6 +221,10 @@ class Source(ABC):
     """Import names of optional packages that some of its datasets need."""
     extra: str | None = None
     """Extra of this package that installs them: `pip install 'offline-data[extra]'`."""
+    licence: str | None = None
+    """Licence of what it publishes, where all has the same and that is known (`SourceInfo.licence`)."""
+    citation: str | None = None
+    """What to cite, unless a dataset has its own."""
 
     @abstractmethod
     def catalog(self) -> Sequence[CatalogEntry]:

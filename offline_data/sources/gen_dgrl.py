@@ -16,7 +16,7 @@ from offline_data.episodes import Dropped, EpisodeBatch
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED
 from offline_data.episodes.joining import join_episodes
 from offline_data.errors import FormatError, NotFoundError, OfflineDataError
-from offline_data.files import is_file, is_folder
+from offline_data.files import is_file, is_folder, read_head
 from offline_data.ids import nearest
 from offline_data.readers.archive import open_members
 from offline_data.readers.npy import open_npz, read_npy
@@ -50,6 +50,8 @@ _ARCHIVE = 1 << 43
 _EPISODE = 1 << 29
 """Bytes of one episode, which is held in memory: ten times the 1,000 steps that Procgen allows."""
 _KEYS = frozenset({"observations", "actions", "rewards", "dones"})
+_DOCUMENTS = frozenset({"", ".md", ".txt", ".json", ".csv"})
+"""Suffixes of files that are no episodes, and are passed over; any other is an error."""
 _LOOK = 8
 """Files that are looked at to tell what an archive or folder is."""
 
@@ -58,15 +60,17 @@ CITATION = (
     "Reinforcement Learning, ICLR 2024, arXiv:2312.05742"
 )
 KINDS = {
-    "1M_E": "expert, 1M steps, 200 levels",
-    "1M_S": "mixed expert and suboptimal, 1M steps, 200 levels",
-    "10M": "expert, 10M steps, 200 levels",
-    "25M": "expert, 25M steps, 200 levels",
-    "level_1_E": "expert, 100k steps, 1 level",
-    "level_1_S": "suboptimal, 100k steps, 1 level",
-    "level_40_E": "expert, 100k steps, 40 levels",
-    "level_40_S": "suboptimal, 100k steps, 40 levels",
+    "1M_E": (1_000_000, "expert, 1M steps, 200 levels"),
+    "1M_S": (1_000_000, "mixed expert and suboptimal, 1M steps, 200 levels"),
+    "10M": (10_000_000, "expert, 10M steps, 200 levels"),
+    "25M": (25_000_000, "all of a training, suboptimal, 25M steps, 200 levels"),
+    "level_1_E": (100_000, "expert, 100k steps, 1 level"),
+    "level_1_S": (100_000, "suboptimal, 100k steps, 1 level"),
+    "level_40_E": (100_000, "expert, 100k steps, 40 levels"),
+    "level_40_S": (100_000, "suboptimal, 100k steps, 40 levels"),
 }
+"""Transitions of a game, rounded, and what the sets are, as procgen/README.md of facebookresearch/gen_dgrl
+and their names have it."""
 NOTES = (
     "The last frame stored of an episode is the first one of the next: it is left out.",
     "Episodes that ended at the limit of 1,000 steps are marked terminated, as in the source.",
@@ -94,10 +98,13 @@ class GenDGRL(Source):
 
     name = "gen_dgrl"
     title = "Gen-DGRL: 16 Procgen games, to learn on some levels and play on others"
+    licence = "CC-BY-NC-4.0"
+    citation = CITATION
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published sets; their sizes are not published."""
-        return [CatalogEntry(one, summary=KINDS[one.partition("-")[2]]) for one in listed()]
+        """List the published sets; their bytes are not published."""
+        kinds = {name: KINDS[name.partition("-")[2]] for name in listed()}
+        return [CatalogEntry(name, steps, summary=said) for name, (steps, said) in kinds.items()]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Find a published set in the catalogue; needs no network.
@@ -157,9 +164,9 @@ class GenDGRL(Source):
                 "action": {"type": "Discrete", "n": 15},
             },
             environment={"id": f"procgen-{game}-v0", "distribution_mode": "easy"},
-            about={"game": game, "kind": KINDS[kind]},
-            licence="CC-BY-NC-4.0",
-            citation=CITATION,
+            about={"game": game, "kind": KINDS[kind][1]},
+            licence=self.licence,
+            citation=self.citation,
             notes=NOTES,
         )
         path = raw / release.files[0].path if is_folder(raw) else raw
@@ -194,20 +201,25 @@ class GenDGRLEpisodes(RawDataset):
 
 
 def _files(path: Path) -> Iterator[tuple[str, io.BufferedReader]]:
-    """Yield names and contents of the `.npy` and `.npz` files of an archive or folder.
+    """Yield names and contents of the files of an archive or folder, but documents.
 
     A content can be read until the next one is asked for.
     """
     if is_folder(path):
-        for file in sorted(path.rglob("*.np[yz]")):
-            if is_file(file) and not file.name.startswith("."):
+        for file in sorted(path.rglob("*")):
+            if is_file(file) and not _is_document(file.name):
+                read_head(file, 1)  # one that may not be read, in our words
                 with file.open("rb") as stream:
                     yield file.relative_to(path).as_posix(), stream
         return
     for member in open_members(path, budget=_ARCHIVE):
-        # macOS puts a file ._x beside each x
-        if member.name.endswith((".npy", ".npz")) and not _last(member.name).startswith("."):
+        if not _is_document(_last(member.name)):
             yield member.name, cast("io.BufferedReader", member.stream)
+
+
+def _is_document(name: str) -> bool:
+    # macOS puts a file ._x beside each x
+    return name.startswith(".") or Path(name).suffix.lower() in _DOCUMENTS
 
 
 def _last(name: str) -> str:

@@ -471,8 +471,9 @@ def test_closing_ends_processes_threads_and_files(
 _PROGRAM = """
 import sys
 from pathlib import Path
+from offline_data.ahead import Ahead
 from offline_data.config import Settings
-from offline_data.ingest.stream import Ahead, ShardReader, plan_stream
+from offline_data.ingest.stream import ShardReader, plan_stream
 root, url, name = sys.argv[1:]
 settings = Settings(Path(root), mirrors=(("http://toy.invalid/shards", url),))
 pieces = Ahead(ShardReader(plan_stream(f"shardtoy:{name}", settings), settings).pieces(range(6)))

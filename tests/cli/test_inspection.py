@@ -61,6 +61,8 @@ def test_info_of_what_a_catalogue_knows(cli: Cli) -> None:
     data = cli("show", name, "--offline", "--json").json
     assert (data["id"], data["source"], data["remote"]) == (name, "d4rl", True)
     assert (data["here"], data["command"]) == (False, f"offline-data download {name}")
+    assert "licence" in ran.out
+    assert (data["licence"], data["citation"][:9]) == ("CC-BY-4.0", "Justin Fu")
     ran = cli("info", "d4rl:halfcheeta-medium-v2", "--offline", "--json")
     assert (ran.code, ran.json["error"]["code"]) == (3, NotFoundError.code)
 

@@ -29,6 +29,8 @@ class FakeSource:
     own: Sequence[CatalogEntry] = ()
     reachable: bool = True
     asked: list[str] = field(default_factory=list)
+    licence: str | None = "CC0-1.0"
+    citation: str | None = None
 
     def catalog(self) -> Sequence[CatalogEntry]:
         return self.packaged

@@ -32,7 +32,7 @@ from offline_data.testing.servers import Answer, Fault, GcsServer
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.ingest.here import convert_here
 
-LENGTHS = (6, 1, 24, 2, 31, 9, 5, 20, 12, 40, 3)
+LENGTHS = (6, 1, 24, 2, 31, 9, 5, 20, 12, 15, 22, 3)
 """Episodes of a log of four checkpoints of 40 rows, or of five where the last is written, too.
 
 One ends in the last row of a checkpoint, one in the row before, one goes on in the next.
@@ -46,14 +46,17 @@ def truth_of(log: ToyLog, taken: Collection[int]) -> Truth:
     """Tell from the order in which rows were added what the checkpoints `taken` have of each episode."""
     covered: set[int] = set()
     heads = set()
+    last = {row[0]: row[1] for row in log.rows if row is not None}
     for number in sorted(taken):
         first, stop = log.written[number]
         covered.update(range(first, stop))
-        if number - 1 in taken and log.written[number - 1][0] == first - log.capacity:
+        # the one that ends the training tells by a terminal of the round before what it follows
+        left = log.rows[stop - log.capacity : first - 1] if stop - first < log.capacity - 1 else []
+        told = not left or any(row and row[1] == last[row[0]] for row in left)
+        if number - 1 in taken and log.written[number - 1][0] == first - log.capacity and told:
             covered.add(first - 1)
         elif first:
             heads.add(first)
-    last = {row[0]: row[1] for row in log.rows if row is not None}
     found: Truth = []
     at = -2
     for number in sorted(covered):
@@ -132,7 +135,7 @@ def test_what_was_played_is_what_comes(tmp_path: Path, seed: int) -> None:
     """Episodes of any length, also of one step or of several checkpoints; any checkpoints taken."""
     random = np.random.default_rng(seed)
     lengths = random.choice([1, 2, 5, 17, 35, 36, 37, 40, 90, 130], random.integers(3, 14))
-    log = write_replay_log(tmp_path / "log", [int(n) for n in lengths])
+    log = write_replay_log(tmp_path / "log", [int(n) for n in lengths], final=seed % 2 == 1)
     if not log.written:
         return
     raw = opened(tmp_path / "log")
@@ -155,6 +158,17 @@ def test_the_last_checkpoint_is_written_at_any_row(tmp_path: Path) -> None:
     assert 0 < log.written[-1][1] - log.written[-1][0] < log.capacity - 1
     assert_is(truth_of(log, range(5)), episodes_of(opened(tmp_path / "log")))
     assert_is(truth_of(log, [4]), episodes_of(opened(tmp_path / "log", checkpoints=(4, None))))
+
+
+@pytest.mark.parametrize("lengths", [[36, 37], [10, 23, 1, 33]])
+def test_a_training_that_ends_when_a_checkpoint_is_due(tmp_path: Path, lengths: list[int]) -> None:
+    """It writes the same rows twice; one of the two files is read."""
+    log = write_replay_log(tmp_path / "log", lengths, final=True)
+    assert log.written[-1] == log.written[-2]
+    truth = truth_of(log, range(len(log.written) - 1))
+    assert_is(truth, episodes_of(opened(tmp_path / "log")))
+    alone = opened(tmp_path / "log", checkpoints=(len(log.written) - 1, None))
+    assert_is(truth_of(log, [len(log.written) - 1]), episodes_of(alone))
 
 
 def test_a_checkpoint_that_was_never_written(tmp_path: Path) -> None:
@@ -265,6 +279,7 @@ def test_ids(settings: Settings) -> None:
     entries = source.catalog()
     assert len(entries) == 300
     assert sum(bool(entry.notes) for entry in entries) == 30
+    assert {entry.transitions for entry in entries} == {50_000_000}
     whole = source.resolve("Breakout/3", None, settings)
     assert (len(whole.files), whole.shards) == (51 * 6, 51)
     assert whole.files[0].urls[0] == (

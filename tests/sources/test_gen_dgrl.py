@@ -101,6 +101,7 @@ def test_a_folder_of_episodes(settings: Settings, tmp_path: Path, here: None) ->
         (tmp_path / "x" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "x" / name).write_bytes(content)
     (tmp_path / "x" / "bigfish" / "._a.npz").write_bytes(b"what macOS writes")
+    (tmp_path / "x" / "README.md").write_bytes(b"what people write")
     assert source_accepting(tmp_path / "x").name == "gen_dgrl"
     assert_is(open_reader(convert(tmp_path / "x", "mine", settings, Options()).path), files)
 
@@ -124,7 +125,9 @@ def test_ids(settings: Settings) -> None:
     assert len(listed()) == 128
     assert len(games()) == 16
     assert {name.partition("-")[2] for name in listed()} == set(KINDS)
-    assert len(GenDGRL().catalog()) == 128
+    sizes = {entry.name: entry.transitions for entry in GenDGRL().catalog()}
+    assert len(sizes) == 128
+    assert sizes["bigfish-25M"] == 250 * (sizes["maze-level_1_S"] or 0) == 25_000_000
     (file,) = GenDGRL().resolve("coinrun-1M_S", None, settings).files
     assert file.urls == (
         f"{HOST}1M/suboptimal/coinrun.tar.xz",
@@ -202,6 +205,8 @@ NAME = toy_name(1, 6, float(RIGHT["rewards"].sum()))
 
 BAD: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "no name": ("episode.npz", lambda: packed(RIGHT), "its name is not"),
+    "another kind of file": ("policy.pt", lambda: b"PK", "its name is not"),
+    "an archive within": ("maze.tar.xz", lambda: b"\xfd7zXZ", "its name is not"),
     "another length": (NAME.replace("_6_", "_7_"), lambda: packed(RIGHT), "its name says 7 steps"),
     "another return": (NAME.replace(".25", ".24"), lambda: packed(RIGHT), "add up to"),
     "no step": (toy_name(1, 0, 0), lambda: packed(toy_arrays(1, 0)), "at least 1"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from offline_data.ahead import Ahead
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.gather.plan import INDEX
@@ -22,7 +23,7 @@ from offline_data.buffers.streaming.windows import (
 from offline_data.config import resolve_settings, user_path
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ingest.options import Options
-from offline_data.ingest.stream import Ahead, ShardReader, StreamPlan, plan_stream
+from offline_data.ingest.stream import ShardReader, StreamPlan, plan_stream
 from offline_data.progress import SILENT
 
 if TYPE_CHECKING:

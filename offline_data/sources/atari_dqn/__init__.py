@@ -95,12 +95,15 @@ class AtariDQN(Source):
 
     name = "atari_dqn"
     title = "Atari DQN Replay: 60 games, 5 runs of DQN each, 50 million steps a run"
+    citation = CITATION
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the runs."""
+        """List the runs; each has about 50 million steps (batch_rl's README), bytes are not published."""
         summary = "84×84 frames, 51 checkpoints of a million steps"
         return [
-            CatalogEntry(f"{game}/{run}", summary=summary, notes=(LACK,) if lacks else ())
+            CatalogEntry(
+                f"{game}/{run}", 50_000_000, summary=summary, notes=(LACK,) if lacks else ()
+            )
             for game, lacks in games().items()
             for run in range(1, 6)
         ]
@@ -227,7 +230,7 @@ class AtariDQN(Source):
                     "max_episode_steps": 27_000,
                 },
                 about={"game": game, "run": run, "checkpoints": numbers},
-                citation=CITATION,
+                citation=self.citation,
                 notes=tuple(notes),
             )
         return ReplayLog(info, folder, runs, release.skip_bad_episodes)
@@ -303,7 +306,7 @@ def _notes_on(runs: Sequence[CheckpointRun]) -> list[str]:
     for before, after in pairwise(runs):
         if before.checkpoints[-1].number + 1 == after.checkpoints[0].number:
             notes.append(
-                f"Checkpoint {after.checkpoints[0].number} does not follow the one before it: steps "
-                "between them were never recorded."
+                f"Checkpoint {after.checkpoints[0].number} does not follow the one before it: a "
+                "checkpoint between them was not written."
             )
     return notes

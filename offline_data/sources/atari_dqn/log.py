@@ -10,7 +10,9 @@ joined         0 0 0 a a A 0 0 0 b b b b B 0 0 0 c c c …
 ```
 
 The checkpoint that ends a training has new rows up to any place, and then those of the one before.
-`add_count`, the rows ever added, tells both. See `circular_replay_buffer.py` of google/dopamine and
+`add_count`, the rows ever added, tells both; only in that checkpoint it begins again with its row 0. A
+checkpoint is due after a step, not after a row of zeros: where such a row is the last but one, it is
+left out, and the numbers go on. See `circular_replay_buffer.py` of google/dopamine and
 `logged_replay_buffer.py` of google-research/batch_rl.
 """
 
@@ -78,6 +80,11 @@ class Checkpoint:
         """Whether the log begins with it."""
         return self.number == 0 and self.added < self.capacity
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it is the checkpoint before it, written again as the training ended at its last row."""
+        return self.number > 0 and self.added == self.capacity - 1
+
     def follows(self, before: Checkpoint) -> bool:
         """Return True if its row 0 was added right after the last row of the round of `before`."""
         same = (self.capacity, self.pads) == (before.capacity, before.pads)
@@ -85,11 +92,12 @@ class Checkpoint:
             return False
         if self.added >= self.capacity:
             return self.added - before.added == self.capacity
-        # the last one counts from 0: what is left in it of the round before must be that
+        # the last one counts from 0: what is left in it of the round before must be that; where no
+        # terminal tells, a checkpoint may be missing, and rows that do not follow must not be joined
         theirs, mine = (
             c.ends[(c.ends >= self.fresh) & (c.ends < before.fresh)] for c in (before, self)
         )
-        return np.array_equal(theirs, mine)
+        return len(mine) > 0 and np.array_equal(theirs, mine)
 
 
 def read_checkpoint(folder: Path, number: int) -> Checkpoint:
@@ -198,9 +206,11 @@ class CheckpointRun:
 
 
 def runs_of(checkpoints: Sequence[Checkpoint]) -> list[CheckpointRun]:
-    """Divide checkpoints, in order, into runs that follow each other."""
+    """Divide checkpoints, in order, into runs that follow each other; leave out one that repeats."""
     runs: list[list[Checkpoint]] = []
     for one in checkpoints:
+        if runs and one.repeats and runs[-1][-1].number == one.number - 1:
+            continue
         if runs and one.follows(runs[-1][-1]):
             runs[-1].append(one)
         else:

@@ -84,6 +84,8 @@ class D4RL(Source):
 
     name = "d4rl"
     title = "D4RL: locomotion, mazes, hands, kitchen, driving and traffic (flat HDF5)"
+    licence = "CC-BY-4.0"
+    citation = CITATION
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the published sets; their sizes are not published, and no set was ever added."""
@@ -171,8 +173,8 @@ class D4RL(Source):
                 **({"metadata": dict(flat.scalars)} if flat.scalars else {}),
                 **(published.about if published else {}),
             },
-            licence="CC-BY-4.0" if published else None,
-            citation=CITATION if published else None,
+            licence=self.licence if published else None,
+            citation=self.citation if published else None,
             notes=(*notes, *end_notes(ends, applied), *odd, *demonstrations, final),
             warnings=warnings,
             dropped=flat.dropped,

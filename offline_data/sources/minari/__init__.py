@@ -15,7 +15,7 @@ from offline_data.sources.fingerprint import fingerprint
 from offline_data.sources.minari.arrow import ArrowStorage
 from offline_data.sources.minari.dataset import MinariDataset
 from offline_data.sources.minari.hdf5 import Hdf5Storage
-from offline_data.sources.minari.metadata import read_metadata
+from offline_data.sources.minari.metadata import CITATION, read_metadata
 from offline_data.sources.minari.remote import find_release, list_remote
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Minari(Source):
 
     name = "minari"
     title = "Minari: datasets recorded in Gymnasium environments"
+    citation = CITATION
     needs = ("pyarrow", "PIL")
     extra = "minari"
 

@@ -117,6 +117,7 @@ class OpenML(Source):
 
     name = "openml"
     title = "OpenML: tables for contextual bandits, TorchRL's seven and any other by number"
+    citation = CITATION
     needs = ("pyarrow",)
     extra = "openml"
 

@@ -20,7 +20,7 @@ from offline_data.files import is_file, is_folder
 from offline_data.ids import nearest
 from offline_data.sources.base import CatalogEntry, Release, RemoteFile, Source
 from offline_data.sources.fingerprint import fingerprint
-from offline_data.sources.openx.catalog import ALIASES, listed, places_of
+from offline_data.sources.openx.catalog import ALIASES, CITATION, LICENCE, listed, places_of
 from offline_data.sources.openx.dataset import FEATURES, INFO, LABELS, RldsDataset
 from offline_data.sources.openx.splits import read_splits, select
 from offline_data.sources.openx.webdataset import (
@@ -60,6 +60,8 @@ class OpenX(Source):
 
     name = "openx"
     title = "Open X-Embodiment: robots of many kinds, and any RLDS dataset (TFRecord)"
+    licence = LICENCE
+    citation = CITATION
     needs = ("google_crc32c", "PIL")
     extra = "openx"
 

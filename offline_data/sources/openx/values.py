@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from offline_data.readers.tf_example import Value
     from offline_data.sources.openx.features import Feature
 
-_MOST_BYTES = 1 << 28
-"""Bytes of one packed tensor whose shape is not declared."""
+_MOST_BYTES = 1 << 30
+"""Bytes of the packed tensors of one feature in one record."""
 
 
 def row_count(record: Mapping[str, Value], feature: Feature) -> int | None:
@@ -161,9 +161,15 @@ def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]
     dtype = np.dtype("<u2" if feature.dtype == "bfloat16" else feature.stored_dtype)
     size = prod(feature.row_shape) * dtype.itemsize if not feature.varies else None
     shapes = record.get(f"{feature.name}/shape")
-    out = []
+    out, left = [], _MOST_BYTES
+    if (size or 0) * len(values) > left:
+        raise FormatError(
+            f"{feature.name} would take {(size or 0) * len(values):,} bytes; expected at most {left:,}"
+        )
     for row in range(len(values)):
-        raw = values[row] if feature.encoding == "bytes" else _inflated(values[row], size, feature)
+        most = left if size is None else size
+        raw = values[row] if feature.encoding == "bytes" else _inflated(values[row], most, feature)
+        left -= len(raw)
         if (size is not None and len(raw) != size) or len(raw) % dtype.itemsize:
             raise FormatError(
                 f"{feature.name} of row {row} has {len(raw):,} bytes; expected {size or 'whole items'}"
@@ -188,8 +194,7 @@ def _unpacked(values: BytesValues, feature: Feature, record: Mapping[str, Value]
     return out
 
 
-def _inflated(raw: bytes, size: int | None, feature: Feature) -> bytes:
-    most = _MOST_BYTES if size is None else size
+def _inflated(raw: bytes, most: int, feature: Feature) -> bytes:
     inflater = zlib.decompressobj()
     try:
         found = inflater.decompress(raw, most + 1)
@@ -197,7 +202,7 @@ def _inflated(raw: bytes, size: int | None, feature: Feature) -> bytes:
         raise FormatError(f"{feature.name} has a value that zlib cannot read: {error}") from None
     if len(found) > most or not inflater.eof:
         raise FormatError(
-            f"{feature.name} has a value of other than {most:,} bytes, or that is cut off"
+            f"{feature.name} has a value of more than {most:,} bytes, or that is cut off"
         )
     return found
 

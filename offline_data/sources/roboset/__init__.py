@@ -34,6 +34,8 @@ class RoboSet(HubFolders):
 
     name = "roboset"
     title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
+    licence = "CC-BY-4.0"
+    citation = CITATION
     repository = "jdvakil/RoboSet_Sim"
     magic = FILES
     notes = SET_NOTES
@@ -55,8 +57,8 @@ class RoboSet(HubFolders):
         has_env = published and not name.startswith("human_demos")
         info = SourceInfo(
             environment={"id": name, "package": "robohive"} if has_env else {},
-            licence="CC-BY-4.0" if published else None,
-            citation=CITATION if published else None,
+            licence=self.licence if published else None,
+            citation=self.citation if published else None,
             notes=(*(known.notes if known and published else ()), *NOTES),
         )
         return RoboHiveTrials(folder, paths, info, skip_bad=release.skip_bad_episodes)

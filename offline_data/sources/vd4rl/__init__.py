@@ -47,6 +47,8 @@ class VD4RL(HubFolders):
 
     name = "vd4rl"
     title = "V-D4RL: walker, cheetah and humanoid from pixels (npz, HDF5)"
+    licence = "MIT"  # of the repository conglu1997/v-d4rl
+    citation = CITATION
     repository = "conglu/vd4rl"
     folder = "vd4rl/"
     magic = FILES
@@ -86,8 +88,8 @@ class VD4RL(HubFolders):
         info = SourceInfo(
             environment={"id": release.name.split("/")[1]} if published else {},
             about={"action_repeat": 2, "suite": "DeepMind Control Suite"} if published else {},
-            licence="MIT" if published else None,  # of the repository conglu1997/v-d4rl
-            citation=CITATION if published else None,
+            licence=self.licence if published else None,
+            citation=self.citation if published else None,
             notes=(*(known.notes if known and published else ()), *NOTES, LAYOUTS[suffixes[0]]),
         )
         skip_bad = release.skip_bad_episodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -369,7 +370,7 @@ BAD: dict[str, Callable[[Record], object]] = {
         {"steps/observation/points/ragged_row_lengths_0": np.array([2**63 - 1, 2**63 - 1, 5])}
     ),
     "zlib cannot read": lambda r: r.update({"steps/observation/cloud": [b"not zlib"] * 3}),
-    "value of other than 8 bytes": lambda r: r.update(
+    "value of more than 8 bytes": lambda r: r.update(
         {"steps/observation/cloud": [zlib.compress(bytes(1 << 20))] * 3}
     ),
     "steps/observation/image of step 1 is no jpeg image of uint8": lambda r: r[
@@ -397,6 +398,29 @@ def test_a_bad_record_is_named_and_may_be_left_out(tmp_path: Path, said: str) ->
     (skipped,) = batch.skipped
     assert skipped.where.endswith("record 1")
     assert said in skipped.reason
+
+
+def test_a_zlib_bomb_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do many small ones: what all of a record may take is bounded, whatever is declared."""
+    packer = zlib.compressobj()
+    begin = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    monkeypatch.setattr("offline_data.sources.openx.values._MOST_BYTES", 1 << 24)
+    small = zlib.compress(bytes(6 << 20))
+    for shape, packed, said in [
+        ((8,), [begin + 1023 * block, *[zlib.compress(bytes(8))] * 2], "more than 8 bytes"),
+        ((-1,), [begin + 1023 * block, b"", b""], "more than 16,777,216 bytes"),
+        ((-1,), [small] * 3, "more than 4,194,304 bytes"),
+        ((6 << 20,), [small] * 3, "would take 18,874,368 bytes"),
+    ]:
+        tree = changed("steps/label", tensor("uint8", *shape, encoding="zlib"))
+        tracemalloc.start()
+        try:
+            with pytest.raises(FormatError, match=said):
+                one(tmp_path, lambda r, v=packed: r.update({"steps/label": v}), tree)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 26
+        finally:
+            tracemalloc.stop()
 
 
 def test_images_that_change_their_size_between_episodes(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Values that a thread makes ahead of their use."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from typing_extensions import Self
+
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+
+
+class Ahead(Generic[T]):
+    """Takes the values of an iterator in a thread of its own, some before they are asked for.
+
+    What the iterator raises is raised where its value is due, and again afterwards. The thread never
+    keeps a program from ending; `close` ends it. Not for several threads that take values.
+
+    Args:
+        values: The iterator, which nobody else may use; a generator is closed at the end.
+        count: Values at most that wait to be used; while so many wait, the thread does.
+        name: Name of the thread.
+
+    Example:
+        >>> from contextlib import closing
+        >>> with closing(Ahead(iter([1001, 1002]))) as values:
+        ...     list(values)
+        [1001, 1002]
+    """
+
+    def __init__(
+        self, values: Iterator[T], count: int = 1, name: str = "offline-data-ahead"
+    ) -> None:
+        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._made: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._ended: BaseException | None = None
+        self._stop = Event()
+        given = (values, self._stop, self._asked, self._made)
+        self._thread = Thread(target=_make, args=given, name=name, daemon=True)
+        self._thread.start()
+        for _ in range(count):
+            self._asked.put(None)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        """Return the next value; raises what the iterator raises."""
+        if self._ended is not None:
+            raise self._ended
+        value, self._ended = self._made.get()
+        if self._ended is not None:
+            self._thread.join()
+            raise self._ended
+        self._asked.put(None)
+        made: T = value
+        return made
+
+    def close(self) -> None:
+        """Wait for the value under way, and close the iterator."""
+        self._ended = self._ended or UsageError("The stream was closed")
+        self._stop.set()
+        self._asked.put(None)
+        self._thread.join()
+
+
+def _make(
+    values: Iterator[T], stop: Event, asked: SimpleQueue[None], made: SimpleQueue[Any]
+) -> None:
+    try:
+        while asked.get() or not stop.is_set():
+            made.put((next(values), None))
+    except BaseException as error:  # noqa: BLE001 -- raised again by who takes the value
+        made.put((None, error))
+    finally:
+        if hasattr(values, "close"):
+            values.close()
