@@ -1,4 +1,4 @@
-"""Values that a thread makes ahead of their use."""
+"""Iterating ahead in a background thread."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """Takes the values of an iterator in a thread of its own, some before they are asked for.
+    """Iterates over another iterator in a daemon thread, some values ahead.
 
-    What the iterator raises is raised where its value is due, and again afterwards. The thread never
-    keeps a program from ending; `close` ends it. Not for several threads that take values.
+    An exception of the iterator is raised in its place, and by every later `next`. `close` ends the
+    thread. Not thread-safe.
 
     Args:
-        values: The iterator, which nobody else may use; a generator is closed at the end.
-        count: Values at most that wait to be used; while so many wait, the thread does.
+        values: The iterator, for the exclusive use of the thread; a generator is closed at the end.
+        count: Maximum number of values that wait to be used.
         name: Name of the thread.
 
     Example:
@@ -63,7 +63,7 @@ class Ahead(Generic[T]):
         return made
 
     def close(self) -> None:
-        """Wait for the value under way, and close the iterator."""
+        """Wait for the current value, and close the iterator."""
         self._ended = self._ended or UsageError("The stream was closed")
         self._stop.set()
         self._asked.put(None)
@@ -74,9 +74,11 @@ def _make(
     values: Iterator[T], stop: Event, asked: SimpleQueue[None], made: SimpleQueue[Any]
 ) -> None:
     try:
-        while asked.get() or not stop.is_set():
+        asked.get()
+        while not stop.is_set():
             made.put((next(values), None))
-    except BaseException as error:  # noqa: BLE001 -- raised again by who takes the value
+            asked.get()
+    except BaseException as error:  # noqa: BLE001 -- raised again in the consumer's thread
         made.put((None, error))
     finally:
         if hasattr(values, "close"):
