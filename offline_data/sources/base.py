@@ -1,10 +1,10 @@
-"""The contract of a source: what an adapter says, and the values it says it with.
+"""The contract of a source: the methods of an adapter and the values that they exchange.
 
-An adapter knows its list, its files, its field names and its end-of-episode rule. Fetching,
-hashing, writing, auditing, progress and roots are somebody else's.
+An adapter knows its catalogue, files, field names and end-of-episode rule. Fetching, hashing,
+writing, auditing, progress and roots are handled elsewhere.
 
-A source whose files are read once, in order, and may be larger together than a disk, says in its release
-what opening needs, and has shards, which are fetched, read and freed one by one:
+A source whose files are read sequentially, and may together be larger than the disk, lists in its
+release the files needed to open it, and has shards, which are fetched, read and freed one by one:
 
 ```python
 class Lines(Source):
@@ -25,7 +25,8 @@ class LinesDataset(RawDataset):
                 yield batch_of(map(json.loads, some))
 ```
 
-`offline_data.testing.sources` has the tests that every adapter passes, `testing.sharded_toy` a whole one.
+`offline_data.testing.sources` has the tests that every adapter must pass, `testing.sharded_toy` a
+complete example.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ class CatalogEntry:
     name: str
     """The source's own name (`D4RL/door/human-v2`)."""
     transitions: int | None = None
-    """Number of transitions where the list has it."""
+    """Number of transitions, if published."""
     episodes: int | None = None
-    """Number of episodes where the list has it."""
+    """Number of episodes, if published."""
     bytes: int | None = None
-    """Bytes to download where the list has it."""
+    """Bytes to download, if published."""
     summary: str = ""
     """Half a line for people: environment, spaces, kind of policy."""
     notes: tuple[str, ...] = ()
@@ -81,26 +82,26 @@ class CatalogEntry:
 
 @dataclass(frozen=True)
 class Release:
-    """One dataset at one revision: what there is to fetch, or where it already lies."""
+    """One dataset at one revision: the files to fetch, or their location on this machine."""
 
     name: str
     """The source's own name."""
     revision: str
-    """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` where the source has none."""
+    """Commit, version, `local-<fingerprint>[-sampled]`, or `unversioned` if the source has none."""
     files: tuple[RemoteFile, ...] = ()
     """Files to fetch; empty if `local` is set."""
     opening: tuple[str, ...] | None = None
-    """Paths of those of `files` that `Source.open` reads, where the others are fetched shard by
-    shard; None: all of them."""
+    """Paths of the `files` that `Source.open` reads, if the others are fetched shard by shard; None:
+    all files."""
     local: Path | None = None
-    """The raw folder (or file), where it is already on this machine. It is never written to."""
+    """The raw folder (or file), if it is on this machine. It is never written to."""
     keep_episodes: bool = False
-    """Whether episodes are kept whole where the source's next observation is not that of the next
-    row; only matters to sources that have both."""
+    """Whether to keep episodes whole if the source's next observation differs from the following
+    row; only relevant to sources with both."""
     shards: int | None = None
-    """Number of shards, where the source tells before it is opened."""
+    """Number of shards, if known before opening."""
     skip_bad_episodes: bool = False
-    """Whether an episode that cannot be read is left out, and said in `EpisodeBatch.skipped`; see
+    """Whether to skip episodes that cannot be read, listing them in `EpisodeBatch.skipped`; see
     `offline_data.episodes.joining`."""
     checkpoints: tuple[int | None, int | None] | None = None
     """Half-open range of checkpoints, see `Source.narrowed`; None: all of them."""
@@ -111,9 +112,9 @@ class SourceInfo:
     """Description of a dataset by its source; copied to the manifest."""
 
     transitions: int | None = None
-    """Transitions to come, where known before reading; lets the writer check space first."""
+    """Number of transitions, if known before reading; the writer then checks the disk space."""
     episodes: int | None = None
-    """Episodes to come, where known."""
+    """Number of episodes, if known before reading."""
     spaces: Mapping[str, Any] = field(default_factory=dict)
     """`{"observation": …, "action": …}` as JSON values, in the source's own form."""
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -127,25 +128,25 @@ class SourceInfo:
     notes: tuple[str, ...] = ()
     """Quirks and rules that apply to the whole dataset, a sentence each."""
     warnings: tuple[str, ...] = ()
-    """More of them, which are also said while converting: what a user would not expect."""
+    """Notes that are also shown while converting, on what a user would not expect."""
     dropped: tuple[Dropped, ...] = ()
     """Leaves of the source that no batch will have."""
     skipped: tuple[Skipped, ...] = ()
-    """Episodes that were left out before."""
+    """Episodes that were skipped when the raw data were made."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A piece of a dataset that is fetched, read once in order, and then freed by itself."""
+    """A part of a dataset that is fetched, read sequentially once, and then freed."""
 
     name: str
-    """What messages call it; unlike its number, it names no file of this package."""
+    """Name for messages; never used as a file name."""
     files: tuple[str, ...] = ()
-    """`RemoteFile.path` of the files that `read` needs beside those of `Release.opening`."""
+    """`RemoteFile.path` of the files that `read` needs in addition to those of `Release.opening`."""
     bytes: int | None = None
-    """Bytes of these files, where known."""
+    """Bytes of these files, if known."""
     episodes: int | None = None
-    """Exact number of episodes, where known: another number is an error."""
+    """Exact number of episodes, if known: any other number is an error."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +158,15 @@ class Part:
     stop: int
     """One past the last episode."""
     transitions: int | None = None
-    """Rows, where known (for progress)."""
+    """Rows, if known (for progress)."""
 
 
 class RawDataset(ABC):
-    """Raw files of one dataset, opened to be read shard by shard.
+    """Raw files of one dataset, read shard by shard.
 
-    An instance is cheap to build, picklable, and opens files only inside its methods: it is sent
-    to other processes. All shards in order are the dataset; reading one twice gives the same
-    episodes, and does not depend on the others: their files may not be there.
+    Instances are cheap to create, can be pickled for other processes, and open files only inside
+    their methods. The dataset is all shards in order. Reading a shard twice gives the same episodes,
+    and does not require the files of others.
     """
 
     info: SourceInfo
@@ -181,13 +182,13 @@ class RawDataset(ABC):
 
 
 class RandomAccess(RawDataset):
-    """A dataset of files that can be read from anywhere: one shard, of which ranges are read.
+    """A dataset of files with random access: one shard, of which ranges are read in parallel.
 
-    Reading the same part twice gives the same batch, in any order of parts.
+    Reading a part twice gives the same batch, in any order of parts.
     """
 
     threaded: bool = False
-    """Whether `read_part` keeps several cores busy by itself; no worker processes are started then."""
+    """Whether `read_part` itself uses several cores; then no worker processes are started."""
 
     @abstractmethod
     def parts(self, budget: int) -> Sequence[Part]:
@@ -198,7 +199,7 @@ class RandomAccess(RawDataset):
         """Read one part; raises `FormatError` naming the file and the place."""
 
     def shards(self) -> Sequence[Shard]:
-        """Return the one shard there is."""
+        """Return the only shard."""
         return (Shard("all files"),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
@@ -207,10 +208,10 @@ class RandomAccess(RawDataset):
 
 
 class Source(ABC):
-    """One place that datasets come from. Instances hold nothing but constants.
+    """One origin of datasets. Instances have no state.
 
-    A subclass says `name`, `title`, `catalog`, `resolve` and `open`; the rest has defaults for a
-    source whose list does not change, and that reads no files of the user's own.
+    A subclass defines `name`, `title`, `catalog`, `resolve` and `open`; all else has defaults for a
+    source with a fixed catalogue that does not read local files.
     """
 
     name: str
@@ -222,19 +223,19 @@ class Source(ABC):
     extra: str | None = None
     """Extra of this package that installs them: `pip install 'offline-data[extra]'`."""
     licence: str | None = None
-    """Licence of what it publishes, where all has the same and that is known (`SourceInfo.licence`)."""
+    """Licence of all its datasets, if they share one that is known (`SourceInfo.licence`)."""
     citation: str | None = None
-    """What to cite, unless a dataset has its own."""
+    """Citation for its datasets, unless they have their own."""
 
     @abstractmethod
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the datasets known without a network, in the source's order."""
 
     def remote(self, settings: Settings) -> Sequence[CatalogEntry]:
-        """List the datasets the remote has now; here the catalogue.
+        """List the datasets that the remote has now; default: the catalogue.
 
         Raises:
-            NetworkError: The remote does not answer as it should.
+            NetworkError: The remote does not answer correctly.
             OfflineError: `settings.offline` is set.
         """
         if settings.offline:
@@ -245,24 +246,24 @@ class Source(ABC):
         return self.catalog()
 
     def local(self, settings: Settings) -> Sequence[CatalogEntry]:  # noqa: ARG002
-        """List the source's own files already on this machine, not yet converted; here none."""
+        """List datasets in the source's own format on this machine; default: none."""
         return ()
 
     @abstractmethod
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:
-        """Find a dataset: on this machine if it is there, else at the remote.
+        """Find a dataset, on this machine or else at the remote.
 
         Raises:
-            NotFoundError: No such dataset; the hint offers the nearest names.
-            OfflineError: The remote would have to be asked, and `settings.offline` is set.
+            NotFoundError: No such dataset; the hint has the nearest names.
+            OfflineError: The remote is needed, and `settings.offline` is set.
         """
 
     def accepts(self, path: Path) -> bool:  # noqa: ARG002
-        """Return True if a file or folder of the user's looks like this source's format."""
+        """Return True if a local file or folder looks like this source's format."""
         return False
 
     def release_of(self, path: Path, name: str) -> Release:  # noqa: ARG002
-        """Describe a file or folder of the user's (`convert`); raises `FormatError`."""
+        """Return the release of a local file or folder (`convert`); raises `FormatError`."""
         raise FormatError(f"{path} cannot be read: {self.name} only reads what it downloads")
 
     def narrowed(self, release: Release, checkpoints: tuple[int | None, int | None]) -> Release:  # noqa: ARG002
@@ -274,7 +275,7 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, release: Release, raw: Path) -> RawDataset:
-        """Open the raw folder (or file); raises `FormatError` where it is not this format.
+        """Open the raw folder (or file); raises `FormatError` if it is not of this format.
 
-        Of a release with `opening`, no other files may be there yet.
+        For a release with `opening`, the other files may be missing.
         """
