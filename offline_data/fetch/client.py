@@ -131,7 +131,9 @@ def _check_status(response: httpx.Response, url: str) -> None:
         raise NotFoundError(answered, hint="it may have moved: OFFLINE_DATA_MIRRORS names hosts")
     if status in {401, 403}:
         raise AuthError(
-            answered, hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts"
+            answered,
+            hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts, and "
+            "`offline-data convert PATH NAME --from SOURCE` reads a copy that you have",
         )
     if status in PASSING:
         now = datetime.now(timezone.utc)

@@ -15,7 +15,13 @@ import pytest
 from offline_data.config import Settings
 from offline_data.episodes.fields import TERMINATED, TRUNCATED
 from offline_data.episodes.joining import concatenate
-from offline_data.errors import FormatError, IntegrityError, NotFoundError, OfflineDataError
+from offline_data.errors import (
+    AuthError,
+    FormatError,
+    IntegrityError,
+    NotFoundError,
+    OfflineDataError,
+)
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, convert, download
 from offline_data.sources import gen_dgrl
@@ -32,7 +38,7 @@ from offline_data.testing.gen_dgrl_toy import (
     toy_name,
     write_archive,
 )
-from offline_data.testing.servers import FileServer
+from offline_data.testing.servers import Answer, Fault, FileServer
 from offline_data.testing.sources import SourceCase, SourceContract
 from tests.ingest.here import convert_here
 
@@ -170,6 +176,11 @@ def test_either_place_is_taken(
         assert reader.manifest.files[0]["url"].endswith("100k_procgen_dataset_1.tar")
         result = download(parse_id("gen_dgrl:bigfish-10M"), online, Options())
         assert_is(open_reader(result.path), toy_files(LENGTHS))
+        for place in ("/10M/bigfish.tar.xz", *places):
+            server.always(place, Fault(Answer(b"", 403)))
+        with pytest.raises(AuthError, match="from any of 2 places") as refused:
+            download(parse_id("gen_dgrl:bigfish-10M"), online, Options(force=True))
+        assert "offline-data convert PATH NAME --from" in str(refused.value.hint)
 
 
 def test_an_archive_of_all_games_says_which(settings: Settings, tmp_path: Path, here: None) -> None:

@@ -363,8 +363,9 @@ def test_wrong_bytes_and_pages(direct: Settings, server: FileServer) -> None:
     with pytest.raises(IntegrityError, match="web page"):
         download(parse_id("openml:61"), direct, Options())
     server.always(path, Fault(Answer(b"", 403)))
-    with pytest.raises(AuthError, match="403"):
+    with pytest.raises(AuthError, match="403") as refused:
         download(parse_id("openml:61"), direct, Options())
+    assert "offline-data convert PATH NAME --from" in str(refused.value.hint)
     assert not (direct.root / "openml").exists()
 
 
