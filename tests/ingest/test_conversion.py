@@ -24,6 +24,8 @@ from offline_data.ingest.options import Options
 from offline_data.ingest.parsing import ParsedDataset
 from offline_data.testing.toy import ToyRaw, assert_same_batch, toy_batch
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 RAISED: dict[str, tuple[Exception, type[OfflineDataError], str]] = {
     "key": (KeyError("x"), FormatError, "KeyError: 'x'"),
     "unicode": (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), FormatError, "UnicodeDecode"),

@@ -283,6 +283,7 @@ def test_rows_without_bytes(tmp_path: Path, parse: Ran, column: Any) -> None:
     assert "part-0.arrow" in said
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("storage", ["arrow", "parquet"])
 def test_flipped_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: str) -> None:
     """By the command, as pyarrow may end the process: nothing is half-made, no error unexpected."""
@@ -290,7 +291,7 @@ def test_flipped_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], stora
     folder = write_minari(tmp_path / "t-v0", episodes, storage)
     part = next(folder.rglob("part-0.*"))
     sound, random = part.read_bytes(), np.random.default_rng(0)
-    for number in range(12):
+    for number in range(3):
         data = bytearray(sound)
         for at in random.integers(0, len(data), 3):
             data[at] = random.integers(0, 256)
