@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from typing_extensions import Self
 
+from offline_data.executors.local import InProcess
 from offline_data.ingest import conversion, stream
 from offline_data.ingest.conversion import Conversion
+from offline_data.ingest.shards import ShardedRun
 
 
 class Here:
@@ -55,3 +57,18 @@ def convert_here(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream, "ConversionProcess", Here)
     for name in ("download", "convert", "shards"):  # the package has functions of these names
         patch.setattr(sys.modules[f"offline_data.ingest.{name}"], "ConversionProcess", Here)
+
+
+@pytest.fixture
+def processes() -> None:
+    """Convert in processes of their own, as users do: what a test asks for that is about them."""
+
+
+@pytest.fixture(autouse=True)
+def conversions_start_no_process(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Convert in this process, shards too, unless a test asks for `processes`."""
+    if "processes" not in request.fixturenames:
+        convert_here(monkeypatch)
+        monkeypatch.setattr(ShardedRun, "_local", lambda *_: InProcess())

@@ -48,6 +48,7 @@ def ids(settings: Settings) -> list[str]:
     return [str(entry.id) for entry in list_datasets(settings.root)]
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_same_files_are_converted_once(settings: Settings, one: Path) -> None:
     first = convert(one, "mine", settings, Options())
     assert not first.existed

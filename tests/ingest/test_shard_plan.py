@@ -21,7 +21,6 @@ from offline_data.progress import SILENT
 from offline_data.testing.servers import FileServer
 from offline_data.testing.sharded_toy import PUBLISHED, install, served, write_toy_shards
 from offline_data.testing.toy import toy_batch, write_toy
-from tests.ingest.here import convert_here
 from tests.ingest.test_shards import check, left, plain, raw_files
 
 NAME = "sharded-5x2"
@@ -29,11 +28,8 @@ ID = parse_id(f"shardtoy:{NAME}")
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything in this process, tasks of a worker too."""
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
-    monkeypatch.setattr(ShardedRun, "_local", lambda *_: InProcess())
-    convert_here(monkeypatch)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from offline_data.ingest import Options, download
 from offline_data.progress import SILENT
 from offline_data.testing.servers import FileServer
 from offline_data.testing.sharded_toy import PUBLISHED, install, served
-from tests.ingest.here import convert_here
 from tests.ingest.test_shards import check, raw_files
 
 NAME = "sharded-4x2"
@@ -39,7 +38,6 @@ class Looking(InProcess):
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
-    convert_here(monkeypatch)
     with FileServer(served(NAME)) as server:
         mirrors = ((PUBLISHED, server.url),)
         yield Settings(tmp_path / "root", mirrors=mirrors, minari_path=tmp_path)

@@ -22,7 +22,7 @@ from tests.executors.ray_cluster import RayNode, two_nodes
 from tests.ingest.test_shards import Notes, check, left, plain, raw_files
 from tests.stories.conftest import Shell
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("processes")]
 
 NAME = "sharded-4x2"
 

@@ -15,7 +15,6 @@ from offline_data.store.manifest import read_manifest
 from offline_data.testing.servers import FileServer
 from offline_data.testing.sharded_toy import PUBLISHED, install, write_toy_shards
 from offline_data_cli.main import main
-from tests.ingest.here import convert_here
 from tests.ingest.test_shards import check, get
 
 SKIP = Options(skip_bad_episodes=True)
@@ -24,7 +23,6 @@ SKIP = Options(skip_bad_episodes=True)
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
-    convert_here(monkeypatch)
     return Settings(tmp_path / "root", minari_path=tmp_path)
 
 

@@ -262,7 +262,7 @@ def test_an_archive_that_may_not_be_read(write: Write, monkeypatch: pytest.Monke
         read(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), at=st.integers(0, 10**6), byte=st.integers(0, 255))
 def test_any_other_byte_is_an_error_or_harmless(
     kind: str, at: int, byte: int, tmp_path_factory: pytest.TempPathFactory

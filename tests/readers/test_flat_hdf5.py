@@ -89,7 +89,7 @@ def flat_file(values: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]
     return FlatFile(Path("memory"), AGENT, (("", len(values["obs"])),), columns)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=8),
     changed=st.sets(st.integers(0, 55)),

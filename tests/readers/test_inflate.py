@@ -44,7 +44,7 @@ def assert_same(dataset: Any, start: int, stop: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     layout=layouts(),
     dtype=st.sampled_from(DTYPES),

@@ -5,16 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from offline_data.errors import FormatError
 from offline_data.readers.tf_example import BytesValues, parse_example
 from offline_data.testing.rlds_toy import decode_example, encode_example, example_class, toy_record
 
-FLOATS = st.lists(st.floats(width=32), max_size=20).map(lambda x: np.array(x, np.float32))
-INTS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20).map(lambda x: np.array(x, np.int64))
-BYTES = st.lists(st.binary(max_size=300), max_size=5)
+FLOATS = st.lists(st.floats(width=32), max_size=4).map(lambda x: np.array(x, np.float32))
+INTS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(lambda x: np.array(x, np.int64))
+BYTES = st.lists(st.binary(max_size=9), max_size=3)
+
+
+RECORD = encode_example({k: v for k, v in toy_record(1, 2).items() if "image" not in k})
 
 
 def plain(values: Any) -> Any:
@@ -34,22 +37,24 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert np.array_equal(mine, values, equal_nan=values.dtype.kind == "f")
 
 
-@given(st.dictionaries(st.text(max_size=200), st.one_of(FLOATS, INTS, BYTES), max_size=5))
+@settings(max_examples=30)
+@given(st.dictionaries(st.text(max_size=5), st.one_of(FLOATS, INTS, BYTES), max_size=3))
+@example({"é" * 100: [b"x" * 300, b""], "b": np.arange(200), "c": np.ones(200, np.float32)})
 def test_what_protobuf_writes(features: dict[str, Any]) -> None:
     assert_same(parse_example(encode_example(features)), features)
 
 
-@given(st.binary(max_size=80))
+@settings(max_examples=40)
+@given(st.binary(max_size=40))
 def test_any_bytes_give_features_or_one_error(data: bytes) -> None:
     with suppress(FormatError):
         parse_example(data)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(0, 255), st.booleans())
 def test_damaged_messages(place: int, byte: int, cut: bool) -> None:
-    data = bytearray(
-        encode_example({k: v for k, v in toy_record(1, 2).items() if "image" not in k})
-    )
+    data = bytearray(RECORD)
     place %= len(data)
     data[place] = byte
     with suppress(FormatError):

@@ -276,25 +276,26 @@ class TestSpoiled:
         with pytest.raises(FormatError, match="leaf 'x', row 0,"):
             np.asarray(lies)
 
-    @pytest.mark.parametrize("kind", [PNG, JPEG], ids=str)
-    def test_any_spoiled_byte_gives_pixels_or_our_error(self, kind: Kind, tmp_path: Path) -> None:
-        folder = write(tmp_path / "d", encoded_batch((2, 1), kind))
+    def test_any_spoiled_byte_gives_pixels_or_our_error(self, tmp_path: Path) -> None:
+        folders = [
+            write(tmp_path / kind[0], encoded_batch((2, 1), kind)).as_posix() for kind in (PNG, JPEG)
+        ]
         done = subprocess.run(
-            [sys.executable, "-c", SPOIL, str(folder), str(Path(__file__).parents[2])],
+            [sys.executable, "-c", SPOIL, str(Path(__file__).parents[2]), *folders],
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
-        read_, refused = map(int, done.stdout.split())
-        assert min(read_, refused) > 50
+        for read_and_refused in done.stdout.splitlines():
+            assert min(map(int, read_and_refused.split())) > 10
 
 
 SPOIL = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import numpy as np
 from offline_data.errors import OfflineDataError
@@ -302,28 +303,29 @@ from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from tests.pictures import PIXELS, restate
 
-folder, rng = Path(sys.argv[1]), np.random.default_rng(0)
-whole = {{name: (folder / name).read_bytes() for name in ("{FILE}", "{OFFSETS}")}}
-read = refused = 0
-for turn in range(200):
-    name = "{FILE}" if turn % 3 else "{OFFSETS}"
-    data = bytearray(whole[name])
-    for at in rng.integers(0, len(data), rng.integers(1, 5)):
-        at = int(at) if turn % 2 else int(at) % 64
-        data[at] = rng.integers(256)
-    (folder / name).write_bytes(data)
-    if not turn % 5:
+rng = np.random.default_rng(0)
+for folder in map(Path, sys.argv[2:]):
+    whole = {{name: (folder / name).read_bytes() for name in ("{FILE}", "{OFFSETS}")}}
+    read = refused = 0
+    for turn in range(50):
+        name = "{FILE}" if turn % 3 else "{OFFSETS}"
+        data = bytearray(whole[name])
+        for at in rng.integers(0, len(data), rng.integers(1, 5)):
+            at = int(at) if turn % 2 else int(at) % 64
+            data[at] = rng.integers(256)
+        (folder / name).write_bytes(data)
+        if not turn % 5:
+            restate(folder)
+        column = open_reader(folder).leaf("observations", PIXELS)
+        for row in range(len(column)):
+            try:
+                assert column[row].shape == column.shape[1:]
+                read += 1
+            except OfflineDataError as error:
+                assert f"row {{row}}" in error.message, error.message
+                refused += 1
+        verify(folder)
+        (folder / name).write_bytes(whole[name])
         restate(folder)
-    column = open_reader(folder).leaf("observations", PIXELS)
-    for row in range(len(column)):
-        try:
-            assert column[row].shape == column.shape[1:]
-            read += 1
-        except OfflineDataError as error:
-            assert f"row {{row}}" in error.message, error.message
-            refused += 1
-    verify(folder)
-    (folder / name).write_bytes(whole[name])
-    restate(folder)
-print(read, refused)
+    print(read, refused)
 """

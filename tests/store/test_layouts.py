@@ -184,7 +184,7 @@ def random_batch(
     return EpisodeBatch(toy.lengths, toy.steps, observations, toy.final_observation, toy.episodes)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=3),
     seen=leaves,

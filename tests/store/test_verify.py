@@ -32,8 +32,8 @@ def test_any_flipped_bit_of_the_manifest_is_found(folder: Path) -> None:
     whole = path.read_bytes()
     assert verify(folder) == ()
     rng = np.random.default_rng(0)
-    tail = range(len(whole) - 90, len(whole))  # the digest's own field
-    for at in [*rng.choice(len(whole) - 90, 150, replace=False).tolist(), *tail]:
+    tail = range(len(whole) - 90, len(whole), 5)  # the digest's own field
+    for at in [*rng.choice(len(whole) - 90, 40, replace=False).tolist(), *tail]:
         flipped = bytearray(whole)
         flipped[at] ^= 1 << int(rng.integers(8))
         path.write_bytes(flipped)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from offline_data.errors import FormatError, NotFoundError
+from offline_data.readers import arrow
 from offline_data.testing.minari_toy import (
     ToyEpisode,
     box,
@@ -253,15 +254,18 @@ def test_an_episode_that_is_a_link_to_another_folder(tmp_path: Path, parse: Ran)
 
 
 @pytest.mark.parametrize("kind", ["run", "text"])
-def test_parquet_that_unpacks_without_end(tmp_path: Path, parse: Ran, kind: str) -> None:
+def test_parquet_that_unpacks_without_end(
+    tmp_path: Path, parse: Ran, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "_SMALL", 1 << 20)
     folder = two(tmp_path / "t-v0", "parquet")
     part = folder / "data" / "0" / "part-0.parquet"
-    rows, word = 200_000, pa.array(["x" * 100_000])
+    rows, word = 1000, pa.array(["x" * 10_000])
     if kind == "run":
-        rows, word = 2_000_000, pa.array([[0.5] * 64], pa.list_(pa.float64(), 64))
+        rows, word = 10_000, pa.array([[0.5] * 64], pa.list_(pa.float64(), 64))
     with pq.ParquetWriter(part, pa.schema({"rewards": word.type}), compression="zstd") as file:
-        block = pa.table({"rewards": word.take(pa.array(np.zeros(1000, int)))})
-        for _ in range(rows // 1000):
+        block = pa.table({"rewards": word.take(pa.array(np.zeros(rows, int)))})
+        for _ in range(20):
             file.write_table(block)
     code, said = parse(folder)
     assert code == 5
@@ -283,6 +287,7 @@ def test_rows_without_bytes(tmp_path: Path, parse: Ran, column: Any) -> None:
     assert "part-0.arrow" in said
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("storage", ["arrow", "parquet"])
 def test_flipped_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: str) -> None:
     """By the command, as pyarrow may end the process: nothing is half-made, no error unexpected."""
@@ -290,7 +295,7 @@ def test_flipped_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], stora
     folder = write_minari(tmp_path / "t-v0", episodes, storage)
     part = next(folder.rglob("part-0.*"))
     sound, random = part.read_bytes(), np.random.default_rng(0)
-    for number in range(12):
+    for number in range(3):
         data = bytearray(sound)
         for at in random.integers(0, len(data), 3):
             data[at] = random.integers(0, 256)

@@ -353,7 +353,7 @@ def laid_end_to_end(episodes: Sequence[ToyEpisode], section: str, key: Key) -> d
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     observation=spaces,
     action=spaces,

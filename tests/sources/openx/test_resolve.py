@@ -22,7 +22,6 @@ from offline_data.sources.registry import source_accepting
 from offline_data.store.reader import open_reader
 from offline_data.testing.rlds_toy import toy_record, write_rlds
 from offline_data.testing.servers import Answer, Fault, FileServer, GcsServer
-from tests.ingest.here import convert_here
 
 FOLDER = "robotics/viola/0.1.0/"
 
@@ -131,8 +130,7 @@ def test_a_bucket_that_refuses(online: Settings, bucket: GcsServer) -> None:
     assert "convert DIR NAME --from openx" in str(caught.value.hint)
 
 
-def test_a_download_of_slices(online: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert_here(monkeypatch)
+def test_a_download_of_slices(online: Settings) -> None:
     name, codes = "viola/test[1:]+train[20%:80%]", [6, 1, 2, 3]
     stored = download(
         parse_id(f"openx:{name}"), online, Options(audit="all"), SILENT, executor=InProcess()
