@@ -17,6 +17,7 @@ import pytest
 
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.main import main
+from tests.ingest.here import convert_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,8 +79,12 @@ def _hang(*_: object) -> None:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command line as if in a pipe, without input; one that hangs for two minutes fails."""
+    """Run a command line as if in a pipe, without input; one that hangs for two minutes fails.
+
+    Conversions run in this process; `test_signals.py` has one in a child.
+    """
     monkeypatch.setattr("sys.stdin", io.StringIO())
+    convert_here(monkeypatch)
 
     def run(*arguments: str) -> Ran:
         capsys.readouterr()

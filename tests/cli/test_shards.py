@@ -12,7 +12,6 @@ from offline_data.ingest.shards import ShardedRun
 from offline_data.testing.servers import FileServer
 from offline_data.testing.sharded_toy import PUBLISHED, install, served, write_toy_shards
 from tests.cli.conftest import Cli
-from tests.ingest.here import convert_here
 
 NAME = "sharded-3x2"
 
@@ -21,7 +20,6 @@ NAME = "sharded-3x2"
 def _server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(install(tmp_path / "plugin")))
     monkeypatch.setattr(ShardedRun, "_local", lambda *_: InProcess())
-    convert_here(monkeypatch)
     with FileServer(served(NAME)) as server:
         monkeypatch.setenv("OFFLINE_DATA_MIRRORS", f"{PUBLISHED}={server.url}")
         yield

@@ -74,8 +74,10 @@ def started(code: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.005, 0.05, 0.2, 0.8])
-@pytest.mark.parametrize("arguments", [("list",), ("info", "local:toy", "--json")])
+@pytest.mark.parametrize(
+    ("arguments", "delay"),
+    [(("list",), 0.0), (("list",), 0.05), (("info", "local:toy", "--json"), 0.2)],
+)
 def test_an_interrupt_at_any_time(arguments: tuple[str, ...], delay: float, toy_root: Path) -> None:
     where = {"OFFLINE_DATA_HOME": str(toy_root), "OFFLINE_DATA_OFFLINE": "1"}
     ran = program(str(delay), *arguments, code=_TIMED, **where)
@@ -84,7 +86,7 @@ def test_an_interrupt_at_any_time(arguments: tuple[str, ...], delay: float, toy_
         assert word not in ran.err
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_each_ends_cleanly_and_twice_is_once(name: str) -> None:
     with started(_ENV + RUN) as process:
         for _ in range(2):  # as a terminal that closes does
@@ -128,8 +130,7 @@ def test_an_interrupt_is_told_as_one(how: str) -> None:
     assert (ran.code, ran.err) == (130, SAID)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
-def test_a_conversion_leaves_nothing_staged(name: str, tmp_path: Path) -> None:
+def test_a_conversion_leaves_nothing_staged(tmp_path: Path) -> None:
     raw = write_d4rl_hdf5(tmp_path / "mine.hdf5", TOYS["mujoco-v2"])
     code = f"""
 import sys, time
@@ -148,7 +149,7 @@ sys.argv = ["offline-data", "convert", {str(raw)!r}, "mine", "--from", "d4rl"]
     with started(code + RUN) as process:
         while not list((root / ".staging").glob("*/dataset/**/*.memmap")):
             time.sleep(0.01)
-        process.send_signal(getattr(signal, name))
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert said.replace("ready\n", "") == SAID

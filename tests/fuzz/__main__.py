@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import gc
 import importlib
 import io
@@ -102,8 +103,11 @@ def import_all(kinds: Iterable[str]) -> None:
     for name in ("fetch", "ingest", "readers", "sources", "store", "reports"):
         import_below(f"offline_data.{name}")
     import_below("offline_data_cli")
+    import typer
+
     from offline_data_cli.main import main
 
+    typer.main.get_command = functools.cache(typer.main.get_command)  # children have it built
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         main(["list", "--offline", "--root", os.environ["HOME"]])
 
