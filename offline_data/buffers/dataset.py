@@ -13,6 +13,7 @@ from tensordict import NonTensorData, NonTensorStack
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage
@@ -60,13 +61,9 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: a buffer of
     its own over the same files, without a copy.
 
-    A pickled buffer carries its path, not its data. A `DataLoader` is best given a `ReplayDataset`;
-    with torch's own samplers it takes the buffer and lists of `valid_rows`:
-
-    ```python
-    rows = BatchSampler(SubsetRandomSampler(ds.valid_rows), 256, drop_last=False)
-    DataLoader(ds, sampler=rows, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=2)
-    ```
+    A pickled buffer carries its path, not its data. `dataloader` makes torch's `DataLoader` of it;
+    `DataLoader(ds, batch_size=256, shuffle=True)` works too, goes through all rows, and warns where
+    one comes up that `valid_rows` leaves out. `ReplayDataset` draws with the buffer's sampler.
 
     Args:
         path: The dataset directory.
@@ -94,7 +91,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         device: torch.device | str | int | None = None,
         in_memory: bool = False,
         keys: Iterable[KeyLike] | None = None,
-        derived: Iterable[Derived] = (),
+        derived: Derived | Iterable[Derived] = (),
         decode_text: bool = False,
         decode: bool = True,
     ) -> None:
@@ -268,6 +265,69 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         """
         rows = saved_rows(self.storage, self._steps_storage.reader, name)
         return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
+
+    def dataloader(
+        self,
+        batch_size: int | None = None,
+        *,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        **options: Any,
+    ) -> DatasetLoader:
+        """Return a `torch.utils.data.DataLoader` over the rows of `valid_rows`, each once an epoch.
+
+        Batches are those of `sample`, `[B]` (the buffer's sampler apart); the last one of an epoch
+        has what is left. Every iteration is the next epoch, in another order, which follows from
+        `(seed, epoch)` alone: not from workers, nor from the machine. `len(loader)` is the number of
+        batches; `loader.set_epoch(n)` (or `loader.sampler.set_epoch(n)`, as trainers do) says which
+        epoch comes; `state_dict` and `load_state_dict` go on after the last batch that was handed
+        out. It is picklable, and workers may be forked or spawned.
+
+        ```python
+        loader = ds.dataloader(256, num_workers=2)
+        for epoch in range(10):
+            for batch in loader:
+                ...
+        ```
+
+        Among `world` ranks each has its share of every epoch, with as many batches of the same sizes
+        in all ranks, as DDP needs it. Where the rows do not divide by `world`, up to `world - 1` of
+        them come twice in an epoch; with `drop_last=True` none does, and what does not fill a batch
+        in every rank is left out.
+
+        Args:
+            batch_size: Rows of a batch, of each rank; None: the buffer's.
+            num_workers: Processes that make batches; 0: this one.
+            shuffle: False: ascending rows.
+            seed: Of all orders; the same in all ranks. Not negative.
+            drop_last: Whether an epoch has full batches only.
+            rank: Which rank this is; None: what `torch.distributed` says when an epoch begins, or 0.
+            world: Of how many ranks; None: likewise, or 1.
+            **options: Other arguments of `DataLoader`: `pin_memory`, `persistent_workers`, ….
+
+        Raises:
+            UsageError: Invalid argument; no row; a sampler of slices, which rows one by one are not.
+        """
+        if self._sampler.keeps_together:
+            raise UsageError(
+                f"dataloader gives rows one by one, and {self._sampler!r} draws slices",
+                hint="DataLoader(ReplayDataset(ds, batch_size), batch_size=None, "
+                "collate_fn=torch.nn.Identity()) draws with it",
+            )
+        batches = EpochBatches(
+            self,
+            self._size(None) if batch_size is None else batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank,
+            world=world,
+        )
+        return DatasetLoader(self, batches, num_workers=num_workers, **options)
 
     def to_numpy(
         self,
