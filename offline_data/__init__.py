@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import TensorStorage as TensorStorage
     from offline_data.buffers.streaming import StreamingDataset as StreamingDataset
     from offline_data.buffers.trajectories import split_trajs as split_trajs
+    from offline_data.buffers.views.episode import Episode as Episode
     from offline_data.buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
     from offline_data.buffers.writers import RoundRobinWriter as RoundRobinWriter
     from offline_data.buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
@@ -107,6 +108,7 @@ _NAMES = {
     "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
     "buffers.streaming": "StreamingDataset",
     "buffers.trajectories": "split_trajs",
+    "buffers.views.episode": "Episode",
     "buffers.writers": (
         "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
         "TensorDictRoundRobinWriter Writer"

@@ -17,6 +17,7 @@ from offline_data.buffers.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.rows import (
     SubsetStorage,
@@ -34,7 +35,7 @@ from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -75,6 +76,8 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     """
 
     episodes: EpisodeTable
+    batch_sampler = None
+    """None: Lightning asks whatever has a `sampler` for it, too."""
 
     def __init__(
         self,
@@ -164,6 +167,33 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         text, or a number is no code of it.
         """
         return _decoded(as_key(key), self._words, codes)
+
+    def episode(self, number: int) -> Episode:
+        """Return one episode: its transitions, `T + 1` observations, return, id, ….
+
+        ```python
+        last = ds.episode(-1)
+        print(last, last.observations.shape, last.to_numpy()["rewards"].sum())
+        ```
+
+        In a view it has the view's rows of that episode, in the order of the view: all of it in a
+        view of whole episodes, a part in one that cuts it.
+
+        Args:
+            number: Row of `episodes`; negative numbers count from the end.
+
+        Raises:
+            IndexError, UsageError: There is no such episode; it is no whole number; rows are whole
+                episodes already (`split_trajs=True`).
+        """
+        return read_episode(self, number)
+
+    def iter_episodes(self) -> Iterator[Episode]:
+        """Yield every episode of `episodes`, in order, one at a time in memory; see `episode`.
+
+        Where data come from a disk, the next one is read while this one is used.
+        """
+        return read_episodes(self)
 
     def filter(
         self,
