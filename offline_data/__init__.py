@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.derived import normalize as normalize
     from offline_data.buffers.derived import relabel as relabel
     from offline_data.buffers.derived import return_to_go as return_to_go
+    from offline_data.buffers.derived import timestep as timestep
     from offline_data.buffers.ensemble import DatasetMixture as DatasetMixture
     from offline_data.buffers.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
     from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
@@ -91,7 +92,7 @@ _NAMES = {
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
     "buffers.buffer": "ReplayBuffer TensorDictReplayBuffer",
     "buffers.dataset": "BaseDatasetExperienceReplay",
-    "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go",
+    "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go timestep",
     "buffers.ensemble": (
         "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
     ),
