@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.derived import normalize as normalize
     from offline_data.buffers.derived import relabel as relabel
     from offline_data.buffers.derived import return_to_go as return_to_go
+    from offline_data.buffers.derived import timestep as timestep
     from offline_data.buffers.ensemble import DatasetMixture as DatasetMixture
     from offline_data.buffers.ensemble import ReplayBufferEnsemble as ReplayBufferEnsemble
     from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import TensorStorage as TensorStorage
     from offline_data.buffers.streaming import StreamingDataset as StreamingDataset
     from offline_data.buffers.trajectories import split_trajs as split_trajs
+    from offline_data.buffers.views.episode import Episode as Episode
     from offline_data.buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
     from offline_data.buffers.writers import RoundRobinWriter as RoundRobinWriter
     from offline_data.buffers.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
@@ -90,7 +92,7 @@ _NAMES = {
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
     "buffers.buffer": "ReplayBuffer TensorDictReplayBuffer",
     "buffers.dataset": "BaseDatasetExperienceReplay",
-    "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go",
+    "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go timestep",
     "buffers.ensemble": (
         "DatasetMixture ReplayBufferEnsemble SamplerEnsemble StorageEnsemble WriterEnsemble"
     ),
@@ -107,6 +109,7 @@ _NAMES = {
     "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
     "buffers.streaming": "StreamingDataset",
     "buffers.trajectories": "split_trajs",
+    "buffers.views.episode": "Episode",
     "buffers.writers": (
         "ImmutableDatasetWriter RoundRobinWriter TensorDictMaxValueWriter "
         "TensorDictRoundRobinWriter Writer"

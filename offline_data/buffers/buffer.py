@@ -40,7 +40,7 @@ from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
     from typing_extensions import Self
@@ -89,7 +89,8 @@ class ReplayBuffer:
         transform_factory: Makes the transform, instead.
         pin_memory: Whether batches are put into page-locked memory, after all transforms.
         generator: Random generator of the sampler, instead of its own.
-        derived: Leaves computed for a batch from other rows of the storage, in this order, first.
+        derived: Leaves computed for a batch from other rows of the storage, first: one function, or
+            several in this order.
         **torchrl: Other arguments of TorchRL's signature, with their defaults.
 
     Raises:
@@ -123,7 +124,7 @@ class ReplayBuffer:
         transform_factory: Callable[[], Transform] | None = None,
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
-        derived: Iterable[Derived] = (),
+        derived: Derived | Iterable[Derived] = (),
         **torchrl: Any,
     ) -> None:
         refuse(type(self).__name__, torchrl, _TORCHRL)
@@ -132,7 +133,7 @@ class ReplayBuffer:
         if generator is not None:
             self._sampler.set_rng(generator)
         self._writer = as_writer(writer, self._storage, self._default_writer)
-        self._derived = tuple(derived)
+        self._derived = (derived,) if callable(derived) else tuple(derived)
         self._collates = collate_fn is not None
         self._first += () if collate_fn is None else (collate_fn,)
         self._chain = Chain()
@@ -249,6 +250,12 @@ class ReplayBuffer:
         if rows.ndim != 1:
             batch = batch.reshape(rows.shape + batch.shape[1:])
         return self._transformed(batch, {INDEX: rows})
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """Return the rows that a `DataLoader` asks for, as one batch; see `loader.fetch`."""
+        from offline_data.buffers.loader import fetch
+
+        return fetch(self, rows)
 
     def add(self, data: Any) -> Any:
         """Write one row: a TensorDict `[]`, a tensor, …, as the storage takes it; see `extend`.

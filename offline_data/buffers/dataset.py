@@ -13,9 +13,11 @@ from tensordict import NonTensorData, NonTensorStack
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
 from offline_data.buffers.views.rows import (
     SubsetStorage,
@@ -33,7 +35,7 @@ from offline_data.store.reader import decode
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -60,13 +62,9 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: a buffer of
     its own over the same files, without a copy.
 
-    A pickled buffer carries its path, not its data. A `DataLoader` is best given a `ReplayDataset`;
-    with torch's own samplers it takes the buffer and lists of `valid_rows`:
-
-    ```python
-    rows = BatchSampler(SubsetRandomSampler(ds.valid_rows), 256, drop_last=False)
-    DataLoader(ds, sampler=rows, batch_size=None, collate_fn=torch.nn.Identity(), num_workers=2)
-    ```
+    A pickled buffer carries its path, not its data. `dataloader` makes torch's `DataLoader` of it;
+    `DataLoader(ds, batch_size=256, shuffle=True)` works too, goes through all rows, and warns where
+    one comes up that `valid_rows` leaves out. `ReplayDataset` draws with the buffer's sampler.
 
     Args:
         path: The dataset directory.
@@ -78,6 +76,8 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     """
 
     episodes: EpisodeTable
+    batch_sampler = None
+    """None: Lightning asks whatever has a `sampler` for it, too."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         device: torch.device | str | int | None = None,
         in_memory: bool = False,
         keys: Iterable[KeyLike] | None = None,
-        derived: Iterable[Derived] = (),
+        derived: Derived | Iterable[Derived] = (),
         decode_text: bool = False,
         decode: bool = True,
     ) -> None:
@@ -167,6 +167,33 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         text, or a number is no code of it.
         """
         return _decoded(as_key(key), self._words, codes)
+
+    def episode(self, number: int) -> Episode:
+        """Return one episode: its transitions, `T + 1` observations, return, id, ….
+
+        ```python
+        last = ds.episode(-1)
+        print(last, last.observations.shape, last.to_numpy()["rewards"].sum())
+        ```
+
+        In a view it has the view's rows of that episode, in the order of the view: all of it in a
+        view of whole episodes, a part in one that cuts it.
+
+        Args:
+            number: Row of `episodes`; negative numbers count from the end.
+
+        Raises:
+            IndexError, UsageError: There is no such episode; it is no whole number; rows are whole
+                episodes already (`split_trajs=True`).
+        """
+        return read_episode(self, number)
+
+    def iter_episodes(self) -> Iterator[Episode]:
+        """Yield every episode of `episodes`, in order, one at a time in memory; see `episode`.
+
+        Where data come from a disk, the next one is read while this one is used.
+        """
+        return read_episodes(self)
 
     def filter(
         self,
@@ -268,6 +295,69 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         """
         rows = saved_rows(self.storage, self._steps_storage.reader, name)
         return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
+
+    def dataloader(
+        self,
+        batch_size: int | None = None,
+        *,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+        **options: Any,
+    ) -> DatasetLoader:
+        """Return a `torch.utils.data.DataLoader` over the rows of `valid_rows`, each once an epoch.
+
+        Batches are those of `sample`, `[B]` (the buffer's sampler apart); the last one of an epoch
+        has what is left. Every iteration is the next epoch, in another order, which follows from
+        `(seed, epoch)` alone: not from workers, nor from the machine. `len(loader)` is the number of
+        batches; `loader.set_epoch(n)` (or `loader.sampler.set_epoch(n)`, as trainers do) says which
+        epoch comes; `state_dict` and `load_state_dict` go on after the last batch that was handed
+        out. It is picklable, and workers may be forked or spawned.
+
+        ```python
+        loader = ds.dataloader(256, num_workers=2)
+        for epoch in range(10):
+            for batch in loader:
+                ...
+        ```
+
+        Among `world` ranks each has its share of every epoch, with as many batches of the same sizes
+        in all ranks, as DDP needs it. Where the rows do not divide by `world`, up to `world - 1` of
+        them come twice in an epoch; with `drop_last=True` none does, and what does not fill a batch
+        in every rank is left out.
+
+        Args:
+            batch_size: Rows of a batch, of each rank; None: the buffer's.
+            num_workers: Processes that make batches; 0: this one.
+            shuffle: False: ascending rows.
+            seed: Of all orders; the same in all ranks. Not negative.
+            drop_last: Whether an epoch has full batches only.
+            rank: Which rank this is; None: what `torch.distributed` says when an epoch begins, or 0.
+            world: Of how many ranks; None: likewise, or 1.
+            **options: Other arguments of `DataLoader`: `pin_memory`, `persistent_workers`, ….
+
+        Raises:
+            UsageError: Invalid argument; no row; a sampler of slices, which rows one by one are not.
+        """
+        if self._sampler.keeps_together:
+            raise UsageError(
+                f"dataloader gives rows one by one, and {self._sampler!r} draws slices",
+                hint="DataLoader(ReplayDataset(ds, batch_size), batch_size=None, "
+                "collate_fn=torch.nn.Identity()) draws with it",
+            )
+        batches = EpochBatches(
+            self,
+            self._size(None) if batch_size is None else batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank,
+            world=world,
+        )
+        return DatasetLoader(self, batches, num_workers=num_workers, **options)
 
     def to_numpy(
         self,

@@ -28,6 +28,16 @@ def as_key(key: KeyLike) -> Key:
     return split_key(key) if isinstance(key, str) else tuple(key)
 
 
+def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
+    """Read several keys; a string is one, a tuple is several.
+
+    Example:
+        >>> as_keys("next.reward"), as_keys(["action", ("observation", "state")])
+        ((('next', 'reward'),), (('action',), ('observation', 'state')))
+    """
+    return tuple(as_key(key) for key in ([keys] if isinstance(keys, str) else keys))
+
+
 def path_of(key: NestedKey) -> Key:
     """Return a key of tensordict as a tuple, its parts as they are."""
     return (key,) if isinstance(key, str) else tuple(key)
@@ -36,13 +46,15 @@ def path_of(key: NestedKey) -> Key:
 def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
     """Return the known keys that are wanted, in their own order; a parent stands for all below it.
 
+    A string is one key.
+
     Raises `UsageError` for a key that is neither a leaf nor a parent of leaves.
 
     Example:
         >>> select_keys([("action",), ("next", "reward"), ("next", "done")], ["next"])
         [('next', 'reward'), ('next', 'done')]
     """
-    heads = [as_key(key) for key in wanted]
+    heads = as_keys(wanted)
     for head in heads:
         if not any(key[: len(head)] == head for key in known):
             names = [join_key(leaf) for leaf in known]

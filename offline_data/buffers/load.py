@@ -95,7 +95,7 @@ def load_dataset(
     device: torch.device | str | int | None = None,
     in_memory: bool = False,
     keys: Iterable[KeyLike] | None = None,
-    derived: Iterable[Derived] = (),
+    derived: Derived | Iterable[Derived] = (),
     decode_text: bool = False,
     decode: bool = True,
     view: str | os.PathLike[str] | None = None,
@@ -124,7 +124,8 @@ def load_dataset(
         device: Device of batches.
         in_memory: Whether the whole set is copied to `device` once, and batches are made there.
         keys: Leaves that batches have, a parent standing for all below it; None: all.
-        derived: Leaves computed for a batch from other rows (`n_step(3, 0.99)`, …), in this order.
+        derived: Leaves computed for a batch from other rows: `n_step(3, 0.99)`, or a list of such
+            functions, in this order.
         decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
         decode: Whether encoded images are tensors of pixels, decoded in `torch.get_num_threads`
             threads; False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None where

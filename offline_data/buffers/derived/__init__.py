@@ -6,6 +6,7 @@ from offline_data.buffers.derived.normalize import normalize
 from offline_data.buffers.derived.relabel import relabel
 from offline_data.buffers.derived.returns import return_to_go
 from offline_data.buffers.derived.stack import action_chunk, frame_stack
+from offline_data.buffers.derived.timestep import timestep
 
 __all__ = [
     "Derived",
@@ -15,4 +16,5 @@ __all__ = [
     "normalize",
     "relabel",
     "return_to_go",
+    "timestep",
 ]

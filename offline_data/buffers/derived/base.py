@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import UsageError
 
@@ -142,14 +141,18 @@ def widen(mask: Tensor, leaf: Tensor) -> Tensor:
     return mask.to(leaf.device).view(*mask.shape, *(1,) * (leaf.ndim - mask.ndim))
 
 
-def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
-    """Read several keys; a string is one, a tuple is several.
+def keys_first(keys: Any, number: Any, default: Any) -> tuple[Any, Any]:
+    """Return keys and the number beside them, which may come first, alone or not.
 
     Example:
-        >>> as_keys("next.reward"), as_keys(["action", ("observation", "state")])
-        ((('next', 'reward'),), (('action',), ('observation', 'state')))
+        >>> keys_first("pixels", 4, "observation"), keys_first(4, "pixels", "observation")
+        (('pixels', 4), ('pixels', 4))
+        >>> keys_first(4, None, "observation")
+        ('observation', 4)
     """
-    return tuple(as_key(key) for key in ([keys] if isinstance(keys, str) else keys))
+    if isinstance(keys, int | float):
+        keys, number = (default if number is None else number), keys
+    return keys, number
 
 
 def one_of(value: str, name: str, allowed: Iterable[str]) -> None:

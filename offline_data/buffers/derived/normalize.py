@@ -11,13 +11,12 @@ import torch
 
 from offline_data.buffers.derived.base import (
     Cached,
-    as_keys,
     check_rows,
     leaf_keys,
     process_lock,
     within,
 )
-from offline_data.buffers.keys import KeyLike, as_key, select_keys
+from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.store.statistics import Moments, item_moments

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, within
+from offline_data.buffers.derived.base import Cached, check_rows, has_leaf, keys_first, within
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import REWARD, Key
 from offline_data.errors import UsageError
@@ -23,7 +23,9 @@ CHUNK = 1 << 20
 """Rows whose returns are added up at once; an episode may be longer."""
 
 
-def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnsToGo:
+def return_to_go(
+    key: KeyLike | float = "return_to_go", gamma: float | KeyLike | None = None
+) -> ReturnsToGo:
     """Add to a batch the discounted sum of rewards from each transition to its episode's end.
 
     `Σ_{k≥0} γ^k r_t+k`, its own reward included, over the rewards that are stored: a truncated
@@ -34,18 +36,19 @@ def return_to_go(gamma: float = 1.0, key: KeyLike = "return_to_go") -> ReturnsTo
     written: one pass over the rewards, which takes 8 bytes of memory for each number of a reward.
 
     Args:
-        gamma: Discount γ of one step, from 0 to 1.
-        key: Key of the leaf: float32, in the shape of the reward.
+        key: Key of the leaf: float32, in the shape of the reward. May be left out.
+        gamma: Discount γ of one step, from 0 to 1; None: 1. May also come first.
 
     Raises:
         UsageError: Invalid argument; and from the first batch, if the storage has no reward, or
             rows are whole episodes.
 
     Example:
-        >>> return_to_go(0.99)
+        >>> return_to_go(gamma=0.99)
         ReturnsToGo(gamma=0.99, key=('return_to_go',))
     """
-    return ReturnsToGo(within(gamma, "gamma", 0, 1), as_key(key))
+    key, gamma = keys_first(key, gamma, "return_to_go")
+    return ReturnsToGo(within(1 if gamma is None else gamma, "gamma", 0, 1), as_key(key))
 
 
 @dataclass(frozen=True)

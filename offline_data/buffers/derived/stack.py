@@ -12,15 +12,15 @@ from offline_data.buffers.derived.base import (
     STEPS,
     Cached,
     Pad,
-    as_keys,
     check_rows,
     check_stored,
     episode_bounds,
+    keys_first,
     leaf_keys,
     one_of,
     widen,
 )
-from offline_data.buffers.keys import KeyLike, as_key, select_keys
+from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
 
@@ -58,8 +58,8 @@ class _Window(Cached):
 
 
 def frame_stack(
-    k: int,
-    keys: Iterable[KeyLike] = ("observation",),
+    keys: Iterable[KeyLike] | int = "observation",
+    k: int | Iterable[KeyLike] | None = None,
     *,
     cat_dim: int | None = None,
     pad: Pad = "repeat",
@@ -77,9 +77,9 @@ def frame_stack(
     of the last step taken. Frames come from the storage: `B·k` are gathered for each leaf.
 
     Args:
-        k: Frames, at least 1.
         keys: Root leaves, a parent standing for all below it, and the same under `next` if
-            batches have them; a string is one key.
+            batches have them; a string is one key. May be left out: `frame_stack(4)`.
+        k: Frames, at least 1; may also come first.
         cat_dim: Dimension of a frame to join frames in (0 joins images `[C, H, W]` to
             `[k·C, H, W]`); None: a new dimension before those of the frame.
         pad: Padding before the first observation of an episode: that one (`repeat`), or zeros
@@ -90,10 +90,11 @@ def frame_stack(
             changed before, or rows are whole episodes.
 
     Example:
-        >>> frame_stack(4, "pixels", cat_dim=0)
+        >>> frame_stack("pixels", 4, cat_dim=0)
         FrameStack(k=4, keys=(('pixels',),), pad='repeat', cat_dim=0)
     """
     one_of(pad, "pad", ("repeat", "zero"))
+    keys, k = keys_first(keys, k, "observation")
     return FrameStack(positive(k, "k"), as_keys(keys), pad, cat_dim)
 
 
@@ -157,8 +158,8 @@ def _last_rows(batch: TensorDict, rows: Tensor) -> Tensor:
 
 
 def action_chunk(
-    k: int,
-    keys: Iterable[KeyLike] = ("action",),
+    keys: Iterable[KeyLike] | int = "action",
+    k: int | Iterable[KeyLike] | None = None,
     *,
     pad: Pad = "repeat",
     mask_key: KeyLike = "chunk_mask",
@@ -176,8 +177,8 @@ def action_chunk(
     not known: `B·k` are gathered for each leaf.
 
     Args:
-        k: Steps, at least 1.
-        keys: Leaves, a parent standing for all below it; a string is one key.
+        keys: Leaves, a parent standing for all below it; a string is one key. May be left out.
+        k: Steps, at least 1; may also come first.
         pad: Padding after the end of an episode: its last action (`repeat`), or zeros (`zero`).
         mask_key: Key of the mask.
 
@@ -190,6 +191,7 @@ def action_chunk(
         ActionChunk(k=8, keys=(('action',),), pad='zero', mask_key=('chunk_mask',))
     """
     one_of(pad, "pad", ("repeat", "zero"))
+    keys, k = keys_first(keys, k, "action")
     return ActionChunk(positive(k, "k"), as_keys(keys), pad, as_key(mask_key))
 
 

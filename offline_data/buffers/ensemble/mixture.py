@@ -31,7 +31,7 @@ from offline_data.buffers.ensemble.leaves import (
     words_of,
 )
 from offline_data.buffers.ensemble.members import GatherMany, by_buffer, dataset_of, is_plain, put
-from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers.base import Sampler
 from offline_data.buffers.transforms import LABELS, Chain, Transform, transformed
@@ -132,7 +132,7 @@ class DatasetMixture:
         self._batch_size = positive(batch_size, "batch_size")
         self._owed: list[float] | None = [] if exact else None
         own = (INDEX_KEY, SOURCE_KEY)
-        self._keys = None if keys is None else [k for k in map(as_key, keys) if k not in own]
+        self._keys = None if keys is None else [k for k in as_keys(keys) if k not in own]
         self._renames = tuple(rename or [None] * len(members))
         if len(self._renames) != len(members):
             raise UsageError(f"rename has {len(self._renames)} items for {len(members)} members")

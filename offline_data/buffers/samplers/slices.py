@@ -27,6 +27,9 @@ Distribution: TypeAlias = Literal["episodes", "starts"]
 MASK = ("collector", "mask")
 """Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
 
+_NUMBERS = ("index", "episode", "dataset_index", "dataset_episode")
+"""Leaves that say which rows of which episodes a batch has."""
+
 _SPEED = ("step_key", "cache_values", "compile", "use_gpu")
 """How fast TorchRL finds the trajectories; `step_key` belongs to `fragmented`, which is refused."""
 
@@ -46,12 +49,18 @@ class SliceStarts:
 
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    stops: NDArray[np.int64]
     ends: NDArray[np.int64]
+    length: int
 
     @classmethod
-    def find(cls, episodes: EpisodeIndex, length: int, *, strict: bool) -> SliceStarts:
-        """Find where slices may begin; raises `UsageError` if nowhere. `strict`: not in short episodes."""
+    def find(
+        cls, episodes: EpisodeIndex, length: int, *, strict: bool, anywhere: bool = False
+    ) -> SliceStarts:
+        """Find where slices may begin; raises `UsageError` if nowhere.
+
+        `strict`: not in episodes that are too short; `anywhere`: at every row, also where fewer follow.
+        """
         starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
         if not len(lengths):
             raise UsageError("There is no episode to take a slice from")
@@ -64,8 +73,8 @@ class SliceStarts:
                 hint="ask for shorter slices, or take short episodes whole with "
                 "strict_length=False",
             )
-        counts = np.maximum(lengths - length + 1, 1)
-        return cls(starts, counts, np.minimum(lengths, length), np.cumsum(counts))
+        counts = lengths if anywhere else np.maximum(lengths - length + 1, 1)
+        return cls(starts, counts, starts + lengths, np.cumsum(counts), length)
 
     def draw(
         self, over: Distribution, which: NDArray[np.float64], where: NDArray[np.float64]
@@ -79,18 +88,23 @@ class SliceStarts:
         number = (which * self.ends[-1]).astype(np.int64)
         episode = np.searchsorted(self.ends, number, side="right")
         after = number - (self.ends[episode] - self.counts[episode])
-        return self.starts[episode] + after, self.lengths[episode]
+        return self._from(self.starts[episode] + after, episode)
 
     def at(
         self, episodes: NDArray[np.int64], where: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return a slice of each of these episodes (numbers in `[0, K)`); see `draw`."""
         after = (where * self.counts[episodes]).astype(np.int64)
-        return self.starts[episodes] + after, self.lengths[episodes]
+        return self._from(self.starts[episodes] + after, episodes)
 
     def lengths_from(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how long the slices are that begin at `rows`, same shape."""
-        return self.lengths[np.searchsorted(self.starts, rows, side="right") - 1]
+        return self._from(rows, np.searchsorted(self.starts, rows, side="right") - 1)[1]
+
+    def _from(
+        self, rows: NDArray[np.int64], episodes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return rows, np.minimum(self.stops[episodes] - rows, self.length)
 
     def mask(self, count: int) -> NDArray[np.bool_]:
         """Return for rows `[0, count)` whether a slice may begin there."""
@@ -121,6 +135,11 @@ class SliceSampler(Sampler):
         pad_output: Whether such slices are filled up by their last row, so that batches are
             `[B]`; needs `strict_length=False`. The leaf `("collector", "mask")`, bool `[B]`,
             separates rows from padding.
+        pad: `"zero"`: slices begin at any row of any episode, and what is missing at the end of one
+            is filled up: every leaf is 0 or False there, what is derived too, but `index` and
+            `episode`, which are those of the last row; the mask is that of `pad_output`. With
+            `over="starts"` these are the subsequences of Decision Transformer (Chen et al., 2021),
+            which has the padding first: under its mask that is the same.
         truncated_key: Key that marks ends, bool `[B, 1]`; None: not marked.
         init_key: Key that marks beginnings; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
@@ -161,6 +180,7 @@ class SliceSampler(Sampler):
         slice_len: int | None = None,
         strict_length: bool = True,
         pad_output: bool = False,
+        pad: Literal["zero"] | None = None,
         truncated_key: NestedKey | None = ("next", "truncated"),
         init_key: NestedKey | None = "is_init",
         over: Distribution = "episodes",
@@ -175,8 +195,12 @@ class SliceSampler(Sampler):
                 f"Give either num_slices or slice_len; found {num_slices=} and {slice_len=}"
             )
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; expected at least 1")
+            if value is not None and not (hasattr(value, "__index__") and value >= 1):
+                raise UsageError(f"{name} is {value!r}; expected a whole number, at least 1")
+        if pad not in (None, "zero"):
+            raise UsageError(f"pad is {pad!r}; expected 'zero' or None")
+        if pad is not None:
+            strict_length, pad_output = False, True
         if pad_output and strict_length:
             raise UsageError("pad_output=True pads short episodes, and strict_length leaves none")
         if over not in ("episodes", "starts"):
@@ -185,6 +209,7 @@ class SliceSampler(Sampler):
         self.slice_len = slice_len
         self.strict_length = strict_length
         self.pad_output = pad_output
+        self.pad = pad
         self.truncated_key = truncated_key
         self.init_key = init_key
         self.over = over
@@ -218,6 +243,8 @@ class SliceSampler(Sampler):
                 _mark_ends(batch, self.truncated_key, last)
             if first is not None and batch.get(self.init_key, None) is not None:
                 batch.set(self.init_key, _either(first, batch.get(self.init_key)))
+        if self.pad is not None and batch.batch_dims == 1:
+            _zero(batch, ~leaves[MASK])
         super().complete(batch, others)
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
@@ -253,7 +280,9 @@ class SliceSampler(Sampler):
             runs = storage.runs()
         if self._known is None or self._known[0] is not runs or self._known[1] != length:
             episodes = _without_invalid_ends(storage, runs) if self.valid_only else runs
-            found = SliceStarts.find(episodes, length, strict=self.strict_length)
+            found = SliceStarts.find(
+                episodes, length, strict=self.strict_length, anywhere=self.pad is not None
+            )
             self._known = (runs, length, found)
         return self._known[2]
 
@@ -395,6 +424,14 @@ def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:
         done = _either(truncated, flags.get("terminated", None))
     flags.set(name, truncated)
     flags.set("done", _either(last, done))
+
+
+def _zero(batch: TensorDict, where: Tensor) -> None:
+    """Set all leaves but those that say which rows these are to zero, in place."""
+    for key in batch.keys(include_nested=True, leaves_only=True):
+        leaf = batch.get(key)
+        if key not in _NUMBERS:
+            leaf.masked_fill_(where.to(leaf.device).view(-1, *[1] * (leaf.ndim - 1)), 0)
 
 
 def _either(mark: Tensor, stored: Tensor | None) -> Tensor:

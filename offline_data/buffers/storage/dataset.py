@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,8 @@ class DatasetStorage:
 
     Raises:
         NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
-        UsageError: A key that is not there; page-locked memory without an accelerator, or for a
-            set that is on it as a whole.
+        UsageError: A key that is not there; page-locked memory for a set that is on an accelerator
+            as a whole.
     """
 
     def __init__(
@@ -204,10 +205,12 @@ class DatasetStorage:
 
 
 def pinnable(pin_memory: bool) -> bool:
-    """Return `pin_memory`; raises `UsageError` if it is set and there is no accelerator."""
+    """Return `pin_memory`; warns, as torch does, and returns False if there is no accelerator."""
     if pin_memory and not getattr(torch, "accelerator", torch.cuda).is_available():
-        raise UsageError(
-            "pin_memory=True speeds up copies to an accelerator, and this machine has none",
-            hint="leave it out, or write pin_memory=torch.cuda.is_available()",
+        warnings.warn(
+            "pin_memory=True speeds up copies to an accelerator, and this machine has none: memory "
+            "is not pinned",
+            stacklevel=4,
         )
+        return False
     return pin_memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,11 +11,13 @@ import torch
 
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import NotFoundError
+from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.store.layout import EPISODES
 from offline_data.store.reader import DatasetReader, decode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from offline_data.buffers.views.rows import SubsetStorage
@@ -30,7 +34,11 @@ class EpisodeTable:
     ds.episodes.length[batch["episode"]]
     ds.episodes["return"]  # a Python keyword: by key, or as `ds.episodes.return_`
     ds.episodes["options/goal"]
+    ds.episodes.to_pandas().sort_values("return")
     ```
+
+    An iteration gives a dict for each episode, of its value in each column; `ds.iter_episodes()` gives
+    the episodes themselves.
     """
 
     def __init__(self, reader: DatasetReader) -> None:
@@ -43,8 +51,62 @@ class EpisodeTable:
 
     @property
     def columns(self) -> list[Key]:
-        """Keys of all columns."""
+        """Keys of all columns, as tuples; see `keys`."""
         return list(self._reader.episodes)
+
+    def keys(self) -> list[str]:
+        """Return the names of all columns: `length`, `return`, `options/goal`, …."""
+        return list(map(join_key, self.columns))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns of each episode; see `row`."""
+        return map(self.row, range(len(self)))
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return the columns of one episode as Python values by name: numbers, lists, `str`."""
+        place = self._place(number)
+        return {name: _plain(self[name][place]) for name in self.keys()}
+
+    def rows(self, number: int) -> Tensor:
+        """Return the buffer's rows that are of one episode, int64 `[T]`, in their order there.
+
+        Args:
+            number: Row of this table; negative numbers count from the end.
+
+        Raises:
+            IndexError, UsageError: There is no such episode; it is no whole number.
+        """
+        place = self._place(number)
+        start = int(self["start"][place])
+        return torch.arange(start, start + int(self["length"][place]))
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each episode; several numbers of one are a list.
+
+        Raises `MissingDependencyError` where pandas cannot be imported.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"to_pandas needs pandas, which cannot be imported: {error}",
+                hint="pip install pandas",
+            ) from error
+        columns = ((name, self[name]) for name in self.keys())
+        return DataFrame(
+            {
+                name: column.numpy() if getattr(column, "ndim", 0) == 1 else [*map(_plain, column)]
+                for name, column in columns
+            }
+        )
+
+    def _place(self, number: int) -> int:
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise UsageError(f"An episode's number is a whole number; found {number!r}")
+        place, count = operator.index(number), len(self)
+        if not -count <= place < count:
+            raise IndexError(f"There is no episode {place}: there are {count}, numbered from 0")
+        return place % count
 
     def __contains__(self, key: KeyLike) -> bool:
         return as_key(key) in self._reader.episodes
@@ -100,9 +162,33 @@ class ViewEpisodes(EpisodeTable):
         """Return `E`."""
         return len(self.numbers)
 
+    def rows(self, number: int) -> Tensor:
+        """Return the view's rows that are of one episode, in the order of the view; see the base.
+
+        They do not follow each other where the view has parts of it apart, or has it twice.
+        """
+        place, (order, ends) = self._place(number), self._pieces
+        starts, lengths = self._storage.transitions.starts[:-1], self._storage.transitions.lengths
+        own = order[ends[place - 1] if place else 0 : ends[place]]
+        return torch.cat(
+            [
+                torch.arange(int(s), int(s + n))
+                for s, n in zip(starts[own], lengths[own], strict=True)
+            ]
+        )
+
+    @cached_property
+    def _pieces(self) -> tuple[Tensor, Tensor]:
+        """The pieces of all episodes, episode by episode, and where those of each end in that list."""
+        sorted_, order = self._episode_of_pieces().sort(stable=True)
+        return order, torch.searchsorted(sorted_, torch.arange(len(self)), right=True)
+
+    def _episode_of_pieces(self) -> Tensor:
+        runs = self._storage.steps.runs()
+        return self._storage.episode_rows(runs.of(self._storage.transitions.first)).cpu()
+
     def _load(self, key: Key) -> Tensor | list[Any]:
-        pieces = self._storage.transitions
-        episode = self._storage.episode_rows(self._storage.steps.runs().of(pieces.first)).cpu()
+        pieces, episode = self._storage.transitions, self._episode_of_pieces()
         if key == ("length",):
             return torch.zeros_like(self.numbers).scatter_add_(0, episode, pieces.lengths)
         if key == ("start",):
@@ -112,3 +198,7 @@ class ViewEpisodes(EpisodeTable):
         if isinstance(whole, list):
             return [whole[number] for number in self.numbers.tolist()]
         return whole[self.numbers]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,47 @@
+"""`timestep`: how many transitions of its episode come before each transition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offline_data.buffers.derived.base import Cached, check_rows, episode_bounds
+from offline_data.buffers.keys import KeyLike, as_key
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+    from offline_data.episodes.fields import Key
+
+
+def timestep(key: KeyLike = "timestep") -> Timestep:
+    """Add to a batch the number of each transition in its episode, from 0: int64 `[B]`.
+
+    In a view that cuts episodes it counts from the first row of the piece.
+
+    Args:
+        key: Key of the leaf.
+
+    Raises:
+        UsageError: From the first batch, if rows are whole episodes.
+
+    Example:
+        >>> timestep()
+        Timestep(key=('timestep',))
+    """
+    return Timestep(as_key(key))
+
+
+@dataclass(frozen=True)
+class Timestep(Cached):
+    """Result of `timestep`, which describes the field."""
+
+    key: Key
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
+        """Add the leaf to the batch; see `Derived`."""
+        check_rows("timestep", batch)
+        batch.set(self.key, (rows - episode_bounds(storage, rows).first).to(batch.device))
+        return batch

@@ -1,0 +1,222 @@
+"""Datasets in torch's `DataLoader`: a batch is one gather, an epoch an order, a rank a share of it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import distributed
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data.distributed import DistributedSampler
+
+from offline_data.buffers.arguments import positive
+from offline_data.buffers.samplers.permutation import EpochOrder
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from offline_data.buffers.buffer import ReplayBuffer
+    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+
+
+def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
+    return rows if isinstance(rows, TensorDictBase) else torch.stack(list(rows))
+
+
+# torch's way to tell `default_collate` of another type: without it, it takes a TensorDict for a
+# dict of its rows, and raises `RuntimeError: generator raised StopIteration`.
+default_collate_fn_map.setdefault(TensorDictBase, _collated)
+
+
+def fetch(buffer: ReplayBuffer, rows: Sequence[int]) -> Any:
+    """Return rows for a `DataLoader` to collate: the batch `[B]`, where a TensorDict comes of it.
+
+    Of anything else that a transform makes of a batch only the transform knows what a row is: then
+    it is a list of rows, made one by one.
+    """
+    batch = buffer[rows]
+    if not isinstance(batch, TensorDictBase):
+        return [buffer[row] for row in rows]
+    left_out = torch.as_tensor(buffer.storage.rows(valid_only=True).left_out)
+    if len(left_out) and bool(torch.isin(torch.as_tensor(rows), left_out).any()):
+        warnings.warn(
+            f"A DataLoader goes through all rows, and the observation after {len(left_out)} of them "
+            "is not known: do not bootstrap from it. ds.dataloader(…) leaves these out, as does "
+            "DataLoader(torch.utils.data.Subset(ds, ds.valid_rows.tolist()), …)",
+            stacklevel=2,
+        )
+    return batch
+
+
+class EpochBatches(DistributedSampler[Any]):
+    """The rows of every batch of an epoch, each once, or one rank's share of them.
+
+    ```
+    10 rows, batches of 3, 2 ranks
+    order of (seed, epoch)    7 1 4 | 0 9 3 | 8 2 | 5 6 |
+    batch 0 of rank           0 0 0   1 1 1
+    batch 1 of rank                           0 0   1 1
+    ```
+
+    Together, batches `k` of `W` ranks are the rows of batch `k` of one rank with batches `W` times
+    as large. All ranks have as many batches, of the same sizes: where the rows do not divide by
+    `W`, up to `W - 1` from the beginning of the order come again at its end.
+
+    It is a `DistributedSampler`, which tells trainers that ranks have their shares already.
+
+    Args:
+        buffer: A dataset or a view.
+        batch_size: Rows of a batch of one rank.
+        shuffle: False: ascending rows.
+        seed: Of all orders; the same in all ranks.
+        drop_last: Whether an epoch has no batch that is not full, and no row twice.
+        rank, world: Which of how many; None: what `torch.distributed` says when an epoch begins.
+
+    Raises:
+        UsageError: Invalid argument, or no full batch with `drop_last`.
+    """
+
+    def __init__(
+        self,
+        buffer: BaseDatasetExperienceReplay,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        self.batch_size = positive(batch_size, "batch_size")
+        if (rank is None) != (world is None):
+            raise UsageError(f"Give rank and world, or neither; found {rank=} and {world=}")
+        if rank is not None and world is not None and not 0 <= rank < world:
+            raise UsageError(f"rank is {rank}; expected 0 <= rank < world, which is {world}")
+        if seed < 0:
+            raise UsageError(f"A seed must not be negative; found {seed}")
+        super().__init__(
+            buffer,  # type: ignore[arg-type]  # it has what a map-style dataset has
+            num_replicas=world or 1,
+            rank=rank or 0,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+        )
+        self._given = rank is not None
+        self._rows = buffer.storage.rows(valid_only=True)
+        self.position = (0, 0)
+        len(self)  # raises
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is, which is not needed for epochs to differ.
+
+        One that was loaded in the middle of this epoch goes on there.
+        """
+        if self.position[0] != epoch:
+            self.position = (epoch, 0)
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch, the same for all ranks."""
+        self._ask_ranks()
+        together = self.batch_size * self.num_replicas
+        if not self.drop_last:
+            return (self._rows.count + together - 1) // together
+        if self._rows.count < together:
+            raise UsageError(
+                f"{self.num_replicas} batches of {self.batch_size} are more than the "
+                f"{self._rows.count} rows of an epoch, and drop_last leaves out what is not full"
+            )
+        return self._rows.count // together
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows of the batches of the next epoch, or of the rest of the one loaded."""
+        (epoch, begin), batches = self.position, len(self)
+        self.position = (epoch + 1, 0)
+        count, world, rank = self._rows.count, self.num_replicas, self.rank
+        order = EpochOrder(count, self.seed, epoch) if self.shuffle else None
+        share = batches * self.batch_size if self.drop_last else -(-count // world)
+        for first in range(begin * self.batch_size, share, self.batch_size):
+            size = min(self.batch_size, share - first)
+            start = first * world + rank * size
+            numbers = np.arange(start, start + size) % count  # what is beyond comes again
+            if order is not None:
+                cut = int(np.argmin(numbers)) if numbers[0] > numbers[-1] else size
+                parts = [part for part in np.split(numbers, [cut]) if len(part)]
+                numbers = np.concatenate([order.between(p[0], p[-1] + 1) for p in parts])
+            yield self._rows.at(torch.from_numpy(numbers)).numpy()
+
+    def _ask_ranks(self) -> None:
+        if not self._given and distributed.is_available() and distributed.is_initialized():
+            self.rank, self.num_replicas = distributed.get_rank(), distributed.get_world_size()
+
+
+class DatasetLoader(DataLoader[Any]):
+    """A `DataLoader` of batches `[B]`, resumable; made by `ds.dataloader(…)`, which describes it."""
+
+    def __init__(
+        self, buffer: BaseDatasetExperienceReplay, batches: EpochBatches, **options: Any
+    ) -> None:
+        self._position = (0, 0)
+        super().__init__(
+            buffer,  # type: ignore[arg-type]  # it has what a map-style dataset has
+            batch_size=None,
+            sampler=batches,
+            collate_fn=_as_it_is,
+            **options,
+        )
+
+    @property
+    def batches(self) -> EpochBatches:
+        """The rows of its batches."""
+        assert isinstance(self.sampler, EpochBatches)  # noqa: S101 - it was made with one
+        return self.sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is; see `EpochBatches.set_epoch`."""
+        self.batches.set_epoch(epoch)
+        self._position = self.batches.position
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class
+        """Yield the batches of the next epoch."""
+        (epoch, begin), count = self.batches.position, len(self)
+        self._position = (epoch, begin)
+        for number, batch in enumerate(super().__iter__(), begin + 1):
+            self._position = (epoch, number) if number < count else (epoch + 1, 0)
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which batch comes after the last one that was handed out, as JSON values."""
+        return {**self._identity(), "epoch": self._position[0], "batch": self._position[1]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the batches that would have come; raises `UsageError` for another loader's."""
+        own = self._identity()
+        if {name: state.get(name) for name in own} != own or not {"epoch", "batch"} <= state.keys():
+            raise UsageError(
+                f"The state is of another loader: {dict(state)}; this one has {own}",
+                hint="make it with the same arguments, over the same rows, in as many ranks",
+            )
+        self.batches.position = self._position = (state["epoch"], state["batch"])
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a position depends on."""
+        batches, count = self.batches, len(self)
+        return {
+            "batches": count,
+            "batch_size": batches.batch_size,
+            "ranks": batches.num_replicas,
+            "rows": batches._rows.count,
+            "seed": batches.seed,
+            "shuffle": batches.shuffle,
+        }
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
