@@ -57,6 +57,20 @@ _EXAMPLE = "for example http://host/data/=https://mirror/data/ or http://host/da
 
 
 @dataclass(frozen=True)
+class TransferLimits:
+    """Limits of downloads that a user chose; None: the default of `FetchLimits`."""
+
+    files_at_once: int | None = None
+    """Files that are fetched at the same time."""
+    timeout: float | None = None
+    """Seconds to wait for a connection, and without a byte."""
+    tries: int | None = None
+    """Tries in a row that bring nothing before a host is given up."""
+    bytes_per_second: int | None = None
+    """Of all files that a process fetches, together."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Resolved settings of one run; travels to worker processes as it is.
 
@@ -79,6 +93,8 @@ class Settings:
     """`HF_ENDPOINT`, or None for the hub's own."""
     hub_token: str | None = field(default=None, repr=False)
     """`HF_TOKEN`, or None for the token that huggingface_hub has stored."""
+    transfer: TransferLimits = TransferLimits()
+    """Limits of downloads."""
     config: Path | None = None
     """The config file, whether or not there is one; None where it has no place."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)

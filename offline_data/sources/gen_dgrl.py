@@ -94,6 +94,7 @@ class GenDGRL(Source):
 
     name = "gen_dgrl"
     title = "Gen-DGRL: 16 Procgen games, to learn on some levels and play on others"
+    action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the published sets; their sizes are not published."""

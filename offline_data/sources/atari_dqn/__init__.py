@@ -95,6 +95,7 @@ class AtariDQN(Source):
 
     name = "atari_dqn"
     title = "Atari DQN Replay: 60 games, 5 runs of DQN each, 50 million steps a run"
+    action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the runs."""

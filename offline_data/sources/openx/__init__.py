@@ -60,6 +60,7 @@ class OpenX(Source):
 
     name = "openx"
     title = "Open X-Embodiment: robots of many kinds, and any RLDS dataset (TFRecord)"
+    action = "continuous"
     needs = ("google_crc32c", "PIL")
     extra = "openx"
 

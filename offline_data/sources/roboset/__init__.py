@@ -34,6 +34,7 @@ class RoboSet(HubFolders):
 
     name = "roboset"
     title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
+    action = "continuous"
     repository = "jdvakil/RoboSet_Sim"
     magic = FILES
     notes = SET_NOTES

@@ -47,6 +47,7 @@ class VD4RL(HubFolders):
 
     name = "vd4rl"
     title = "V-D4RL: walker, cheetah and humanoid from pixels (npz, HDF5)"
+    action = "continuous"
     repository = "conglu/vd4rl"
     folder = "vd4rl/"
     magic = FILES
