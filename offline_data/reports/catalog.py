@@ -138,8 +138,12 @@ class Bounds:
         return None if unknown or (self.action and one.action is None) else True
 
 
+ALL = Bounds()
+"""No limits."""
+
+
 def search(
-    query: str, settings: Settings, bounds: Bounds = Bounds(), limit: int | None = None
+    query: str, settings: Settings, bounds: Bounds = ALL, limit: int | None = None
 ) -> CatalogListing:
     """Search packaged catalogues, and files of sources on this machine; uses no network.
 

@@ -21,7 +21,7 @@ FD = {"stdin": 0, "stdout": 1, "stderr": 2}
 COMMANDS = {
     "--help": 0,
     "--version": 0,
-    "--show-completion bash": 0,
+    "completion bash": 0,
     "list --json": 0,
     "info local:toy": 0,
     "info local:x": 3,
