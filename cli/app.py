@@ -7,12 +7,23 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, get_args
 
 import typer
+from typer.completion import completion_init
 
 from offline_data.config import resolve_settings
-from offline_data_cli.commands import demo, download, inspection, listing, manage, preprocess
+from offline_data_cli.commands import (
+    copies,
+    demo,
+    download,
+    environment,
+    inspection,
+    listing,
+    manage,
+    preprocess,
+)
+from offline_data_cli.help import Verb, Verbs, epilog
 from offline_data_cli.options import Context, Globals
 from offline_data_cli.progress import progress_for
-from offline_data_cli.render import Mode
+from offline_data_cli.render import Mode, draw_as
 from offline_data_cli.result import Result
 
 Command: TypeAlias = Callable[..., Result]
@@ -24,24 +35,53 @@ _VERBS: dict[str, dict[str, Command]] = {
         "search": listing.search,
         "info": inspection.info,
         "head": inspection.head,
+        "tail": inspection.tail,
         "sample": inspection.sample,
         "stats": inspection.stats,
+        "path": inspection.path,
+        "open": inspection.open_,
     },
     "Get": {"download": download.download, "convert": download.convert, "demo": demo.demo},
-    "Transform": {"preprocess": preprocess.preprocess, "worker": preprocess.worker},
-    "Manage": {"verify": manage.verify, "rm": manage.rm},
-    "Environment": {"sources": listing.sources, "env": listing.env},
+    "Transform": {
+        "preprocess": preprocess.preprocess,
+        "step": preprocess.step,
+        "filter": copies.filter_,
+        "split": copies.split,
+        "worker": preprocess.worker,
+    },
+    "Manage": {
+        "rename": copies.rename,
+        "cp": copies.cp,
+        "verify": manage.verify,
+        "rm": manage.rm,
+    },
+    "Environment": {
+        "sources": listing.sources,
+        "env": listing.env,
+        "completion": environment.completion,
+        "version": environment.version,
+    },
 }
 """Verbs by the panel of `--help` that shows them."""
 
-_ALIASES: dict[str, Command] = {"ls": listing.list_, "show": inspection.info}
-
-_CACHE: dict[str, Command] = {
-    "dir": manage.dir_,
-    "ls": manage.ls,
-    "prune": manage.prune,
-    "rm": manage.cache_rm,
+_GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
+    "cache": (
+        "Manage",
+        "Show and delete the files under the root.",
+        {"dir": manage.dir_, "ls": manage.ls, "prune": manage.prune, "rm": manage.cache_rm},
+    ),
+    "config": (
+        "Environment",
+        "Show and change the settings of the config file.",
+        {
+            "get": environment.get,
+            "set": environment.set_,
+            "edit": environment.edit,
+            "path": environment.path,
+        },
+    ),
 }
+"""Groups of verbs: their panel, what they do, and their verbs."""
 
 
 @dataclass(frozen=True)
@@ -54,28 +94,48 @@ class Outcome:
 
 def build_app() -> typer.Typer:
     """Build the typer application out of the tables above."""
-    app = _group("Download, verify, convert and sample public offline-RL datasets.")
+    completion_init()  # typer does so for its own options, whose bash script cuts ids at the colon
+    app = _group("", "Download, verify, convert and sample public offline-RL datasets.")
     for panel, verbs in _VERBS.items():
         for name, command in verbs.items():
-            app.command(name, rich_help_panel=panel)(_verb(command))
-    for name, command in _ALIASES.items():
-        app.command(name, hidden=True)(_verb(command))
-    cache = _group("Show and delete the files under the root.", add_completion=False)
-    for name, command in _CACHE.items():
-        cache.command(name)(_verb(command))
-    app.add_typer(cache, name="cache", rich_help_panel="Manage")
+            _add(app, name, command, name, panel)
+    for group, (panel, text, verbs) in _GROUPS.items():
+        inner = _group(group, text)
+        for name, command in verbs.items():
+            _add(inner, name, command, f"{group} {name}")
+        app.add_typer(inner, name=group, rich_help_panel=panel)
     return app
 
 
-def _group(text: str, **more: Any) -> typer.Typer:
+def _add(
+    app: typer.Typer, name: str, command: Command, verb: str, panel: str | None = None
+) -> None:
+    settings = {"cls": _FoldedVerb, "epilog": epilog(verb), "rich_help_panel": panel}
+    app.command(name, **settings)(_verb(command))
+
+
+class _FoldedVerb(Verb):
+    folded = frozenset(field.name for field in fields(Globals))
+
+
+class _FoldedVerbs(Verbs):
+    folded = _FoldedVerb.folded
+
+
+def _group(verb: str, text: str) -> typer.Typer:
     """Return a group of verbs that takes global options of its own."""
 
     def run(ctx: typer.Context, **values: Any) -> None:
         _merge(ctx, Globals(**values))
 
     run.__doc__ = text
-    settings = {"help_option_names": ["-h", "--help"]}
-    app = typer.Typer(pretty_exceptions_enable=False, context_settings=settings, **more)
+    app = typer.Typer(
+        cls=_FoldedVerbs,
+        epilog=epilog(verb),
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        add_completion=False,
+    )
     app.callback()(_with_options(run, []))
     return app
 
@@ -91,8 +151,9 @@ def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
         given = Globals(**{field.name: values.pop(field.name) for field in fields(Globals)})
         try:
             merged = _merge(ctx, given)
+            draw_as(merged.display)
             settings = resolve_settings(root=merged.root, offline=True if merged.offline else None)
-            mode = Mode.JSON if merged.json else Mode.QUIET if merged.quiet else Mode.HUMAN
+            mode = merged.mode
             progress = progress_for(mode, bars=not merged.no_progress)
             return Outcome(command(Context(settings, mode, merged.yes, progress), **values), mode)
         except BaseException as error:  # noqa: BLE001 - raised again outside typer

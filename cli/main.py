@@ -12,14 +12,12 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from itertools import pairwise
+from typing import NoReturn
 
 from offline_data import errors
 from offline_data.errors import OfflineDataError
 from offline_data.urls import redact
-
-if TYPE_CHECKING:
-    from offline_data_cli.result import Result
 
 PROGRAM = "offline-data"
 
@@ -114,6 +112,7 @@ def _run(arguments: list[str]) -> int:
     import typer
 
     from offline_data_cli.app import Outcome, app
+    from offline_data_cli.commands.environment import version_result
     from offline_data_cli.options import VersionAsked
     from offline_data_cli.render import Mode, show, show_error
     from offline_data_cli.streams import flush_stdout
@@ -124,7 +123,7 @@ def _run(arguments: list[str]) -> int:
     except SystemExit as end:
         outcome = end.code
     except VersionAsked:
-        outcome = Outcome(_version(), Mode.JSON if "--json" in arguments else Mode.HUMAN)
+        outcome = Outcome(version_result(), Mode.JSON if _wants_json(arguments) else Mode.HUMAN)
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, Outcome):  # `--help`
@@ -134,14 +133,6 @@ def _run(arguments: list[str]) -> int:
     for error in result.failures:
         show_error(error.code, error.message, error.hint, as_json=False)
     return result.code or next(map(exit_code, result.failures), 0)
-
-
-def _version() -> "Result":
-    from offline_data.reports.environment import DISTRIBUTION, installed_version
-    from offline_data_cli.result import Result
-
-    version = installed_version(DISTRIBUTION)
-    return Result({"version": version}, (f"{PROGRAM} {version or 'not installed'}",))
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> int:
@@ -154,10 +145,16 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
     if interrupted and not isinstance(error, KeyboardInterrupt):
         error = KeyboardInterrupt()  # some libraries turn a signal into an error of their own
     code, message, hint = _describe(error)
-    show_error(code, message, hint, as_json="--json" in arguments and not stdout_is_lost())
-    if any(re.fullmatch(r"-[qy]*v[qyv]*", argument) for argument in arguments):
+    show_error(code, message, hint, as_json=_wants_json(arguments) and not stdout_is_lost())
+    if any(re.fullmatch(r"-[qy]*v[qyv]*|--verbose", argument) for argument in arguments):
         show_traceback(error)
     return exit_code(error)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Return True if JSON is asked for, in a command line that may not be a valid one."""
+    pairs = {f"{name} {value}" for name, value in pairwise(arguments)}
+    return "--json" in arguments or "--format=json" in arguments or "--format json" in pairs
 
 
 def exit_code(error: BaseException) -> int:

@@ -12,7 +12,8 @@ import typer
 from offline_data.config import Settings
 from offline_data.errors import UsageError
 from offline_data.progress import Progress
-from offline_data_cli.render import Mode
+from offline_data_cli import complete
+from offline_data_cli.render import Display, Mode
 
 
 class VersionAsked(Exception):  # noqa: N818 - nothing is wrong
@@ -24,9 +25,9 @@ def option(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, **more)
 
 
-def argument(metavar: str, text: str) -> Any:
+def argument(metavar: str, text: str, **more: Any) -> Any:
     """Return an argument with its name and a help text."""
-    return typer.Argument(metavar=metavar, help=text)
+    return typer.Argument(metavar=metavar, help=text, **more)
 
 
 count = partial(option, metavar="N", min=1)
@@ -41,6 +42,22 @@ def _version(asked: bool) -> None:
         raise VersionAsked
 
 
+class ColorWhen(str, Enum):
+    """When colours are used."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class OutputFormat(str, Enum):
+    """Layouts of what is printed."""
+
+    table = "table"
+    tsv = "tsv"
+    json = "json"
+
+
 @dataclass(frozen=True)
 class Globals:
     """The global options as given at one place of a command line."""
@@ -49,19 +66,42 @@ class Globals:
         Path | None,
         _global("Folder for datasets and downloads. (env: OFFLINE_DATA_HOME)", metavar="DIR"),
     ] = None
-    offline: Annotated[bool, _global("Never use the network; use only datasets on this disk.")] = (
-        False
-    )
+    offline: Annotated[
+        bool, _global("Use only datasets on this disk. (env: OFFLINE_DATA_OFFLINE)")
+    ] = False
     json: Annotated[bool, _global("Print one JSON value.")] = False
     quiet: Annotated[bool, _global("Print only ids or paths, one per line.", "--quiet", "-q")] = (
         False
     )
     yes: Annotated[bool, _global("Do not ask for confirmation.", "--yes", "-y")] = False
     no_progress: Annotated[bool, _global("Do not show progress bars.")] = False
-    verbose: Annotated[bool, _global("Show the traceback of an error.", "-v")] = False
+    verbose: Annotated[bool, _global("Show the traceback of an error.", "--verbose", "-v")] = False
+    color: Annotated[
+        ColorWhen | None, _global("Use colours. (default: in a terminal; env: NO_COLOR)")
+    ] = None
+    format: Annotated[
+        OutputFormat | None,
+        _global("Lay out data as. (default: table in a terminal, tsv in a pipe)"),
+    ] = None
+    no_truncate: Annotated[bool, _global("Do not cut tables at the edge of the terminal.")] = False
     version: Annotated[
-        bool, _global("Show the version and exit.", callback=_version, is_eager=True)
+        bool,
+        _global("Show the version and exit.", "--version", "-V", callback=_version, is_eager=True),
     ] = False
+
+    @property
+    def mode(self) -> Mode:
+        """Format of stdout."""
+        if self.json or self.format is OutputFormat.json:
+            return Mode.JSON
+        return Mode.QUIET if self.quiet else Mode.HUMAN
+
+    @property
+    def display(self) -> Display:
+        """How the rest is drawn."""
+        layout = None if self.format in {None, OutputFormat.json} else self.format.value
+        color = None if self.color in {None, ColorWhen.auto} else self.color.value
+        return Display(layout, color, not self.no_truncate)
 
     def then(self, later: "Globals") -> "Globals":
         """Merge with those given further right: a flag stays set, the last root counts."""
@@ -80,8 +120,12 @@ class Context:
     progress: Progress
 
 
-Dataset = Annotated[str, argument("ID", "Dataset id or path of a dataset directory.")]
-Datasets = Annotated[list[str], argument("ID", "Dataset ids or paths of dataset directories.")]
+_WHICH = "Dataset id, path of a dataset directory, or a name that only one dataset has."
+Dataset = Annotated[str, argument("ID", _WHICH, autocompletion=complete.ids_here)]
+AnyDataset = Annotated[str, argument("ID", _WHICH, autocompletion=complete.all_ids)]
+Datasets = Annotated[list[str], argument("ID...", _WHICH, autocompletion=complete.ids_here)]
+NewName = Annotated[str, argument("NAME", "Name of the new dataset; its id is local:NAME.")]
+Force = Annotated[bool, option("Replace an existing dataset of that name.")]
 DryRun = Annotated[bool, option("Show what would be done without doing it.")]
 
 
@@ -163,7 +207,10 @@ class Engine(str, Enum):
 
 RUNNING = {"rich_help_panel": "Execution (does not change the result)"}
 running = partial(option, **RUNNING)
-Workers = Annotated[int | None, count("Maximum number of processes.", **RUNNING)]
+Workers = Annotated[
+    int | None,
+    count("Maximum number of processes. (default: cores; env: OFFLINE_DATA_WORKERS)", **RUNNING),
+]
 RunsOn = Annotated[Engine, running("Run tasks in local processes or on a Ray cluster.")]
 Address = Annotated[str | None, running("Address of the Ray cluster.", metavar="HOST:PORT")]
 PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")]

@@ -91,7 +91,13 @@ class _Bar:
         self.live: Any = None
         self.row: Any = None
         self._lock, self._unit = lock, unit
-        self._done, self._begin = 0, time.monotonic()
+        self._done, self._skipped, self._begin = 0, 0, time.monotonic()
+
+    def skip(self, amount: int) -> None:
+        """Count `amount` units that were done before: they say nothing about speed."""
+        with self._lock:
+            self._skipped += amount
+            self.advance(amount)
 
     def advance(self, amount: int = 1) -> None:
         """Count `amount` more units."""
@@ -106,23 +112,30 @@ class _Bar:
         self.advance(0)
 
     def __str__(self) -> str:
-        """Write how much is done and how fast: `3.0 MiB/6.0 MiB 2.0 MiB/s`."""
-        speed = self._done / max(time.monotonic() - self._begin, 1e-9)
+        """Write how much is done, how fast, and what is left: `3 MiB/6 MiB 2 MiB/s 0:02`."""
+        seconds = max(time.monotonic() - self._begin, 1e-9)
+        speed = max(self._done - self._skipped, 0) / seconds
+        left = ""
+        if self.total is not None and speed > 0:
+            whole = round(max(self.total - self._done, 0) / speed)
+            hours, minutes = divmod(whole // 60, 60)
+            left = (
+                f" {hours}:{minutes:02}:{whole % 60:02}" if hours else f" {minutes}:{whole % 60:02}"
+            )
         if self._unit == "B":
-            of = "" if self.total is None else f"/{human_bytes(self.total)}"
-            return f"{human_bytes(self._done)}{of} {human_bytes(speed)}/s"
+            of = "/size unknown" if self.total is None else f"/{human_bytes(self.total)}"
+            return f"{human_bytes(self._done)}{of} {human_bytes(speed)}/s{left}"
         of = "" if self.total is None else f"/{self.total:,}"
-        return f"{self._done:,}{of} {self._unit} {speed:,.0f}/s"
+        return f"{self._done:,}{of} {self._unit} {speed:,.0f}/s{left}"
 
 
 def _new_drawing() -> Any:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[bar]}", markup=False),
-        TimeRemainingColumn(compact=True),
         console=error_console(),
         transient=True,
         expand=True,

@@ -8,9 +8,9 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from offline_data.errors import UsageError
 from offline_data.files import human_bytes
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.text import Text
 
     from offline_data_cli.result import Block, Field, Kind, Result, TableColumn
 
@@ -33,6 +34,22 @@ _NARROW = 12
 """Least width of a column of text that is longer."""
 _REPEATED = 3
 """Items of a list up to which equal ones are written out."""
+
+_UNLIMITED = 1 << 16
+"""Columns of a table that is not cut."""
+_STYLES = {
+    "id": "cyan",
+    "path": "blue",
+    "destination": "blue",
+    "file": "blue",
+    "root": "blue",
+    "problem": "red",
+    "OK": "green",
+    "damaged": "bold red",
+    "missing": "bold red",
+    "installed": "green",
+}
+"""Styles by the name of a column or field, or by the value itself."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -110,11 +127,59 @@ def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) ->
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def error_console() -> Console:
-    """Return a console on stderr, without colour unless that is a terminal."""
+def choose(question: str, options: Sequence[str], hint: str, *, yes: bool) -> str:
+    """Ask which of several is meant, by its number; raises `UsageError` without a terminal."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(question, hint=hint)
+    for number, option in enumerate(options, 1):
+        print(f"{number:3}  {clean(option)}", file=sys.stderr)
+    print(f"{question}. Number [1-{len(options)}]: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if not answer.isdecimal() or not 1 <= int(answer) <= len(options):
+        raise UsageError(f"{answer!r} is not a number from 1 to {len(options)}", hint=hint)
+    return options[int(answer) - 1]
+
+
+@dataclass(frozen=True)
+class Display:
+    """How this process draws what it prints."""
+
+    layout: Literal["table", "tsv"] | None = None
+    """None: a table in a terminal, values between tabs in a pipe."""
+    color: Literal["always", "never"] | None = None
+    """None: in a terminal, unless `NO_COLOR` is set."""
+    truncate: bool = True
+    """Whether tables are cut at the edge of the terminal."""
+
+
+_display = Display()
+
+
+def draw_as(display: Display) -> None:
+    """Set how everything is drawn from now on."""
+    global _display
+    _display = display
+
+
+def console_on(stream: Any) -> Console:
+    """Return a console, with colours as the user wants them."""
     from rich.console import Console
 
-    return Console(stderr=True, no_color=not stderr_is_terminal() or None)
+    always = _display.color == "always"
+    colored = always or (_display.color is None and stream.isatty())
+    return Console(
+        file=stream,
+        highlight=False,
+        markup=False,
+        no_color=None if colored and not always else not colored,
+        force_terminal=True if always else None,
+        width=None if _display.truncate else _UNLIMITED,
+    )
+
+
+def error_console() -> Console:
+    """Return a console on stderr, without colour unless that is a terminal."""
+    return console_on(sys.stderr)
 
 
 def stderr_is_terminal() -> bool:
@@ -208,11 +273,8 @@ def _print_json(value: Any) -> None:
 
 def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
     """Print blocks with an empty line between them: laid out in a terminal, else between tabs."""
-    console: Any = None
-    if stream.isatty():
-        from rich.console import Console
-
-        console = Console(file=stream, highlight=False, markup=False)
+    laid_out = stream.isatty() if _display.layout is None else _display.layout == "table"
+    console = console_on(stream) if laid_out else None
     for place, block in enumerate(blocks):
         if place:
             print(file=stream)
@@ -246,7 +308,7 @@ def _print_rich(block: Block, console: Console) -> None:
     from rich.text import Text
 
     if isinstance(block, str):
-        console.print(clean(block))
+        console.print(_marked(block), soft_wrap=not _display.truncate)
         return
     if block.title:
         console.print(block.title, style="bold")
@@ -257,15 +319,25 @@ def _print_rich(block: Block, console: Console) -> None:
         grid.add_column(overflow="fold")
         for field in block.fields:
             for place, value in enumerate(_values(field)):
-                grid.add_row("" if place else field.label, Text(human(value, field.kind)))
+                shown = Text(human(value, field.kind), style=_style(field.label, value))
+                grid.add_row("" if place else field.label, shown)
         console.print(grid)
         return
     columns = [
-        (column, [human(row[place], column.kind) for row in block.rows])
+        (
+            column,
+            [
+                Text(human(row[place], column.kind), style=_style(column.title, row[place]))
+                for row in block.rows
+            ],
+        )
         for place, column in enumerate(block.columns)
         if any(row[place] not in {None, ""} for row in block.rows)
     ]
-    longest = [(column, max(map(cell_len, (column.title, *cells)))) for column, cells in columns]
+    longest = [
+        (column, max(cell_len(column.title), *(cell.cell_len for cell in cells)))
+        for column, cells in columns
+    ]
     shown, gone = [], []
     for (column, cells), width in zip(columns, column_widths(longest, console.width), strict=True):
         if not width:
@@ -280,11 +352,26 @@ def _print_rich(block: Block, console: Console) -> None:
             width=width,
         )
     for row in zip(*shown, strict=True):
-        grid.add_row(*map(Text, row))
+        grid.add_row(*row)
     console.print(grid)
     if gone:
-        note = f"{', '.join(gone)} not shown: widen the terminal, or use --json"
+        note = f"{', '.join(gone)} not shown: widen the terminal, or use --no-truncate"
         console.print(note, style="dim")
+
+
+def _style(label: str, value: Any) -> str:
+    """Return the style of a value: ids, paths and verdicts stand out."""
+    return _STYLES.get(str(value), "") or _STYLES.get(label.casefold(), "")
+
+
+def _marked(line: str) -> Text:
+    """Return a line with its verdict and the id before a colon in their styles."""
+    from rich.text import Text
+
+    text = Text(clean(line))
+    for word in ("OK", "damaged"):
+        text.highlight_regex(rf"\b{word}\b", _STYLES[word])
+    return text
 
 
 def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> list[int]:

@@ -77,12 +77,14 @@ class Result:
 
 
 def combine(data: Any, results: Sequence[Result], code: int = 0) -> Result:
-    """Make one result of several; consecutive tables with the same columns become one."""
+    """Make one result of several; consecutive lines, and tables with the same columns, become one."""
     blocks: list[Block] = []
     for block in (block for result in results for block in result.blocks):
         last = blocks[-1] if blocks else None
         if isinstance(block, Table) and isinstance(last, Table) and block.columns == last.columns:
             blocks[-1] = Table(last.columns, (*last.rows, *block.rows))
+        elif isinstance(block, str) and isinstance(last, str):
+            blocks[-1] = f"{last}\n{block}"
         else:
             blocks.append(block)
     ids = [text for result in results for text in result.ids]

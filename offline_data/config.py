@@ -15,6 +15,7 @@ The config file is TOML, all keys optional; a relative `root` has no meaning her
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -38,7 +39,8 @@ ARGUMENT = "argument"
 CONFIG_FILE = "config file"
 """Origin of a setting in the file `Settings.config`."""
 
-_KEYS = ("root", "offline", "workers", "mirrors")
+CONFIG_KEYS = ("root", "offline", "workers", "mirrors")
+"""What a config file may set."""
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 _HOME, _OFFLINE, _HUB_OFFLINE = "OFFLINE_DATA_HOME", "OFFLINE_DATA_OFFLINE", "HF_HUB_OFFLINE"
@@ -54,6 +56,20 @@ _MAX_NAME = 255
 _PREFIX = re.compile(r"[a-z][a-z0-9+.\-]*://\S*\Z")
 _REPLACEMENT = re.compile(r"(?:(?:https?|hf)://[^\s/]\S*|file:///\S*)\Z")
 _EXAMPLE = "for example http://host/data/=https://mirror/data/ or http://host/data/=/mnt/data/"
+
+
+@dataclass(frozen=True)
+class TransferLimits:
+    """Limits of downloads that a user chose; None: the default of `FetchLimits`."""
+
+    files_at_once: int | None = None
+    """Files that are fetched at the same time."""
+    timeout: float | None = None
+    """Seconds to wait for a connection, and without a byte."""
+    tries: int | None = None
+    """Tries in a row that bring nothing before a host is given up."""
+    bytes_per_second: int | None = None
+    """Of all files that a process fetches, together."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,8 @@ class Settings:
     """`HF_ENDPOINT`, or None for the hub's own."""
     hub_token: str | None = field(default=None, repr=False)
     """`HF_TOKEN`, or None for the token that huggingface_hub has stored."""
+    transfer: TransferLimits = TransferLimits()
+    """Limits of downloads."""
     config: Path | None = None
     """The config file, whether or not there is one; None where it has no place."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -246,6 +264,11 @@ def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(f"{error.message}; expected TOML", hint=hint) from error
     except AccessError as error:
         raise AccessError(error.message, hint=hint) from error
+    return _checked(_parse_config(text, path), path)
+
+
+def _parse_config(text: str, path: Path) -> dict[str, Any]:
+    """Read the text of a config file, unchecked; raises `UsageError`."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -256,19 +279,19 @@ def _read_config(environ: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(
             f"{path} is not TOML: {error}", hint="texts and URLs stand in quotes: root = '/data'"
         ) from error
-    return _checked(value, path)
+    return value
 
 
 def _checked(value: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a config file with `root` as a path and `mirrors` as pairs."""
-    unknown = ", ".join(map(redact_setting, sorted(value.keys() - {*_KEYS})))
+    unknown = ", ".join(map(redact_setting, sorted(value.keys() - {*CONFIG_KEYS})))
     if unknown:
-        raise UsageError(f"{path} has {unknown}; expected only {', '.join(_KEYS)}")
+        raise UsageError(f"{path} has {unknown}; expected only {', '.join(CONFIG_KEYS)}")
 
     def wrong(key: str, expected: str, found: Any) -> UsageError:
         return UsageError(f"{path}: {key} is {redact_setting(repr(found))}; expected {expected}")
 
-    root, offline, workers, table = (value.get(key) for key in _KEYS)
+    root, offline, workers, table = (value.get(key) for key in CONFIG_KEYS)
     if root is not None and not (isinstance(root, str) and root.startswith(("/", "~"))):
         raise wrong("root", "an absolute path as text, or one below ~", root)
     if offline is not None and not isinstance(offline, bool):
@@ -286,6 +309,61 @@ def _checked(value: dict[str, Any], path: Path) -> dict[str, Any]:
         mirrors += (check_mirror(prefix, item, f"{path}, mirrors") for item in replacements)
     folder = None if root is None else user_path(root, f"{path}: root")
     return {**value, "root": folder, "mirrors": mirrors}
+
+
+def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None) -> Path:
+    """Set `root`, `offline` or `workers` in the config file; returns its path.
+
+    The rest of the file stays as it is, comments included. Nothing is written that could not be
+    read back.
+
+    Raises:
+        UsageError: Another key, a value that it cannot have, or the file is not TOML.
+        AccessError: The file may not be written.
+    """
+    from offline_data.files import disk_errors, write_durably
+
+    env = os.environ if environ is None else environ
+    path = config_place(env)
+    if path is None:
+        raise UsageError("There is no place for a config file", hint=f"set {_CONFIG} to a path")
+    if key not in CONFIG_KEYS or key == "mirrors":
+        known = ", ".join(name for name in CONFIG_KEYS if name != "mirrors")
+        raise UsageError(
+            f"{key!r} cannot be set; expected one of {known}",
+            hint="mirrors are a table: offline-data config edit",
+        )
+    if key == "offline" and value.lower() not in {"true", "false"}:
+        raise UsageError(f"offline cannot be {value!r}; expected true or false")
+    if key == "workers":
+        _count(value, key)
+    if key == "root":
+        home = value.startswith("~")
+        value = json.dumps(value if home else str(user_path(value, key)), ensure_ascii=False)
+    try:
+        text = path.read_bytes().decode() if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    line = f"{key} = {value.lower() if key == 'offline' else value}\n"
+    found = re.search(r"(?m)^[ \t]*\[", text)  # the first table
+    top, tables = (text[: found.start()], text[found.start() :]) if found else (text, "")
+    top, replaced = re.subn(rf"(?m)^[ \t]*{key}[ \t]*=.*(?:\n|\Z)", lambda _: line, top, count=1)
+    if not replaced:
+        ended = top if not top or top.endswith("\n") else f"{top}\n"
+        top = f"{ended}{line}"
+    _checked(_parse_config(top + tables, path), path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, (top + tables).encode())
+    return path
+
+
+def editor_command(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the command of the user's editor: `VISUAL`, else `EDITOR`, else `vi`."""
+    import shlex
+
+    env = os.environ if environ is None else environ
+    return shlex.split(env.get("VISUAL") or env.get("EDITOR") or "vi")
 
 
 def check_mirror(prefix: str, replacement: str, where: str) -> Mirror:

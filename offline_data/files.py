@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -19,6 +20,7 @@ from offline_data.errors import (
     NoSpaceError,
     NotFoundError,
     OfflineDataError,
+    UsageError,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +61,24 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def parse_bytes(text: str, where: str) -> int:
+    """Read a number of bytes as people write it; raises `UsageError`.
+
+    Units: `k M G T` are powers of 1000, `Ki Mi Gi Ti` of 1024, each with or without `B`.
+
+    Example:
+        >>> parse_bytes("1.5GB", "--max-size"), parse_bytes("64 KiB", "--max-size")
+        (1500000000, 65536)
+    """
+    found = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?))?b?", text.strip().lower()
+    )
+    if found is None:
+        raise UsageError(f"{where} is {text[:40]!r}; expected bytes, as in 500M, 1.5GB or 64KiB")
+    power = " kmgt".index(found[2]) if found[2] else 0
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 @contextmanager

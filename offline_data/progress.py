@@ -16,6 +16,9 @@ class Task(Protocol):
     def advance(self, amount: int = 1) -> None:
         """Say that `amount` more units are done (may be negative when a try starts over)."""
 
+    def skip(self, amount: int) -> None:
+        """Say that `amount` more units need no work, for they were done before; not for speed."""
+
     def resize(self, total: int) -> None:
         """Say how many units there are in all, once that is known."""
 
@@ -47,6 +50,9 @@ class SilentProgress:
         """Ignore it."""
 
     def advance(self, amount: int = 1) -> None:
+        """Ignore it."""
+
+    def skip(self, amount: int) -> None:
         """Ignore it."""
 
     def resize(self, total: int) -> None:

@@ -3,12 +3,16 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.config import Settings, user_path
+from offline_data.config import Settings, TransferLimits, user_path
 from offline_data.errors import OfflineDataError, UsageError
+from offline_data.files import parse_bytes
 from offline_data.ids import DatasetId, parse_id
+from offline_data_cli import complete
+from offline_data_cli.names import dataset_id
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
     Address,
@@ -31,6 +35,7 @@ from offline_data_cli.options import (
     option,
     parse_range,
 )
+from offline_data_cli.render import choose
 from offline_data_cli.result import Field, Fields, Result, Table, columns, combine
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from offline_data.executors.base import Executor
     from offline_data.ingest.shard_plan import ShardPlan
 
+_transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
 _FILES = columns("FILE", "ACTION", "BYTES:bytes", "REASON")
 EXISTS = "yes; nothing to do"
@@ -47,7 +53,12 @@ _STORED = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "SE
 def download(
     context: Context,
     datasets: Annotated[
-        list[str], argument("ID", "Dataset ids, as `search` and `list --remote` show.")
+        list[str],
+        argument(
+            "ID...",
+            "Dataset ids or names, as `search` and `list --remote` show.",
+            autocompletion=complete.all_ids,
+        ),
     ],
     layout: Layout = None,
     episodes: Episodes = None,
@@ -61,6 +72,25 @@ def download(
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
     dry_run: DryRun = False,
+    jobs: Annotated[
+        int | None, _transfer("Files to fetch at the same time. (default: 8)", metavar="N", min=1)
+    ] = None,
+    limit_rate: Annotated[
+        str | None,
+        _transfer("Bytes per second of each process, as in 5MB. (default: none)", metavar="RATE"),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        _transfer(
+            "Wait S seconds for a connection, or for a byte. (default: 10 and 30)",
+            metavar="S",
+            min=0.001,
+        ),
+    ] = None,
+    retries: Annotated[
+        int | None,
+        _transfer("Try again N times in a row without progress. (default: 4)", metavar="N", min=0),
+    ] = None,
     workers: Workers = None,
     engine: RunsOn = Engine.local,
     address: Address = None,
@@ -78,8 +108,18 @@ def download(
     if plan is not None and len(datasets) > 1:
         raise UsageError("A plan has one dataset", hint="write one plan for each")
 
+    transfer = TransferLimits(
+        files_at_once=jobs,
+        timeout=timeout,
+        tries=None if retries is None else retries + 1,
+        bytes_per_second=None if limit_rate is None else parse_bytes(limit_rate, "--limit-rate"),
+    )
+    if transfer.bytes_per_second == 0:
+        raise UsageError("--limit-rate is 0; expected at least one byte per second")
+
     def handle(dataset: DatasetId) -> Result:
         settings, progress = _with_workers(context, workers), context.progress
+        settings = replace(settings, transfer=transfer)
         if plan is not None:
             made = ingest.plan_for_workers(
                 dataset, user_path(plan, "--plan"), settings, options, progress
@@ -95,7 +135,7 @@ def download(
         fields = Fields(Field("id", str(dataset)), Field("raw files", folder))
         return Result([{"id": str(dataset), "raw": folder}], (fields,), (str(dataset),))
 
-    ids = [parse_id(text) for text in datasets]
+    ids = [parse_id(dataset_id(context, text)) for text in datasets]
     if len(ids) == 1:
         return handle(ids[0])
     results = []
@@ -149,6 +189,7 @@ def convert(
             "Source whose format PATH has; `sources` lists them. (default: detected)",
             "--from",
             metavar="SOURCE",
+            autocompletion=complete.sources,
         ),
     ] = None,
     layout: Layout = None,
@@ -160,6 +201,7 @@ def convert(
     images: ImageStorage = None,
     strict: Strict = False,
     audit: Audit = DEFAULT_AUDIT,
+    dry_run: DryRun = False,
     workers: Workers = None,
     engine: RunsOn = Engine.local,
     address: Address = None,
@@ -173,18 +215,68 @@ def convert(
     flags["skip_bad_episodes"] = skip_bad_episodes
     options = _options(layout, episodes, checkpoints, images, audit, **flags)
     executor = executor_of(engine, address, workers, plan)
-    check_plan(plan, {}, plan_only=plan_only)
-    place, settings = user_path(path, "PATH"), _with_workers(context, workers)
-    if plan is not None:
-        file = user_path(plan, "--plan")
-        made = ingest.plan_conversion(
-            place, name, file, settings, options, context.progress, source=source
+    check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
+    settings = _with_workers(context, workers)
+
+    def handle(place: Path) -> Result:
+        if plan is not None:
+            file = user_path(plan, "--plan")
+            made = ingest.plan_conversion(
+                place, name, file, settings, options, context.progress, source=source
+            )
+            return shard_plan_result(made)
+        if dry_run:
+            return _foreseen_result(ingest.foresee(place, name, settings, options, source=source))
+        stored = ingest.convert(
+            place, name, settings, options, context.progress, source=source, executor=executor
         )
-        return shard_plan_result(made)
-    stored = ingest.convert(
-        place, name, settings, options, context.progress, source=source, executor=executor
+        return stored_result(stored)
+
+    from offline_data.sources.registry import FolderOfDatasetsError
+
+    try:
+        return handle(user_path(path, "PATH"))
+    except FolderOfDatasetsError as several:
+        by_name = {str(one.relative_to(several.path)): one for one in several.found}
+        try:
+            chosen = choose(
+                f"{several.path} holds {len(by_name)} datasets", list(by_name), "", yes=context.yes
+            )
+        except UsageError:  # there is nobody to ask
+            raise several from None
+        return handle(by_name[chosen])
+
+
+def _foreseen_result(found: "ingest.ForeseenConversion") -> Result:
+    """Lay out what a conversion would do."""
+    data = {
+        "id": str(found.id),
+        "from": found.source,
+        "layout": found.layout,
+        "destination": found.destination,
+        "existing": found.existing,
+        "replaces": None if found.replaces is None else str(found.replaces),
+        "files": found.files,
+        "bytes": found.bytes,
+        "transitions": found.transitions,
+        "episodes": found.episodes,
+        "free_bytes": found.free_bytes,
+        "dry_run": True,
+    }
+    fields = Fields(
+        Field("id", data["id"]),
+        Field("format", found.source),
+        Field("layout", found.layout),
+        Field("destination", found.destination),
+        Field("already exists", EXISTS if found.existing else None),
+        Field("replaces", data["replaces"]),
+        Field("files", found.files, "count"),
+        Field("size of files", found.bytes, "bytes"),
+        Field("transitions", found.transitions, "count"),
+        Field("episodes", found.episodes, "count"),
+        Field("free disk space", found.free_bytes, "bytes"),
     )
-    return stored_result(stored)
+    return Result(data, (fields,), (data["id"],), found.warnings)
 
 
 def _with_workers(context: Context, workers: int | None) -> Settings:

@@ -1,12 +1,15 @@
 """`info`, `head`, `sample` and `stats`: what one dataset is, and its values."""
 
+import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.files import human_bytes
-from offline_data_cli.options import Context, Dataset, count, option
+from offline_data_cli.names import dataset_id, entry_named
+from offline_data_cli.options import AnyDataset, Context, Dataset, count, option
 from offline_data_cli.render import nested, number
 from offline_data_cli.result import Field, Fields, Result, Table, columns
 
@@ -22,6 +25,9 @@ _MOST = 1 << 24
 _LONGEST = 60
 """Longest value of a parameter in characters; statistics of many numbers are in `--json`."""
 
+Rows = Annotated[int, count("Number of transitions.", "-n")]
+OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
+
 _SCHEMA = columns("LEAF", "TYPE", "SHAPE", "ROWS PER EPISODE")
 _LEAVES = columns("LEAF", "TYPE", "SHAPE", "MIN:number", "MAX:number")
 _STATISTICS = columns(
@@ -31,11 +37,11 @@ _TEXTS = columns("TEXT", "DISTINCT:count", "MISSING:count", "COMMON")
 _EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "MAX:number")
 
 
-def info(context: Context, dataset: Dataset) -> Result:
+def info(context: Context, dataset: AnyDataset) -> Result:
     """Show schema, counts, provenance and licence of a dataset."""
     from offline_data.reports.info import dataset_info
 
-    found = dataset_info(dataset, context.settings)
+    found = dataset_info(dataset_id(context, dataset), context.settings)
     return info_result(found) if isinstance(found, dict) else _remote(found)
 
 
@@ -117,6 +123,31 @@ def _remote(found: "CatalogDataset") -> Result:
     return Result(data, (fields,), (found.id,), (f"to download it: {found.command}",))
 
 
+def path(context: Context, dataset: Dataset) -> Result:
+    """Print the directory of a dataset."""
+    entry = entry_named(context, dataset)
+    return Result({"id": str(entry.id), "path": entry.path}, (str(entry.path),), (str(entry.path),))
+
+
+def open_(context: Context, dataset: Dataset) -> Result:
+    """Open the directory of a dataset in the file manager."""
+    import typer
+
+    from offline_data.errors import MissingDependencyError
+
+    entry = entry_named(context, dataset)
+    try:
+        failed = typer.launch(str(entry.path)) != 0
+    except OSError:
+        failed = True
+    if failed:
+        raise MissingDependencyError(
+            f"No program opens folders here; the dataset is in {entry.path}",
+            hint=f"cd {shlex.quote(str(entry.path))}",
+        )
+    return Result({"id": str(entry.id), "path": entry.path}, (str(entry.path),), (str(entry.path),))
+
+
 def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
     """Write a line for each step: its parameters, or how its function was run."""
     lines = []
@@ -149,18 +180,34 @@ def how_run(step: Mapping[str, Any]) -> str:
 def head(
     context: Context,
     dataset: Dataset,
-    rows: Annotated[int, count("Number of transitions.", "-n")] = 5,
-    episode: Annotated[
-        int | None, option("Only episode E, counted from 0.", metavar="E", min=0)
-    ] = None,
+    rows: Rows = 5,
+    episode: OneEpisode = None,
 ) -> Result:
     """Show the first transitions of a dataset or of one episode."""
     from offline_data.reports.info import first_transitions
-    from offline_data.store.library import locate
+
+    return _transitions_result(context, dataset, partial(first_transitions, count=rows), episode)
+
+
+def tail(
+    context: Context,
+    dataset: Dataset,
+    rows: Rows = 5,
+    episode: OneEpisode = None,
+) -> Result:
+    """Show the last transitions of a dataset or of one episode."""
+    from offline_data.reports.info import last_transitions
+
+    return _transitions_result(context, dataset, partial(last_transitions, count=rows), episode)
+
+
+def _transitions_result(
+    context: Context, dataset: str, read: Callable[..., list[dict[str, Any]]], episode: int | None
+) -> Result:
     from offline_data.store.reader import open_reader
 
-    entry = locate(dataset, context.settings)
-    transitions = first_transitions(open_reader(entry.path), rows, episode)
+    entry = entry_named(context, dataset)
+    transitions = read(open_reader(entry.path), episode=episode)
     blocks = [
         Fields(
             *(Field(key, brief(value)) for key, value in one["values"].items()),
@@ -196,10 +243,12 @@ def sample(
             max=_MOST,
         ),
     ] = None,
+    seed: Annotated[
+        int | None, option("Draw the same batch each time.", metavar="N", min=0)
+    ] = None,
 ) -> Result:
     """Sample a random batch and show its leaves."""
     from offline_data.errors import UsageError
-    from offline_data.store.library import locate
 
     if slices and batch % slices:
         fitting = max(batch // slices, 1) * slices
@@ -207,50 +256,36 @@ def sample(
             f"--batch {batch} must be a multiple of --slices {slices}",
             hint=f"try --batch {fitting}",
         )
-    return sample_result(locate(dataset, context.settings), batch, slices)
+    return sample_result(entry_named(context, dataset), batch, slices, seed)
 
 
-def sample_result(entry: "Entry", batch: int, slices: int | None = None) -> Result:
+def sample_result(
+    entry: "Entry", batch: int, slices: int | None = None, seed: int | None = None
+) -> Result:
     """Sample one batch of a dataset and lay out its leaves."""
-    import offline_data
+    from offline_data.reports.sample import random_rows, sampled_leaves
+    from offline_data.store.reader import open_reader
 
-    sampler = None if slices is None else offline_data.SliceSampler(slice_len=slices)
-    buffer = offline_data.open_dataset(entry.path, batch_size=batch, sampler=sampler)
+    reader = open_reader(entry.path)
     begin = time.perf_counter()
-    drawn: Any = buffer.sample()
+    leaves = sampled_leaves(reader, random_rows(reader, batch, slices, seed))
     seconds = time.perf_counter() - begin
-    items = drawn.items(include_nested=True, leaves_only=True)
-    named = {key if isinstance(key, str) else "/".join(key): _leaf(one) for key, one in items}
-    leaves = dict(sorted(named.items()))
-    data = {"id": str(entry.id), "batch": batch, "slices": slices}
+    data = {"id": str(entry.id), "batch": batch, "slices": slices, "seed": seed}
     data |= {"seconds": seconds, "leaves": leaves}
     rows = [
-        (key, leaf["dtype"], str(leaf["shape"]), leaf["min"], leaf["max"])
-        for key, leaf in leaves.items()
+        (key, leaf.dtype, str(list(leaf.shape)), leaf.min, leaf.max) for key, leaf in leaves.items()
     ]
     of = f" in slices of {slices}" if slices else ""
     note = f"{batch} transitions{of} sampled in {number(1000 * seconds)} ms (first batch)"
     return Result(data, (Table(_LEAVES, rows),), (str(entry.id),), (note,))
 
 
-def _leaf(tensor: Any) -> dict[str, Any]:
-    ordered = tensor.numel() > 0 and not tensor.is_complex()
-    values = tensor.cpu().numpy() if ordered else None  # torch orders no uint16, numpy does
-    return {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-        "min": None if values is None else values.min().item(),
-        "max": None if values is None else values.max().item(),
-    }
-
-
 def stats(context: Context, dataset: Dataset) -> Result:
     """Show statistics of every leaf and of the episodes."""
     from offline_data.reports.stats import dataset_stats
-    from offline_data.store.library import locate
     from offline_data.store.reader import open_reader
 
-    entry = locate(dataset, context.settings)
+    entry = entry_named(context, dataset)
     return stats_result(dataset_stats(open_reader(entry.path), context.progress))
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.errors import ManifestError
-from offline_data_cli.options import Context, argument, option
+from offline_data.errors import ManifestError, UsageError
+from offline_data_cli import complete
+from offline_data_cli.options import Context, argument, count, option
 from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, columns
 
 if TYPE_CHECKING:
@@ -24,9 +26,22 @@ class Sort(str, Enum):
     name = "name"
 
 
+class Action(str, Enum):
+    """Kinds of actions."""
+
+    continuous = "continuous"
+    discrete = "discrete"
+
+
+_bytes = partial(option, metavar="SIZE")
+
+
 def list_(
     context: Context,
-    source: Annotated[str | None, argument("SOURCE", "Only datasets of this source.")] = None,
+    source: Annotated[
+        str | None,
+        argument("SOURCE", "Only datasets of this source.", autocompletion=complete.sources),
+    ] = None,
     remote: Annotated[bool, option("List the datasets that sources offer.")] = False,
     prefix: Annotated[str, option("Only ids or names that start with P.", metavar="P")] = "",
     sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
@@ -87,12 +102,33 @@ def _matches(text: str, prefix: str) -> bool:
 
 def search(
     context: Context,
-    query: Annotated[list[str], argument("QUERY", "Words, all of which must match.")],
+    query: Annotated[
+        list[str] | None,
+        argument("QUERY", "Words, all of which must match; or globs for ids: '*door*'."),
+    ] = None,
+    limit: Annotated[int | None, count("Show at most N datasets.")] = None,
+    min_size: Annotated[str | None, _bytes("Only downloads of at least SIZE, as in 500MB.")] = None,
+    max_size: Annotated[str | None, _bytes("Only downloads of at most SIZE.")] = None,
+    min_episodes: Annotated[int | None, count("Only datasets of at least N episodes.")] = None,
+    max_episodes: Annotated[int | None, count("Only datasets of at most N episodes.")] = None,
+    action: Annotated[Action | None, option("Only datasets with such actions.")] = None,
 ) -> Result:
     """Search the catalogues of all sources. Works offline."""
+    from offline_data.files import parse_bytes
     from offline_data.reports import catalog
 
-    found = catalog.search(" ".join(query), context.settings)
+    bounds = catalog.Bounds(
+        None if min_size is None else parse_bytes(min_size, "--min-size"),
+        None if max_size is None else parse_bytes(max_size, "--max-size"),
+        min_episodes,
+        max_episodes,
+        action.value if action else None,
+    )
+    if not query and bounds == catalog.ALL and limit is None:
+        raise UsageError(
+            "Missing QUERY, words to search for", hint="offline-data search door human"
+        )
+    found = catalog.search(" ".join(query or []), context.settings, bounds, limit)
     return _catalog_result(found.datasets, found.notes)
 
 

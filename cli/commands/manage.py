@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from offline_data.config import user_path
-from offline_data.errors import IntegrityError, InvalidIdError, NotFoundError
+from offline_data.errors import IntegrityError, InvalidIdError, NotFoundError, UsageError
 from offline_data.files import human_bytes
 from offline_data.ids import parse_id
-from offline_data_cli.options import Context, Dataset, Datasets, DryRun, argument, option
+from offline_data_cli import complete
+from offline_data_cli.names import entry_named
+from offline_data_cli.options import Context, Datasets, DryRun, argument, option
 from offline_data_cli.render import confirm, say
-from offline_data_cli.result import Block, Result, Table, TableColumn, columns
+from offline_data_cli.result import Block, Result, Table, TableColumn, columns, combine
 
 if TYPE_CHECKING:
     from offline_data.store.cache import CacheItem
@@ -36,12 +38,36 @@ _NO_CHECKSUM = (
 _NOTHING_DELETED = Result({"removed": [], "bytes": 0}, (), notes=("nothing was deleted",), code=1)
 
 
-def verify(context: Context, dataset: Dataset) -> Result:
-    """Compare the files of a dataset with the checksums in its manifest."""
-    from offline_data.store import verify as integrity
-    from offline_data.store.library import locate
+def verify(
+    context: Context,
+    datasets: Annotated[
+        list[str] | None,
+        argument("ID...", "Dataset ids, paths or names.", autocompletion=complete.ids_here),
+    ] = None,
+    all_: Annotated[bool, option("All datasets under the root.", "--all")] = False,
+) -> Result:
+    """Compare the files of datasets with the checksums in their manifests."""
+    from offline_data.store.library import survey
 
-    entry = locate(dataset, context.settings)
+    if all_ == bool(datasets):
+        raise UsageError("Give dataset ids or --all", hint="offline-data list")
+    if datasets and len(datasets) == 1:
+        return _verified(context, entry_named(context, datasets[0]))
+    if datasets:
+        entries, unreadable = [entry_named(context, text) for text in datasets], {}
+    else:
+        entries, unreadable = survey(context.settings.root)
+    results = [_verified(context, entry) for entry in entries]
+    failed = [
+        Result({"path": path, "ok": False, "problems": [error.message]}, (), failures=(error,))
+        for path, error in unreadable.items()
+    ]
+    return combine([one.data for one in (*results, *failed)], (*results, *failed))
+
+
+def _verified(context: Context, entry: "Entry") -> Result:
+    from offline_data.store import verify as integrity
+
     return verify_result(entry, integrity.verify(entry.path, context.progress))
 
 
@@ -72,9 +98,10 @@ def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
 def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     """Delete datasets. Lists them and asks first."""
     from offline_data.store.cache import refetchable
-    from offline_data.store.library import foreign_files, locate, remove
+    from offline_data.store.library import foreign_files, remove
 
-    by_path = {entry.path: entry for entry in (locate(text, context.settings) for text in datasets)}
+    found = [entry_named(context, text, exact=True) for text in datasets]
+    by_path = {entry.path: entry for entry in found}
     entries = list(by_path.values())
     removed = [{"id": str(e.id), "path": e.path, "bytes": e.bytes} for e in entries]
     lost = [str(entry.id) for entry in entries if not refetchable(entry)]
@@ -144,7 +171,12 @@ def prune(
 
 def cache_rm(
     context: Context,
-    targets: Annotated[list[str], argument("KIND|PATH", "Kind or path, as `cache ls` shows it.")],
+    targets: Annotated[
+        list[str],
+        argument(
+            "KIND|PATH...", "Kind or path, as `cache ls` shows it.", autocompletion=complete.kinds
+        ),
+    ],
     dry_run: DryRun = False,
 ) -> Result:
     """Delete files by kind or path. Lists them and asks first."""

@@ -1,5 +1,6 @@
 """`preprocess` and `worker`: a new dataset from an old one, in one run or by many workers."""
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from offline_data.errors import OfflineDataError, UsageError
+from offline_data_cli import complete
 from offline_data_cli.commands.download import (
     EXISTS,
     check_plan,
@@ -16,6 +18,7 @@ from offline_data_cli.commands.download import (
     worker_note,
 )
 from offline_data_cli.commands.inspection import how_run
+from offline_data_cli.names import entry_named
 from offline_data_cli.options import (
     DEFAULT_AUDIT,
     RUNNING,
@@ -33,14 +36,16 @@ from offline_data_cli.options import (
     count,
     option,
 )
-from offline_data_cli.result import Field, Fields, Result
+from offline_data_cli.result import Field, Fields, Result, Table, columns
 
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
     from offline_data.ingest.planned import Share
     from offline_data.preprocess.engine import DryRun as WouldMake
+    from offline_data.preprocess.steps.describe import StepArgument
     from offline_data.preprocess.worker import JobPlan
 
+_ARGUMENTS = columns("ARGUMENT", "TYPE", "DEFAULT", "WHAT")
 _MOST_NAMED = 20
 """Task numbers in a message; `--json` has them all."""
 
@@ -66,16 +71,20 @@ _calling = partial(option, **_CALLING)
 def preprocess(
     context: Context,
     dataset: Annotated[
-        str | None, argument("ID", "Dataset id or path of a dataset directory.")
+        str | None,
+        argument("ID", "Dataset id, path or name.", autocompletion=complete.ids_here),
     ] = None,
     fn: Annotated[
         str | None,
         option("Python function to apply before any --step.", metavar="FILE.py:FN|pkg.mod:FN"),
     ] = None,
-    step: Annotated[
+    steps: Annotated[
         list[str] | None,
         option(
-            "Step to apply; repeatable. fn:FILE.py:FN applies a function.", metavar="NAME[:ARGS]"
+            "Step to apply; repeatable. fn:FILE.py:FN applies a function.",
+            "--step",
+            metavar="NAME[:ARGS]",
+            autocompletion=complete.steps,
         ),
     ] = None,
     list_steps: Annotated[bool, option("List all steps with examples.")] = False,
@@ -116,16 +125,12 @@ def preprocess(
     """Make a new dataset by applying functions and steps to an existing one.
 
     A function takes one transition, a TensorDict in TED, and returns one.
-
-    offline-data preprocess ID --fn scale.py:scale --out scaled
-
-    offline-data preprocess ID --step clip:action,low=-1,high=1 --out clipped
     """
     if list_steps:
-        return _step_list()
+        return step(context)
     if dataset is None:
         raise UsageError("Missing argument ID, the dataset to start from", hint="offline-data list")
-    stages = (*([f"fn:{fn}"] if fn else []), *(step or []))
+    stages = (*([f"fn:{fn}"] if fn else []), *(steps or []))
     given = {
         "--batched": batched is not None,
         "--by": by is not By.row,
@@ -140,7 +145,6 @@ def preprocess(
     from offline_data.preprocess.job import Job, RunOptions
     from offline_data.preprocess.recipe import Calling
     from offline_data.store.layout import parse_audit
-    from offline_data.store.library import locate
 
     options = RunOptions(
         num_frames=num_frames,
@@ -153,7 +157,7 @@ def preprocess(
         force=force,
     )
     calling = Calling(batched, by.value, on.value, not no_vectorize, seed or 0)
-    parent = locate(dataset, context.settings)
+    parent = entry_named(context, dataset)
     job = Job(parent.path, stages, calling, out, dest, options)
     if plan is not None:
         from offline_data.preprocess.worker import plan_job
@@ -363,17 +367,53 @@ def _functions(recipe: Iterable[Mapping[str, Any]]) -> Field:
     return Field("functions", lines)
 
 
-def _step_list() -> Result:
-    """List all steps, each with a one-sentence description and an example."""
-    from offline_data.preprocess.steps.registry import step_class, step_names
+def step(
+    context: Context,  # noqa: ARG001 - every command takes a context
+    name: Annotated[
+        str | None, argument("NAME", "Only this step, in full.", autocompletion=complete.steps)
+    ] = None,
+) -> Result:
+    """Show what steps do and take: arguments, types, defaults, and an example."""
+    from offline_data.preprocess.steps.describe import describe_step, describe_steps
 
-    data = []
-    for name in step_names():
-        step = step_class(name)
-        does = (step.__doc__ or "").strip().partition("\n")[0]
-        data.append({"name": name, "does": does, "example": getattr(step, "example", name)})
-    fields = [
-        Field(one["name"], (one["does"], f"--step {shlex.quote(one['example'])}")) for one in data
+    described = describe_steps() if name is None else [describe_step(name)]
+    rows = [
+        (one.name, each.name, each.type, _default(each), each.text)
+        for one in described
+        for each in one.arguments
     ]
-    note = "functions are steps too: --step fn:FILE.py:FN"
-    return Result(data, (Fields(*fields),), [one["name"] for one in data], (note,))
+    if name is not None:
+        (one,) = described
+        about = Fields(
+            Field("step", one.name),
+            Field("does", one.does),
+            Field("example", f"--step {shlex.quote(one.example)}"),
+        )
+        arguments = Table(_ARGUMENTS, [row[1:] for row in rows])
+        blocks = (about, *([arguments] if rows else []), *([one.details] if one.details else []))
+        return Result(one, blocks, (one.name,))
+    fields = [
+        Field(
+            one.name,
+            (
+                one.does,
+                *(
+                    f"{each.name}: {each.type}, {_default(each)}"
+                    + f". {each.text}" * bool(each.text)
+                    for each in one.arguments
+                ),
+                f"--step {shlex.quote(one.example)}",
+            ),
+        )
+        for one in described
+    ]
+    note = "one step in full: offline-data step NAME; functions are steps too: fn:FILE.py:FN"
+    return Result(described, (Fields(*fields),), [one.name for one in described], (note,))
+
+
+def _default(argument: "StepArgument") -> str:
+    if argument.required:
+        return "required"
+    value = argument.default
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
+    return f"default {'none' if value in (None, ()) else shown}"

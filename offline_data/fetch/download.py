@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
 from queue import Queue
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from offline_data.errors import IntegrityError, NoSpaceError, OfflineDataError
@@ -78,6 +79,8 @@ class FetchSession:
     """Set when the run is over."""
     sleep: Callable[[float], None] | None
     """Waits between tries; None: `pause`."""
+    rate: RateLimit
+    """Of all files of the run."""
 
     def check(self) -> None:
         """Raise `FetchCancelledError` if the run is over."""
@@ -91,16 +94,41 @@ class FetchSession:
 
     def retry(self, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
         """Call `attempt` as `with_retries` does, within the limits of the run."""
-        return with_retries(attempt, self.limits, self.sleep or self.pause, reached)
+        wait = self.sleep or self.pause
+        return with_retries(attempt, self.limits, wait, reached, self.progress.note)
 
-    def count(self, index: int) -> Callable[[int], None]:
-        """Return a function that reports how many bytes of file `index` are on this disk."""
+    def count(self, index: int, *, resumed: bool = False) -> Callable[[int], None]:
+        """Return a function that reports how many bytes of file `index` are on this disk.
+
+        With `resumed` they were there before the run.
+        """
+        seen = self.received.resumed if resumed else self.received.at
 
         def report(size: int) -> None:
             self.check()
-            self.received.at(index, size)
+            seen(index, size)
 
         return report
+
+
+class RateLimit:
+    """Keeps the bytes of all threads that share it to so many a second; None: no limit."""
+
+    def __init__(
+        self, bytes_per_second: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate, self._clock = bytes_per_second, clock
+        self._lock, self._free_at = Lock(), 0.0
+
+    def take(self, count: int, pause: Callable[[float], None]) -> None:
+        """Wait until `count` more bytes are due."""
+        if self._rate is None:
+            return
+        with self._lock:
+            now = self._clock()
+            self._free_at = max(now, self._free_at) + count / self._rate
+            wait = self._free_at - now
+        pause(wait)
 
 
 class BackgroundWorker:
@@ -164,18 +192,26 @@ class PartialFile:
         path: The file; its state is beside it.
         published: What the source publishes about the file.
         report: Called with the bytes that are here, whenever that changes.
+        found: The same, for bytes that were here before.
 
     Attributes:
         size: Bytes that are here.
         resumed: Whether some bytes were here before the current connection began.
     """
 
-    def __init__(self, path: Path, published: RemoteFile, report: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        published: RemoteFile,
+        report: Callable[[int], None],
+        found: Callable[[int], None] | None = None,
+    ) -> None:
         self.path = path
         self.size = 0
         self.resumed = False
         self._published = published
         self._report = report
+        self._found = found or report
         self._state = PartialState()
         self._hashes, self._unhashed = Hashes(published), list[bytes]()
         self._hashing, self._syncing = BackgroundWorker(_MAX_HASH_BATCHES), BackgroundWorker(1)
@@ -203,7 +239,7 @@ class PartialFile:
                 while block := os.read(self._handle, _READ):
                     self._hashes.update(block)
                     self.size += len(block)
-                    self._report(self.size)
+                    self._found(self.size)
             except BaseException:
                 os.close(self._handle)
                 raise
@@ -332,7 +368,8 @@ class ResumableDownload:
     ) -> None:
         self.validator: str | None = None
         self._file = file
-        self._part = PartialFile(path, file, session.count(index))
+        before = session.count(index, resumed=True)
+        self._part = PartialFile(path, file, session.count(index), before)
         self._index = index
         self._session = session
         self._client = client
@@ -390,6 +427,7 @@ class ResumableDownload:
             )
             for block in chain([first], blocks):
                 self._session.check()
+                self._session.rate.take(len(block), self._session.pause)
                 if part.size + len(block) > stop:
                     part.clear()
                     raise self._excess(url, total, stop)

@@ -66,6 +66,17 @@ class ByteProgress:
             if more < 0 or due or seen == self._sizes[index]:
                 self._report()
 
+    def resumed(self, index: int, seen: int) -> None:
+        """Report that `seen` bytes of a file were here before: they count, but not as speed."""
+        with self._lock:
+            more = seen - self._seen[index]
+            self._seen[index] = seen
+            self._task.skip(more)
+            if index in self._followed:
+                task, told = self._followed[index]
+                task.skip(more)
+                self._followed[index] = (task, told + more)
+
     def sized(self, index: int, size: int) -> None:
         """Set the size of a file in bytes."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +12,8 @@ from offline_data.errors import NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from offline_data.config import TransferLimits
 
 T = TypeVar("T")
 
@@ -46,6 +48,23 @@ class FetchLimits:
     """Files that are fetched at the same time."""
     per_host: int = 4
     """Files that are fetched from one host at the same time."""
+    bytes_per_second: int | None = None
+    """Of all files together; None: as fast as they come."""
+
+    def within(self, chosen: TransferLimits) -> FetchLimits:
+        """Return the limits with those that a user chose in place of these.
+
+        Example:
+            >>> from offline_data.config import TransferLimits
+            >>> FetchLimits().within(TransferLimits(files_at_once=2)).per_host
+            2
+        """
+        given = {name: value for name, value in vars(chosen).items() if value is not None}
+        if timeout := given.pop("timeout", None):
+            given |= {"connect": timeout, "read": timeout}
+        if jobs := given.get("files_at_once"):
+            given["per_host"] = jobs
+        return replace(self, **given)
 
 
 class TransientError(NetworkError):
@@ -64,6 +83,7 @@ def with_retries(
     limits: FetchLimits,
     sleep: Callable[[float], None],
     reached: Callable[[], int] = lambda: 0,
+    told: Callable[[str], None] = lambda _: None,
 ) -> T:
     """Call `attempt` until it succeeds or too many attempts in a row made no progress.
 
@@ -73,6 +93,7 @@ def with_retries(
         attempt: Raises `TransientError` where another try may help; other errors end it at once.
         limits: Tries and waits.
         sleep: Waits so many seconds; may raise.
+        told: Gets a sentence before each wait.
         reached: Bytes here so far. A try counts as fruitful if they are at least `limits.fruitful`
             more than after the last fruitful one: a host that sends a byte at a time is no use.
     """
@@ -93,7 +114,10 @@ def with_retries(
                     hint="run the same command again: it resumes where it stopped; "
                     "OFFLINE_DATA_MIRRORS names other hosts",
                 ) from error
-            sleep(wait_before(failures, error, limits))
+            wait = wait_before(failures, error, limits)
+            nth = f"attempt {failures + 1} of {limits.tries}"
+            told(f"{error.message}; trying again in {wait:.1f} s ({nth})")
+            sleep(wait)
 
 
 def wait_before(failures: int, error: TransientError, limits: FetchLimits) -> float:

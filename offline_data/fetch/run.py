@@ -32,6 +32,7 @@ from offline_data.fetch.client import offline_error, open_client
 from offline_data.fetch.download import (
     FetchCancelledError,
     FetchSession,
+    RateLimit,
     ResumableDownload,
 )
 from offline_data.fetch.files import FetchedFile, Hashes, check_whole, hash_file
@@ -92,7 +93,7 @@ def run_fetch(
         FetchCancelledError: `cancelled` was set.
     """
     coming = [step for step in plan.steps if step.path is None]
-    bounds = limits or FetchLimits()
+    bounds = (limits or FetchLimits()).within(settings.transfer)
     fetched = iter(
         _fetch_all(coming, settings, progress, bounds, sleep, cancelled) if coming else ()
     )
@@ -121,7 +122,10 @@ def _fetch_all(
         progress.task(label, total_of(sizes), "B") as task,
     ):
         received, hosts, stop = ByteProgress(task, sizes), Hosts(limits.per_host), Event()
-        session = FetchSession(settings, limits, progress, received, hosts, client, stop, sleep)
+        rate = RateLimit(limits.bytes_per_second)
+        session = FetchSession(
+            settings, limits, progress, received, hosts, client, stop, sleep, rate
+        )
         return in_threads(
             lambda index: FileFetch(steps[index], index, session).run(),
             len(steps),

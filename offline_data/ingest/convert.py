@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offline_data.errors import UsageError
+from offline_data.files import free_bytes
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob, destination_of
-from offline_data.ingest.conversion import ConversionProcess
-from offline_data.ingest.options import Options, Stored
+from offline_data.ingest.conversion import ConversionProcess, open_release
+from offline_data.ingest.options import ForeseenConversion, Options, Stored
 from offline_data.ingest.raw import local_files
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import convert_shards, convert_whole
@@ -93,6 +95,42 @@ def convert(
     entry = entry_at(destination)
     seconds = time.perf_counter() - begin
     return Stored(entry.id, destination, entry.manifest, existed, seconds)
+
+
+def foresee(
+    path: Path, name: str, settings: Settings, options: Options, *, source: str | None = None
+) -> ForeseenConversion:
+    """Return what `convert` with the same arguments would do; opens the files, writes nothing.
+
+    Raises what `convert` raises before it writes.
+    """
+    dataset = _id_of(name, path, source)
+    with ConversionProcess(path) as process:
+        release, job = _described(process, source, dataset, settings, options)
+        existing = None
+        if not options.force and has_manifest(job.destination):
+            there = entry_at(job.destination).manifest
+            same = options.layout in {None, there.layout} and options.accept(there)
+            existing = job.destination if same else None
+        older = None
+        if existing is None:
+            older = _replaced(dataset, job.destination, settings, options)
+        opened = process.open(partial(open_release, job.adapter, release))
+    sizes = [file["size"] for file in job.files]
+    return ForeseenConversion(
+        job.id,
+        job.adapter,
+        job.layout,
+        job.destination,
+        existing,
+        None if older is None else older.id,
+        len(sizes),
+        sum(sizes),
+        opened.transitions,
+        opened.episodes,
+        free_bytes(settings.root),
+        opened.warnings,
+    )
 
 
 def plan_conversion(

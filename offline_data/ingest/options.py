@@ -135,3 +135,30 @@ class DownloadPlan:
     """Free bytes on the disk of the root."""
     shards: int | None = None
     """Number of shards, which are fetched, converted and freed one by one; None if unknown."""
+
+
+@dataclass(frozen=True)
+class ForeseenConversion:
+    """What a conversion of local files would do; nothing has been changed."""
+
+    id: DatasetId
+    """The id it would have."""
+    source: str
+    """Source whose format the files have."""
+    layout: LayoutName
+    destination: Path
+    """Its directory."""
+    existing: Path | None
+    """The same where it is on this disk already, as asked for; then nothing would be done."""
+    replaces: DatasetId | None
+    """Dataset of the same name that would go."""
+    files: int
+    """Raw files, and their bytes."""
+    bytes: int
+    transitions: int | None
+    """Where the files state it, as the next one; in all of them, whatever range is asked for."""
+    episodes: int | None
+    free_bytes: int
+    """Free bytes on the disk of the root."""
+    warnings: tuple[str, ...]
+    """What a user would not expect."""

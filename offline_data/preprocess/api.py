@@ -257,7 +257,8 @@ class _RichProgress:
             def resize(total: int) -> None:
                 live.update(row, total=total)
 
-            yield SimpleNamespace(advance=partial(live.advance, row), resize=resize)
+            advance = partial(live.advance, row)
+            yield SimpleNamespace(advance=advance, skip=advance, resize=resize)
 
     def note(self, message: str) -> None:
         from rich.console import Console

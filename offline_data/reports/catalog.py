@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_data.errors import NetworkError, NotFoundError
-from offline_data.ids import DatasetId, nearest, parse_id
+from offline_data.ids import DatasetId, looks_like_path, nearest
 from offline_data.sources.registry import get_source, source_names
-from offline_data.store.library import list_datasets
+from offline_data.store.library import has_manifest, list_datasets
 
 if TYPE_CHECKING:
     from offline_data.config import Settings
     from offline_data.sources.base import CatalogEntry, Source
+
+_SIMILAR = 0.75
+"""Similarity from which on a word is taken for one that nothing has, as `difflib` measures it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class CatalogDataset:
     licence: str | None = None
     """Of the source's datasets; one that was downloaded may have its own, as the next."""
     citation: str | None = None
+    action: str | None = None
+    """`continuous` or `discrete`; None if neither the list nor the source tells."""
 
     @property
     def command(self) -> str:
@@ -103,32 +112,157 @@ def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | 
     return None if entry is None else _dataset(source, entry, _ids_here(settings))
 
 
-def search(query: str, settings: Settings) -> CatalogListing:
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a search; a dataset whose figure is unknown does not pass a limit of it."""
+
+    min_bytes: int | None = None
+    """Bytes to download, this limit included, as all others."""
+    max_bytes: int | None = None
+    min_episodes: int | None = None
+    max_episodes: int | None = None
+    action: str | None = None
+    """`continuous` or `discrete`."""
+
+    def admit(self, one: CatalogDataset) -> bool | None:
+        """Return whether a dataset passes all limits; None if that is not known."""
+        limits = (
+            (one.bytes, self.min_bytes, self.max_bytes),
+            (one.episodes, self.min_episodes, self.max_episodes),
+        )
+        asked = [(value, low, high) for value, low, high in limits if (low, high) != (None, None)]
+        if self.action not in {None, one.action or self.action} or any(
+            value is not None
+            and not ((low is None or low <= value) and (high is None or value <= high))
+            for value, low, high in asked
+        ):
+            return False
+        unknown = any(value is None for value, _, _ in asked)
+        return None if unknown or (self.action and one.action is None) else True
+
+
+ALL = Bounds()
+"""No limits."""
+
+
+def search(
+    query: str, settings: Settings, bounds: Bounds = ALL, limit: int | None = None
+) -> CatalogListing:
     """Search packaged catalogues, and files of sources on this machine; uses no network.
 
-    All words of the query must occur in the id or the summary, in upper or lower case. If they do
-    in none, a note names the ids most like the query.
+    All words of the query must occur in the id or the summary, in upper or lower case; a word with
+    `*`, `?` or `[…]` is a glob that the id, or its name, must match. If no dataset has them all,
+    words that occur nowhere stand for the most similar ones, and a note says which.
+
+    Args:
+        query: Words; an empty query matches every dataset.
+        settings: Root, whose datasets are marked, and folders of sources.
+        bounds: What the datasets must be.
+        limit: Datasets to return at most; a note says how many there are.
     """
+    known = _known_datasets(settings)
+    texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
+    words = query.casefold().split()
+    ids, notes = _matching(words, texts)
+    if not ids:
+        # people remember names: the query is compared with whole ids, then with these
+        names = {text.partition(":")[2]: text for text in known}
+        near = nearest(query, known) or [names[name] for name in nearest(query, names)]
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        return CatalogListing((), (f"no dataset matches {query!r}{meant}",))
+    passing = {text: bounds.admit(known[text]) for text in ids}
+    found = [known[text] for text in ids if passing[text]]
+    if unknown := sum(passed is None for passed in passing.values()):
+        notes.append(f"left out, because the catalogue lacks the figure: {unknown:,} datasets")
+    if not found:
+        notes.append(f"{len(ids):,} datasets match the words, none of them the limits")
+    if limit is not None and len(found) > limit:
+        notes.append(f"the first {limit:,} of {len(found):,} datasets; --limit N shows more")
+    return CatalogListing(tuple(found[:limit]), tuple(notes))
+
+
+def _known_datasets(settings: Settings) -> dict[str, CatalogDataset]:
+    """Return all datasets known without a network, by id: of catalogues, of sources here, ours."""
     here = _ids_here(settings)
     known: dict[str, CatalogDataset] = {}
     for source in map(get_source, source_names()):
         for entry in (*source.catalog(), *source.local(settings)):
             dataset = _dataset(source, entry, here)
             known.setdefault(dataset.id, dataset)
-    for one in map(parse_id, sorted(here - set(known))):  # converted, but in no catalogue
-        known[str(one)] = CatalogDataset(
-            str(one), one.source, one.name, True, None, None, None, "", ()
+    for one in list_datasets(settings.root):  # converted, but in no catalogue
+        text, counts = str(DatasetId(one.id.source, one.id.name)), one.manifest.counts
+        figures = (counts["transitions"], counts["episodes"], one.bytes)
+        known.setdefault(
+            text, CatalogDataset(text, one.id.source, one.id.name, True, *figures, "", ())
         )
-    words = query.casefold().split()
-    texts = {text: f"{text} {one.summary}".casefold() for text, one in known.items()}
-    found = tuple(one for text, one in known.items() if all(w in texts[text] for w in words))
-    if found:
-        return CatalogListing(found)
-    # people remember names: the query is compared with whole ids, then with these
-    names = {text.partition(":")[2]: text for text in known}
-    near = nearest(query, known) or [names[name] for name in nearest(query, names)]
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    return CatalogListing((), (f"no dataset matches {query!r}{meant}",))
+    return known
+
+
+def _matching(words: list[str], texts: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Return the ids that match all words, and a note for each word that is not taken literally."""
+
+    def having(readings: list[list[str]]) -> list[str]:
+        return [
+            text
+            for text, described in texts.items()
+            if all(any(_has(text, described, word) for word in some) for some in readings)
+        ]
+
+    if found := having([[word] for word in words]):
+        return found, []
+    vocabulary = {token for text in texts.values() for token in re.findall(r"[a-z0-9]+", text)}
+    readings, notes = [], []
+    for word in words:
+        if any(_has(text, described, word) for text, described in texts.items()):
+            readings.append([word])
+            continue
+        near = difflib.get_close_matches(word, vocabulary, n=3, cutoff=_SIMILAR)
+        readings.append(near)
+        if near:
+            notes.append(f"nothing has {word!r}; showing {' and '.join(map(repr, near))}")
+    found = having(readings)
+    return found, notes if found else []
+
+
+def _has(text: str, described: str, word: str) -> bool:
+    if not set(word).isdisjoint("*?["):
+        folded = text.casefold()
+        return fnmatchcase(folded, word) or fnmatchcase(folded.partition(":")[2], word)
+    return word in described
+
+
+def ids_named(text: str, settings: Settings, *, catalogue: bool = True) -> list[str]:
+    """Return the ids that a name without a source may stand for, of datasets here first.
+
+    What is an id or a path already stands for itself. The first of these that there is counts:
+    datasets on this disk of this name, in catalogues of this name, here with it as the end of the
+    name or as one of its parts, and so in catalogues; `door` is a part of `D4RL/door/human-v2`.
+    The list may be empty. A revision (`@…`) is kept.
+
+    Args:
+        text: What a user wrote.
+        settings: Root, and folders of sources.
+        catalogue: Whether datasets that are not on this disk count.
+    """
+    if ":" in text or looks_like_path(text) or has_manifest(Path(text)):
+        return [text]
+    wanted, at, revision = text.partition("@")
+    here = sorted(_ids_here(settings))
+    if f"local:{wanted}" in here:
+        return [f"local:{text}"]
+    listed = list(_known_datasets(settings)) if catalogue else []
+
+    def is_named(one: str) -> bool:
+        return one.partition(":")[2] == wanted
+
+    def has_part(one: str) -> bool:
+        name = f"/{one.partition(':')[2]}"
+        return name.endswith(f"/{wanted}") or f"/{wanted}/" in name
+
+    for known, fits in ((here, is_named), (listed, is_named), (here, has_part), (listed, has_part)):
+        if found := [one for one in known if fits(one)]:
+            return [f"{one}{at}{revision}" for one in found]
+    return []
 
 
 def _ids_here(settings: Settings) -> set[str]:
@@ -138,5 +272,6 @@ def _ids_here(settings: Settings) -> set[str]:
 
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
+    known = {**vars(entry), "action": entry.action or source.action}
     terms = {"licence": source.licence, "citation": source.citation}
-    return CatalogDataset(name, source.name, here=name in here, **vars(entry), **terms)
+    return CatalogDataset(id=name, source=source.name, here=name in here, **known, **terms)

@@ -15,6 +15,8 @@ from offline_data.store.reader import DatasetReader
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from offline_data.config import Settings
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.library import Entry
@@ -112,16 +114,33 @@ def first_transitions(
     in TED by key, `[*shape]`, with text as `str`. The observation after the last action of an
     episode without a final observation repeats the one before it. Raises `NotFoundError`.
     """
-    begin, stop = 0, reader.transitions
-    if episode is not None:
-        if not 0 <= episode < reader.episode_count:
-            raise NotFoundError(
-                f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} "
-                "episodes are numbered from 0"
-            )
-        begin = int(reader.starts[episode])
-        stop = begin + int(reader.lengths[episode])
-    rows = np.arange(begin, min(stop, begin + count))
+    begin, stop = _span(reader, episode)
+    return transitions_of(reader, np.arange(begin, min(stop, begin + count)))
+
+
+def last_transitions(
+    reader: DatasetReader, count: int, episode: int | None = None
+) -> list[dict[str, Any]]:
+    """Read the last `count` transitions, in their order; otherwise as `first_transitions`."""
+    begin, stop = _span(reader, episode)
+    return transitions_of(reader, np.arange(max(begin, stop - count), stop))
+
+
+def _span(reader: DatasetReader, episode: int | None) -> tuple[int, int]:
+    """Return the first row of an episode, or of the dataset, and the one after its last."""
+    if episode is None:
+        return 0, reader.transitions
+    if not 0 <= episode < reader.episode_count:
+        raise NotFoundError(
+            f"{reader.manifest.id} has no episode {episode}: its {reader.episode_count} "
+            "episodes are numbered from 0"
+        )
+    begin = int(reader.starts[episode])
+    return begin, begin + int(reader.lengths[episode])
+
+
+def transitions_of(reader: DatasetReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Read whole transitions, by their step rows; see `first_transitions`."""
     columns = reader.transitions_at(rows)
     del columns[EPISODE]
     episodes = np.searchsorted(reader.starts, rows, side="right") - 1

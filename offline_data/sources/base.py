@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from offline_data.errors import FormatError, OfflineError, UsageError
 from offline_data.fetch.files import RemoteFile
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from offline_data.episodes import Dropped, EpisodeBatch, Skipped
 
 __all__ = [
+    "ActionKind",
     "CatalogEntry",
     "Part",
     "RandomAccess",
@@ -57,6 +58,8 @@ __all__ = [
     "SourceInfo",
 ]
 
+
+ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
 PART_BYTES = 32 << 20
 """Bytes of one part; a conversion holds a few of them at a time."""
@@ -78,6 +81,8 @@ class CatalogEntry:
     """Half a line for people: environment, spaces, kind of policy."""
     notes: tuple[str, ...] = ()
     """Known quirks of this dataset, a sentence each."""
+    action: ActionKind | None = None
+    """Kind of its actions where the list tells; None: that of the source."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,8 @@ class Source(ABC):
     """Title of at most half a line."""
     needs: tuple[str, ...] = ()
     """Import names of optional packages that some of its datasets need."""
+    action: ActionKind | None = None
+    """Kind of the actions of all its datasets; None: it differs, or is not known."""
     extra: str | None = None
     """Extra of this package that installs them: `pip install 'offline-data[extra]'`."""
     licence: str | None = None

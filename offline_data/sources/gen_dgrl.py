@@ -100,6 +100,7 @@ class GenDGRL(Source):
     title = "Gen-DGRL: 16 Procgen games, to learn on some levels and play on others"
     licence = "CC-BY-NC-4.0"
     citation = CITATION
+    action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the published sets; their bytes are not published."""

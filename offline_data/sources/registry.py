@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import stat
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "offline_data.sources"
 """Other people's adapters: an entry point of this group, named like the source."""
+
+_MOST_LISTED = 8
+"""Names in a message."""
+_MOST_FOUND = 200
+"""Datasets of a folder that are looked for."""
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -99,7 +105,50 @@ def source_accepting(path: Path) -> Source:
     if found:
         names = " and ".join(source.name for source in found)
         raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
+    if path.is_dir() and (below := datasets_below(path)):
+        raise FolderOfDatasetsError(path, below)
     raise FormatError(f"Cannot tell what {path} is: {_described(path)}", hint=hint)
+
+
+class FolderOfDatasetsError(FormatError):
+    """A folder that is no dataset, but has some in it.
+
+    Attributes:
+        found: Path and source of each.
+    """
+
+    def __init__(self, path: Path, found: dict[Path, str]) -> None:
+        self.path, self.found = path, found
+        listed = [f"{one.relative_to(path)} ({name})" for one, name in found.items()]
+        more = ", …" if len(listed) > _MOST_LISTED else ""
+        one = shlex.quote(str(next(iter(found))))
+        super().__init__(
+            f"{path} is a folder of {len(found)} datasets: {', '.join(listed[:_MOST_LISTED])}{more}",
+            hint=f"convert them one by one: offline-data convert {one} NAME",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep what was found when it crosses a process boundary."""
+        return type(self), (self.path, self.found)
+
+
+def datasets_below(folder: Path, depth: int = 3) -> dict[Path, str]:
+    """Find what some source takes in a folder, and its name, without looking into what is found.
+
+    Links are not followed. What several sources take counts for the first of them.
+    """
+    found: dict[Path, str] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            continue
+        taker = next((source.name for source in iter_sources() if source.accepts(path)), None)
+        if taker:
+            found[path] = taker
+        elif path.is_dir() and depth > 1:
+            found |= datasets_below(path, depth - 1)
+        if len(found) > _MOST_FOUND:
+            break
+    return found
 
 
 def _described(path: Path) -> str:
@@ -108,8 +157,16 @@ def _described(path: Path) -> str:
     head = read_head(path)
     if not head.startswith(MAGIC):
         return describe_head(head)
-    with open_hdf5(path):
-        return "it is HDF5 with none of the known layouts"
+    from offline_data.readers.hdf5_tree import datasets_in
+    from offline_data.sources.d4rl import FORMAT
+
+    with open_hdf5(path) as file:
+        names = sorted(datasets_in(file)[0])
+    listed = ", ".join(names[:_MOST_LISTED]) + ", …" * (len(names) > _MOST_LISTED) or "none"
+    lacking = [name for name in FORMAT.required if name not in names]
+    if len(lacking) <= len(FORMAT.required) // 2:
+        return f"it is nearly a D4RL file, but has no {' or '.join(lacking)}; it has {listed}"
+    return f"it is HDF5 with none of the known layouts; its datasets: {listed}"
 
 
 def check_plain(path: Path) -> None:

@@ -145,11 +145,6 @@ def test_ctrl_c(cli: Cli, failing: list[BaseException]) -> None:
     assert (error["code"], error["message"]) == ("interrupted", "interrupted; --resume continues")
 
 
-def test_completion_offers_verbs() -> None:
-    words = {"_OFFLINE_DATA_COMPLETE": "complete_bash", "COMP_WORDS": "offline-data ver"}
-    assert program(**words, COMP_CWORD="1").out.split() == ["verify"]
-
-
 def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
     for revision in ("1", "2"):
         folder = tmp_path / "root" / "local" / "toy" / revision
@@ -164,13 +159,19 @@ def test_a_library_s_warning_is_one_line(tmp_path: Path) -> None:
 def test_every_verb_takes_every_global_option() -> None:
     top = typer.main.get_command(app)
     verbs = dict(top.commands)  # type: ignore[attr-defined]
-    verbs.update({f"cache {name}": verb for name, verb in verbs["cache"].commands.items()})
+    for group in ("cache", "config"):
+        verbs.update({f"{group} {name}": verb for name, verb in verbs[group].commands.items()})
     assert sorted(verbs) == [
-        "cache", "cache dir", "cache ls", "cache prune", "cache rm", "convert", "demo",
-        "download", "env", "head", "info", "list", "ls", "preprocess", "rm", "sample", "search",
-        "show", "sources", "stats", "verify", "worker",
+        "cache", "cache dir", "cache ls", "cache prune", "cache rm", "completion", "config",
+        "config edit", "config get", "config path", "config set", "convert", "cp", "demo",
+        "download", "env", "filter", "head", "info", "list", "open", "path", "preprocess",
+        "rename", "rm", "sample", "search", "sources", "split", "stats", "step", "tail", "verify",
+        "version", "worker",
     ]  # fmt: skip
-    flags = {"--offline", "--json", "--quiet", "-q", "--yes", "-y", "--no-progress", "-v"}
+    flags = {
+        "--offline", "--json", "--quiet", "-q", "--yes", "-y", "--no-progress", "-v", "--verbose",
+        "--format", "--color", "--no-truncate", "-V",
+    }  # fmt: skip
     for name, verb in verbs.items():
         options = {option for parameter in verb.params for option in parameter.opts}
         assert options >= flags | {"--root", "--version"}, name

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FD = {"stdin": 0, "stdout": 1, "stderr": 2}
 COMMANDS = {
     "--help": 0,
-    "--show-completion bash": 0,
+    "completion bash": 0,
     "list --json": 0,
     "info local:x": 3,
     "info local:x --json": 3,

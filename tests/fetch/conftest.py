@@ -36,6 +36,9 @@ class Tally:
     inside: dict[str, Tally] | None = None
     """Tasks of single files, while the one of all is open."""
 
+    def skip(self, amount: int) -> None:
+        self.advance(amount)
+
     def advance(self, amount: int = 1) -> None:
         self.seen += amount
 

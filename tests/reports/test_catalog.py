@@ -28,6 +28,7 @@ class FakeSource:
     published: Sequence[CatalogEntry] = ()
     own: Sequence[CatalogEntry] = ()
     reachable: bool = True
+    action: None = None
     asked: list[str] = field(default_factory=list)
     licence: str | None = "CC0-1.0"
     citation: str | None = None

@@ -124,7 +124,9 @@ class Clip(Step, name="clip", example="clip:action,low=-1,high=1"):
     keys: tuple[str, ...] = field(metadata={"many": True})
     """Leaves, or beginnings of keys: all leaves of real numbers below them."""
     low: float | None = None
+    """Least value, in the leaf's own unit; None: no bound."""
     high: float | None = None
+    """Greatest value; None: no bound."""
 
     def __post_init__(self) -> None:
         given = [bound for bound in (self.low, self.high) if bound is not None]
@@ -273,6 +275,7 @@ class Exclude(Step, name="exclude", example="exclude:info,observation.velocity")
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves to drop, or beginnings of keys: all leaves below them."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes without these leaves."""
@@ -368,6 +371,7 @@ class Select(Step, name="select", example="select:observation,action"):
     """
 
     keys: tuple[str, ...] = field(metadata={"many": True})
+    """Leaves to keep, or beginnings of keys: all leaves below them."""
 
     def apply(self, chunk: EpisodeChunk) -> EpisodeChunk:
         """Return the episodes with these leaves."""

@@ -78,6 +78,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
     """Leaves, or beginnings of keys; none: all uint8 leaves that look like images `[H, W]` or
     `[H, W, C]`."""
     format: Literal["png", "jpeg"] = "png"
+    """`png` gives the same pixels back, `jpeg` nearly."""
     quality: int = 95
     """Of JPEG images, 1 to 100."""
 

@@ -200,6 +200,7 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
     shares: tuple[tuple[str, float], ...]
     """Name and size of each share, above 0; they sum to 1 or less."""
     seed: int = 0
+    """Seed of the choice."""
 
     def __post_init__(self) -> None:
         names, sizes = [name for name, _ in self.shares], [size for _, size in self.shares]
@@ -272,6 +273,7 @@ class Subsample(Selection, name="subsample", example="subsample:fraction=0.1,see
     episodes: int | None = None
     """How many episodes."""
     seed: int = 0
+    """Seed of the choice."""
 
     def __post_init__(self) -> None:
         names = ("fraction", "every", "episodes")

@@ -377,6 +377,7 @@ class Resize(SizedImageStep, name="resize", example="resize:84,observation.pixel
     width: int | None = None
     keys: tuple[str, ...] = field(default=(), metadata={"many": True})
     mode: Mode = "bilinear"
+    """How new pixels are computed, as Pillow calls it; `area` is the mean of what it covers."""
     format: Format | None = None
 
     def __post_init__(self) -> None:

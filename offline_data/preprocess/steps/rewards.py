@@ -57,6 +57,7 @@ class RewardScale(Step, name="reward_scale", example="reward_scale:0.1"):
     """
 
     scale: float
+    """Factor, without a unit."""
 
     def __post_init__(self) -> None:
         self._expect("scale", "a finite number", fits=is_finite(self.scale))
@@ -80,6 +81,7 @@ class RewardShift(Step, name="reward_shift", example="reward_shift:-1"):
     """
 
     shift: float
+    """What is added, in the reward's own unit."""
 
     def __post_init__(self) -> None:
         self._expect("shift", "a finite number", fits=is_finite(self.shift))

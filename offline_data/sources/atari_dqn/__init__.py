@@ -96,6 +96,7 @@ class AtariDQN(Source):
     name = "atari_dqn"
     title = "Atari DQN Replay: 60 games, 5 runs of DQN each, 50 million steps a run"
     citation = CITATION
+    action = "discrete"
 
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the runs; each has about 50 million steps (batch_rl's README), bytes are not published."""

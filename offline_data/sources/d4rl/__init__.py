@@ -88,8 +88,11 @@ class D4RL(Source):
     citation = CITATION
 
     def catalog(self) -> Sequence[CatalogEntry]:
-        """List the published sets; their sizes are not published, and no set was ever added."""
-        return [CatalogEntry(x.name, summary=x.summary, notes=x.notes) for x in listed().values()]
+        """List the published sets, with sizes where these are published; none was ever added."""
+        return [
+            CatalogEntry(x.name, bytes=x.bytes, summary=x.summary, notes=x.notes, action=x.action)
+            for x in listed().values()
+        ]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Find a published set in the catalogue; needs no network.

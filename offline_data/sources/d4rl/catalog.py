@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offline_data.sources.catalogs import read_catalog
 from offline_data.sources.d4rl.episode_ends import EndRule
+
+if TYPE_CHECKING:
+    from offline_data.sources.base import ActionKind
 
 FAMILIES = {
     "ant_maze_new": "an ant in a maze",
@@ -58,7 +61,8 @@ NOTES = {
 class Listed:
     """One published set; its name is also the id of its environment.
 
-    `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score.
+    `ref_min` and `ref_max` are the returns of a random and an expert policy, for D4RL's score;
+    `bytes` is the size of the file, None where nobody publishes it.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Listed:
     ref_min: float | None
     ref_max: float | None
     rule: EndRule
+    bytes: int | None
     notes: tuple[str, ...]
 
     @property
@@ -77,6 +82,11 @@ class Listed:
     def summary(self) -> str:
         """Its subject."""
         return FAMILIES[PurePosixPath(self.url).parent.name]
+
+    @property
+    def action(self) -> ActionKind:
+        """Kind of its actions."""
+        return "discrete" if "/minigrid/" in self.url else "continuous"
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -106,6 +116,7 @@ def listed() -> dict[str, Listed]:
             float(row["ref_min"]) if row["ref_min"] else None,
             float(row["ref_max"]) if row["ref_max"] else None,
             EndRule(row["ends"], int(row["horizon"])),
+            int(row["bytes"]) if row["bytes"] else None,
             tuple(NOTES[code] for code in row["notes"].split()),
         )
         for row in read_catalog("d4rl")

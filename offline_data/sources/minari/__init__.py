@@ -23,10 +23,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.config import Settings
+    from offline_data.sources.base import ActionKind
     from offline_data.sources.minari.leaves import EpisodeStorage
 
 METADATA = "metadata.json"
 MAIN_FILE = "main_data.hdf5"
+
+_ACTIONS: dict[str, ActionKind] = {
+    "Box": "continuous",
+    "Discrete": "discrete",
+    "MultiDiscrete": "discrete",
+    "MultiBinary": "discrete",
+}
+"""Kind of the actions of a space, by its class in the catalogue."""
 
 _DEPTH = 8  # of namespaces below a root
 
@@ -57,6 +66,7 @@ class Minari(Source):
                 episodes=int(row["episodes"]),
                 summary=" → ".join(filter(None, (row["observation"], row["action"]))),
                 notes=(row["notes"],) if row["notes"] else (),
+                action=_ACTIONS.get(row["action"].partition("(")[0]),
             )
             for row in read_catalog(self.name)
         ]

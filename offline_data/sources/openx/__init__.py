@@ -62,6 +62,7 @@ class OpenX(Source):
     title = "Open X-Embodiment: robots of many kinds, and any RLDS dataset (TFRecord)"
     licence = LICENCE
     citation = CITATION
+    action = "continuous"
     needs = ("google_crc32c", "PIL")
     extra = "openx"
 

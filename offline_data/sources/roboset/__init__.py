@@ -36,6 +36,7 @@ class RoboSet(HubFolders):
     title = "RoboSet: an arm in a kitchen and a hand, simulated by RoboHive (HDF5)"
     licence = "CC-BY-4.0"
     citation = CITATION
+    action = "continuous"
     repository = "jdvakil/RoboSet_Sim"
     magic = FILES
     notes = SET_NOTES

@@ -49,6 +49,7 @@ class VD4RL(HubFolders):
     title = "V-D4RL: walker, cheetah and humanoid from pixels (npz, HDF5)"
     licence = "MIT"  # of the repository conglu1997/v-d4rl
     citation = CITATION
+    action = "continuous"
     repository = "conglu/vd4rl"
     folder = "vd4rl/"
     magic = FILES

@@ -1,0 +1,124 @@
+"""`rename`, `cp`, `filter` and `split`: a dataset under another name, or with some of its episodes."""
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+from offline_data.errors import UsageError
+from offline_data_cli.commands.download import stored_result
+from offline_data_cli.names import entry_named
+from offline_data_cli.options import (
+    Context,
+    Dataset,
+    Force,
+    Layout,
+    NewName,
+    Workers,
+    argument,
+    option,
+)
+from offline_data_cli.result import Field, Fields, Result, combine
+
+if TYPE_CHECKING:
+    from offline_data.preprocess.job import RunOptions
+    from offline_data.store.library import Entry
+
+Out = Annotated[str, option("Write the dataset local:NAME.", metavar="NAME")]
+
+
+def rename(context: Context, dataset: Dataset, name: NewName, force: Force = False) -> Result:
+    """Give a dataset another name: local:NAME. Nothing is copied."""
+    from offline_data.store.copies import rename_dataset
+
+    old = entry_named(context, dataset, exact=True)
+    new = rename_dataset(old, name, context.settings, context.progress, force=force)
+    return _result(old, new)
+
+
+def cp(context: Context, dataset: Dataset, name: NewName, force: Force = False) -> Result:
+    """Copy a dataset to local:NAME, comparing every file with its checksum."""
+    from offline_data.store.copies import copy_dataset
+
+    old = entry_named(context, dataset)
+    new = copy_dataset(old, name, context.settings, context.progress, force=force)
+    return _result(old, new)
+
+
+def _result(old: "Entry", new: "Entry") -> Result:
+    data = {"id": str(new.id), "path": new.path, "from": str(old.id), "bytes": new.bytes}
+    fields = Fields(
+        Field("id", data["id"]),
+        Field("path", new.path),
+        Field("from", data["from"]),
+        Field("size", new.bytes, "bytes"),
+    )
+    return Result(data, (fields,), (str(new.id),))
+
+
+def filter_(
+    context: Context,
+    dataset: Dataset,
+    where: Annotated[
+        str, argument("EXPRESSION", "Condition on episodes; `step filter` lists its fields.")
+    ],
+    out: Out,
+    layout: Layout = None,
+    workers: Workers = None,
+    force: Force = False,
+) -> Result:
+    """Make a new dataset of the episodes for which an expression is true."""
+    from offline_data.preprocess.subsets import filter_dataset
+
+    parent = entry_named(context, dataset).path
+    options = _options(layout, workers, force=force)
+    return stored_result(
+        filter_dataset(parent, where, out, context.settings, context.progress, options=options)
+    )
+
+
+def split(
+    context: Context,
+    dataset: Dataset,
+    parts: Annotated[
+        list[str],
+        argument("PART=SHARE...", "Name and share of each part, together 1 at most: train=0.9."),
+    ],
+    out: Annotated[
+        str | None,
+        option("Beginning of the names; a part is local:NAME-PART. (default: the name of ID)"),
+    ] = None,
+    seed: Annotated[int, option("Seed of the shuffle.", metavar="N")] = 0,
+    layout: Layout = None,
+    workers: Workers = None,
+    force: Force = False,
+) -> Result:
+    """Make a new dataset of each part of a random split of the episodes."""
+    from offline_data.preprocess.subsets import split_dataset
+
+    shares: dict[str, float] = {}
+    for part in parts:
+        found = re.fullmatch(r"([A-Za-z0-9._-]+)=([0-9]*\.?[0-9]+)", part)
+        if found is None or found[1] in shares:
+            raise UsageError(
+                f"{part!r} is not a part with a share of its own; expected PART=SHARE",
+                hint="for example train=0.9 val=0.1",
+            )
+        shares[found[1]] = float(found[2])
+    entry = entry_named(context, dataset)
+    made = split_dataset(
+        entry.path,
+        shares,
+        out or entry.id.name.replace("://", "+"),
+        context.settings,
+        context.progress,
+        seed=seed,
+        options=_options(layout, workers, force=force),
+    )
+    results = [stored_result(one) for one in made.values()]
+    data = [{"part": part, **result.data[0]} for part, result in zip(made, results, strict=True)]
+    return combine(data, results)
+
+
+def _options(layout: Layout, workers: int | None, *, force: bool) -> "RunOptions":
+    from offline_data.preprocess.job import RunOptions
+
+    return RunOptions(layout=layout.value if layout else None, workers=workers, force=force)

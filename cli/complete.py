@@ -1,0 +1,122 @@
+"""Words that a shell offers after TAB, and the scripts that make it ask; nothing here ever fails."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import typer
+
+from offline_data.config import Settings, resolve_settings
+
+BASH = r"""# bash completion of offline-data: eval "$(offline-data completion bash)"
+_offline_data_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" word item before
+    word="${line##*[[:space:]]}"
+    # bash takes ':' and '=' for ends of words: what stands before them stays as it is
+    before=""
+    [[ $COMP_WORDBREAKS == *:* && $word == *:* ]] && before="${word%"${word##*:}"}"
+    [[ $COMP_WORDBREAKS == *=* && ${word#"$before"} == *=* ]] && before="${word%"${word##*=}"}"
+    COMPREPLY=()
+    while IFS=$'\t' read -r item _; do
+        [[ -n $item ]] || continue
+        [[ $item == *[!A-Za-z0-9._:/=@%+,-]* ]] && printf -v item '%q' "$item"
+        COMPREPLY+=("${item#"$before"}")
+    done < <(env COLUMNS=9999 _TYPER_COMPLETE_ARGS="$line" _TYPER_COMPLETE_FISH_ACTION=get-args \
+        _OFFLINE_DATA_COMPLETE=complete_fish "$1" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *: ]] && compopt -o nospace
+    return 0
+}
+complete -o default -F _offline_data_completion offline-data
+"""
+ZSH = r"""#compdef offline-data
+# zsh completion of offline-data: eval "$(offline-data completion zsh)" after compinit,
+# or write it to a file _offline-data in a folder of $fpath
+_offline_data() {
+    local item; local -a found
+    while IFS= read -r item; do
+        [[ -n $item ]] && found+=("${${item%%$'\t'*}//:/\\:}:${item#*$'\t'}")
+    done < <(env COLUMNS=9999 _TYPER_COMPLETE_ARGS="${(j: :)words[1,CURRENT]}" _TYPER_COMPLETE_FISH_ACTION=get-args \
+        _OFFLINE_DATA_COMPLETE=complete_fish offline-data 2>/dev/null)
+    if (( $#found )); then _describe -V 'offline-data' found; else _files; fi
+}
+if [[ $funcstack[1] == _offline-data ]]; then _offline_data "$@"; else compdef _offline_data offline-data; fi
+"""
+FISH = r"""# fish completion of offline-data: offline-data completion fish | source
+function __offline_data_complete
+    set -l found (env COLUMNS=9999 _TYPER_COMPLETE_ARGS=(commandline -cp | string collect) \
+        _TYPER_COMPLETE_FISH_ACTION=get-args _OFFLINE_DATA_COMPLETE=complete_fish offline-data 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete --command offline-data --no-files --keep-order --arguments '(__offline_data_complete)'
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+Words = Callable[[typer.Context, str], list[tuple[str, str]]]
+
+
+def _offers(words: Callable[[Settings], Iterable[tuple[str, str]]]) -> Words:
+    """Return a function for typer that offers words, with a text each, that begin as typed."""
+
+    def offer(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        above: Any = ctx
+        roots = []
+        while above is not None:
+            roots.append(above.params.get("root"))
+            above = above.parent
+        try:
+            settings = resolve_settings(root=next(filter(None, roots), None), offline=True)
+            return [(word, text) for word, text in words(settings) if word.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a message would stand in the middle of the line typed
+            return []
+
+    return offer
+
+
+def _ids_here(settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.store.library import list_datasets
+
+    for entry in list_datasets(settings.root):
+        transitions = entry.manifest.counts["transitions"]
+        yield f"{entry.id.source}:{entry.id.name}", f"{transitions:,} transitions"
+
+
+def _all_ids(settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.reports.catalog import search
+
+    return [(one.id, one.summary) for one in search("", settings).datasets]
+
+
+def _sources(_settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.sources.registry import iter_sources
+
+    return [(source.name, source.title) for source in iter_sources()]
+
+
+def _steps(_settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.preprocess.steps.describe import describe_steps
+
+    return [(step.name, step.does) for step in describe_steps()]
+
+
+def _kinds(_settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.store.cache import KINDS
+
+    return [(kind, "all of this kind") for kind in KINDS]
+
+
+def _keys(_settings: Settings) -> Iterable[tuple[str, str]]:
+    from offline_data.config import CONFIG_KEYS
+
+    return [(key, "") for key in CONFIG_KEYS]
+
+
+ids_here = _offers(_ids_here)
+all_ids = _offers(_all_ids)
+sources = _offers(_sources)
+steps = _offers(_steps)
+kinds = _offers(_kinds)
+config_keys = _offers(_keys)
+shells = _offers(lambda _: [(shell, f"completion script for {shell}") for shell in SCRIPTS])

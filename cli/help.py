@@ -1,0 +1,170 @@
+"""What `--help` shows beside the options: examples, global options in two lines, exit codes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "": ("search door human", "download minari:D4RL/door/human-v2", "info door"),
+    "list": ("list", "list d4rl --remote --sort size"),
+    "search": ("search halfcheetah medium", "search 'd4rl:hopper-*-v2' --max-size 200MB --limit 5"),
+    "info": ("info minari:D4RL/door/human-v2", "info door --json"),
+    "head": ("head local:mine -n 2", "head local:mine --episode 3"),
+    "tail": ("tail local:mine -n 2",),
+    "sample": ("sample local:mine --batch 32 --seed 0", "sample local:mine --batch 64 --slices 8"),
+    "stats": ("stats local:mine", "stats local:mine --json"),
+    "path": ("path local:mine", "path door"),
+    "open": ("open local:mine",),
+    "download": (
+        "download minari:D4RL/door/human-v2",
+        "download d4rl:pen-human-v1 d4rl:pen-expert-v1 --jobs 2 --limit-rate 20MB",
+    ),
+    "convert": ("convert recorded.hdf5 mine", "convert recordings mine --from minari --dry-run"),
+    "demo": ("demo",),
+    "preprocess": (
+        "preprocess local:mine --fn scale.py:scale --out scaled",
+        "preprocess local:mine --step clip:action,low=-1,high=1 --out clipped",
+    ),
+    "step": ("step", "step normalize"),
+    "filter": ("filter local:mine 'return > 100 and length >= 50' --out good",),
+    "split": ("split local:mine train=0.9 val=0.1 --seed 0",),
+    "worker": (
+        "worker --plan plan.json --rank 0 --world 8",
+        "worker --plan plan.json --finish",
+    ),
+    "rename": ("rename local:mine yours",),
+    "cp": ("cp d4rl:pen-human-v1 pen",),
+    "verify": ("verify local:mine", "verify --all"),
+    "rm": ("rm local:mine", "rm local:mine --dry-run"),
+    "cache": ("cache ls", "cache prune --older-than 30"),
+    "cache dir": ("cache dir",),
+    "cache ls": ("cache ls",),
+    "cache prune": ("cache prune --dry-run",),
+    "cache rm": ("cache rm raw",),
+    "config": ("config get", "config set root ~/datasets"),
+    "config get": ("config get", "config get root"),
+    "config set": ("config set root ~/datasets", "config set workers 4"),
+    "config edit": ("config edit",),
+    "config path": ("config path",),
+    "sources": ("sources",),
+    "env": ("env", "env --json"),
+    "completion": ('eval "$(offline-data completion bash)"',),
+    "version": ("version",),
+}
+"""Command lines by verb, without the name of the program unless it stands elsewhere."""
+
+SYNONYMS: dict[str, str] = {
+    "ls": "list",
+    "show": "info",
+    "describe": "info",
+    "inspect": "info",
+    "find": "search",
+    "get": "download",
+    "pull": "download",
+    "fetch": "download",
+    "install": "download",
+    "import": "convert",
+    "add": "convert",
+    "delete": "rm",
+    "remove": "rm",
+    "uninstall": "rm",
+    "mv": "rename",
+    "move": "rename",
+    "copy": "cp",
+    "check": "verify",
+    "validate": "verify",
+    "process": "preprocess",
+    "map": "preprocess",
+    "transform": "preprocess",
+    "select": "filter",
+    "steps": "step",
+    "where": "path",
+    "settings": "config",
+    "doctor": "env",
+}
+"""What other programs call a verb; each runs it."""
+
+ELSEWHERE: dict[str, str] = {
+    "merge": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
+    "concat": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
+    "combine": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
+    "upload": "nothing is published from here; copy the folder that `path ID` prints",
+    "push": "nothing is published from here; copy the folder that `path ID` prints",
+    "update": "download ID --force fetches and converts a dataset again",
+    "upgrade": "download ID --force fetches and converts a dataset again",
+    "login": "tokens come from HF_TOKEN or `hf auth login`",
+    "train": "load_dataset(ID, batch_size=256).sample() in Python gives batches",
+    "create": "convert PATH NAME, or preprocess ID --step … --out NAME",
+}
+"""What is asked for where there is no verb, and what to do instead."""
+
+GLOBALS = (
+    "Global: --root DIR, --offline, --json, -q/--quiet, -y/--yes, -v/--verbose, -V,\n"
+    "  --format table|tsv|json, --color WHEN, --no-progress, --no-truncate"
+)
+CODES = (
+    "Exit codes: 0 fine · 1 findings, a part failed, or the answer was no · 2 usage\n"
+    "  3 not found · 4 no access · 5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
+)
+DOCUMENTATION = "README.md of offline-data"
+"""Where the rest is written."""
+
+
+def epilog(verb: str) -> str:
+    """Return the end of a verb's help, as markup of rich."""
+    lines = [
+        one if one.startswith("eval") else f"offline-data {one}".rstrip() for one in EXAMPLES[verb]
+    ]
+    examples = "Examples:\n" + "\n".join(f"  {line}".replace("[", "\\[") for line in lines)
+    ending = CODES if not verb else GLOBALS
+    return f"{examples}\n\n{ending}\n\nMore: {DOCUMENTATION}"
+
+
+@contextmanager
+def _plainly(params: list[Any], hidden: frozenset[str]) -> Iterator[None]:
+    """Show no type for flags, and leave the global options to the last lines."""
+    for one in params:
+        if getattr(one, "is_flag", False):
+            one.metavar = ""
+    folded = [one for one in params if one.name in hidden and not getattr(one, "hidden", True)]
+    for one in folded:
+        one.hidden = True
+    try:
+        yield
+    finally:
+        for one in folded:
+            one.hidden = False
+
+
+class Verb(TyperCommand):
+    """A verb whose help ends with the global options."""
+
+    folded: frozenset[str] = frozenset()
+    """Names of the options that the last lines have."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        with _plainly(self.get_params(ctx), self.folded):
+            super().format_help(ctx, formatter)
+
+
+class Verbs(TyperGroup):
+    """A group of verbs that also answers to the names that other programs have for them."""
+
+    folded: frozenset[str] = frozenset()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; that of the program has all options in full."""
+        with _plainly(self.get_params(ctx), self.folded if ctx.parent else frozenset()):
+            super().format_help(ctx, formatter)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb that an argument names, by its own name or a synonym."""
+        name = args[0]
+        if ctx.parent is None and name not in self.commands:
+            if name in ELSEWHERE:
+                ctx.fail(f"No such command {name!r}: {ELSEWHERE[name]}")
+            args = [SYNONYMS.get(name, name), *args[1:]]
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,57 @@
+"""Datasets as people name them: an id, a path, or a name that only one dataset has."""
+
+from typing import TYPE_CHECKING
+
+from offline_data.errors import UsageError
+from offline_data_cli.options import Context
+from offline_data_cli.render import choose
+
+if TYPE_CHECKING:
+    from offline_data.store.library import Entry
+
+_MOST_LISTED = 20
+
+
+def dataset_id(context: Context, text: str) -> str:
+    """Return the id or path that a name stands for; of several, the one that the user chooses.
+
+    A name that no dataset has is returned as it is, for the error that says so.
+
+    Raises:
+        UsageError: Several datasets have it, and there is no terminal to ask in.
+    """
+    from offline_data.reports.catalog import ids_named
+
+    found = ids_named(text, context.settings)
+    if len(found) <= 1:
+        return found[0] if found else text
+    listed = found[:_MOST_LISTED]
+    more = f" and {len(found) - len(listed)} more" if len(listed) < len(found) else ""
+    question = f"{len(found)} datasets are called {text!r}"
+    return choose(question, listed, f"name one of {', '.join(listed)}{more}", yes=context.yes)
+
+
+def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
+    """Find a dataset on this disk; raises what `dataset_id` and `locate` raise.
+
+    Args:
+        context: Settings, and whether questions may be asked.
+        text: An id, a path or a name.
+        exact: Whether only a whole name counts, where a dataset may be lost.
+    """
+    from offline_data.reports.catalog import ids_named
+    from offline_data.store.library import locate
+
+    if exact:
+        whole = [
+            one
+            for one in ids_named(text, context.settings, catalogue=False)
+            if text in {one, one.partition(":")[2]}
+        ]
+        if len(whole) > 1:
+            raise UsageError(
+                f"{len(whole)} datasets are called {text!r}",
+                hint=f"name one of {', '.join(whole)}",
+            )
+        return locate(whole[0] if whole else text, context.settings)
+    return locate(dataset_id(context, text), context.settings)

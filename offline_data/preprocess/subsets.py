@@ -1,0 +1,90 @@
+"""New datasets with some of the episodes of another: those that fit a condition, or a split."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offline_data.errors import UsageError
+from offline_data.preprocess.engine import dry_run, preprocess
+from offline_data.preprocess.job import Job, RunOptions
+from offline_data.preprocess.recipe import Calling
+from offline_data.progress import SILENT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from offline_data.config import Settings
+    from offline_data.ingest.options import Stored
+    from offline_data.progress import Progress
+
+DEFAULTS = RunOptions()
+
+
+def filter_dataset(
+    parent: Path,
+    where: str,
+    name: str,
+    settings: Settings,
+    progress: Progress = SILENT,
+    *,
+    options: RunOptions = DEFAULTS,
+) -> Stored:
+    """Make `local:NAME` of the episodes for which an expression is true.
+
+    Args:
+        parent: A dataset directory.
+        where: An expression over the episode table, see the step `Filter`.
+        name: Name of the new dataset.
+        settings: Root, workers.
+        progress: Where to tell of long work.
+        options: Layout, audit, whether to replace a dataset.
+
+    Raises:
+        UsageError, StepError: The expression; nothing is left; see `preprocess`.
+    """
+    return preprocess(_job(parent, f"filter:{where}", name, options), settings, progress)
+
+
+def split_dataset(
+    parent: Path,
+    shares: Mapping[str, float],
+    name: str,
+    settings: Settings,
+    progress: Progress = SILENT,
+    *,
+    seed: int = 0,
+    options: RunOptions = DEFAULTS,
+) -> dict[str, Stored]:
+    """Make `local:NAME-PART` of each part of a split of the episodes; see the step `Split`.
+
+    Every episode is in one part at most. Nothing is written unless all parts can be; each is
+    published by itself, and a run that was interrupted goes on with the parts that are missing.
+
+    Args:
+        parent: A dataset directory.
+        shares: Share of the episodes of each part, together 1 at most.
+        name: Beginning of the names.
+        settings: Root, workers.
+        progress: Where to tell of long work.
+        seed: Of the shuffle.
+        options: Layout, audit, whether to replace datasets.
+
+    Raises:
+        UsageError, StepError: No parts; shares that are too large, or too small for one episode;
+            a dataset of another recipe is there; see `preprocess`.
+    """
+    if not shares:
+        raise UsageError("A split needs parts", hint="for example train=0.9 val=0.1")
+    given = ",".join(f"{part}={share!r}" for part, share in shares.items())
+    jobs = {
+        part: _job(parent, f"split:{part},{given},seed={seed}", f"{name}-{part}", options)
+        for part in shares
+    }
+    for job in jobs.values():
+        dry_run(job, settings, progress)  # raises what is wrong before anything is written
+    return {part: preprocess(job, settings, progress) for part, job in jobs.items()}
+
+
+def _job(parent: Path, step: str, name: str, options: RunOptions) -> Job:
+    return Job(parent, (step,), Calling(), name, None, options)

@@ -1,0 +1,80 @@
+"""A random batch of a dataset, read without torch: what its leaves look like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offline_data.episodes.fields import join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from offline_data.store.reader import DatasetReader
+
+
+@dataclass(frozen=True)
+class SampledLeaf:
+    """One leaf of a batch."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    """The batch first."""
+    min: float | int | bool | None
+    """None: there are no values, or they have no order."""
+    max: float | int | bool | None
+
+
+def sampled_leaves(reader: DatasetReader, rows: NDArray[np.int64]) -> dict[str, SampledLeaf]:
+    """Read rows and describe their leaves in TED, by key; `index` is the row, text comes as codes."""
+    columns = {**reader.transitions_at(rows), ("index",): rows}
+    named = {join_key(key): np.asarray(values) for key, values in columns.items()}
+    return {key: _described(named[key]) for key in sorted(named)}
+
+
+def random_rows(
+    reader: DatasetReader, count: int, slice_len: int | None = None, seed: int | None = None
+) -> NDArray[np.int64]:
+    """Draw step rows with replacement, as `RandomSampler` and `SliceSampler` do: `[count]`.
+
+    Only rows with a known next observation, or terminated ones, are drawn, each as likely as any
+    other; a seed gives other rows than it gives those samplers.
+
+    Args:
+        reader: The dataset.
+        count: Rows.
+        slice_len: Rows that follow each other in one episode; None: single rows.
+        seed: Of the draw; None: another one each time.
+
+    Raises:
+        UsageError: There is no such row, or no episode is as long as a slice.
+    """
+    lengths = reader.lengths.copy()
+    np.subtract.at(lengths, _episodes_of(reader, reader.invalid_rows), 1)  # each is a last row
+    length = slice_len or 1
+    places = np.maximum(lengths - length + 1, 0)  # where a slice may begin, of each episode
+    ends = np.cumsum(places)
+    if not ends[-1]:
+        raise UsageError(
+            f"No episode of {reader.manifest.id} has {length} rows to sample; the longest has "
+            f"{int(lengths.max())}",
+            hint="use a smaller --slices" if slice_len else "offline-data stats shows why",
+        )
+    drawn = np.random.default_rng(seed).integers(ends[-1], size=count // length)
+    episodes = np.searchsorted(ends, drawn, side="right")
+    first = reader.starts[episodes] + drawn - (ends - places)[episodes]
+    return (first[:, None] + np.arange(length)).reshape(-1)
+
+
+def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.searchsorted(reader.starts, rows, side="right") - 1
+
+
+def _described(values: NDArray[np.generic]) -> SampledLeaf:
+    ordered = values.size > 0 and values.dtype.kind in "buif"
+    least = values.min().item() if ordered else None
+    most = values.max().item() if ordered else None
+    return SampledLeaf(str(values.dtype), values.shape, least, most)
