@@ -138,5 +138,11 @@ def _ids_here(settings: Settings) -> set[str]:
 
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
-    terms = {"licence": source.licence, "citation": source.citation}
-    return CatalogDataset(name, source.name, here=name in here, **vars(entry), **terms)
+    return CatalogDataset(
+        name,
+        source.name,
+        here=name in here,
+        licence=source.licence,
+        citation=source.citation,
+        **vars(entry),
+    )
