@@ -273,5 +273,11 @@ def _ids_here(settings: Settings) -> set[str]:
 def _dataset(source: Source, entry: CatalogEntry, here: set[str]) -> CatalogDataset:
     name = f"{source.name}:{entry.name}"
     known = {**vars(entry), "action": entry.action or source.action}
-    terms = {"licence": source.licence, "citation": source.citation}
-    return CatalogDataset(id=name, source=source.name, here=name in here, **known, **terms)
+    return CatalogDataset(
+        id=name,
+        source=source.name,
+        here=name in here,
+        licence=source.licence,
+        citation=source.citation,
+        **known,
+    )

@@ -180,7 +180,7 @@ def test_openx(tmp_path: Path, settings: Settings, *, streaming: bool) -> None:
     raw = write_webdataset(tmp_path / "raw", "toy", "file", [(3, 1), (4,)])
     options: Any = {"streaming": True} if streaming else {"download": True, "root": tmp_path}
     buffer = theirs.OpenXExperienceReplay("cmu_stretch", shuffle=False, **options)
-    td = torch.cat([*iter(buffer)]) if streaming else buffer[:]
+    td: Any = torch.cat([*iter(buffer)]) if streaming else buffer[:]
     reader = converted(raw, settings, "openx")
     state = ("observation", "state")
     keys: dict[Any, Any] = {
@@ -194,8 +194,9 @@ def test_openx(tmp_path: Path, settings: Settings, *, streaming: bool) -> None:
     )
     done = mine["next", "done"][:, 0]
     for key, order in ((images, (0, 2, 3, 1)), (state, (0, 1))):
-        after = td[("next", *key)].numpy().transpose(order)
-        np.testing.assert_array_equal(after[~done], np.asarray(mine[("next", *key)])[~done])
+        later = ("next", *key)
+        after = td[later].numpy().transpose(order)
+        np.testing.assert_array_equal(after[~done], np.asarray(mine[later])[~done])
         assert not after[done].any()
     assert not reader.episodes["final_observation",].any()
     episode = np.repeat(np.arange(3), reader.lengths)

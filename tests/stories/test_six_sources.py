@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_from_raw_files_to_a_training_step(
     twice = offline_data.load_dataset("local:twice", 16, root=shell.root, download=False)
     assert torch.equal(twice[:]["next", "reward"], 2 * rows[:]["next", "reward"])
 
-    def inputs(batch: torch.Tensor) -> torch.Tensor:
+    def inputs(batch: Any) -> torch.Tensor:
         leaves = [
             value.float().reshape(len(value), -1)
             for value in batch.exclude("next", "index").values(True, True)

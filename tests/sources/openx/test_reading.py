@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,10 @@ def test_a_zlib_bomb_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     monkeypatch.setattr("offline_data.sources.openx.values._MOST_BYTES", 1 << 24)
     small = zlib.compress(bytes(6 << 20))
+
+    def put(packed: list[bytes], record: Record) -> None:
+        record["steps/label"] = packed
+
     for shape, packed, said in [
         ((8,), [begin + 1023 * block, *[zlib.compress(bytes(8))] * 2], "more than 8 bytes"),
         ((-1,), [begin + 1023 * block, b"", b""], "more than 16,777,216 bytes"),
@@ -417,7 +422,7 @@ def test_a_zlib_bomb_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
         tracemalloc.start()
         try:
             with pytest.raises(FormatError, match=said):
-                one(tmp_path, lambda r, v=packed: r.update({"steps/label": v}), tree)
+                one(tmp_path, partial(put, packed), tree)
             assert tracemalloc.get_traced_memory()[1] < 1 << 26
         finally:
             tracemalloc.stop()
