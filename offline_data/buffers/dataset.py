@@ -366,15 +366,50 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         observation_key: KeyLike | None = None,
         copy: bool = True,
     ) -> dict[str, Any]:
-        """Return the dataset as the arrays that CORL and D4RL scripts expect.
+        """Return the dataset, or the view, as the arrays that CORL, d3rlpy and D4RL scripts expect.
+
+        | `style` | rows | to be cut by flags |
+        |---|---|---|
+        | `"transitions"` | those that may be bootstrapped from: all whose next observation is known, or that are terminated | no: last rows of episodes may be missing |
+        | `"episodes"` | all | yes: episodes end exactly where `terminals` or `timeouts` is set |
+        | `"qlearning"` | all but those that time out, and but the last | no |
+
+        | key | shape | dtype | |
+        |---|---|---|---|
+        | `observations` | `[n, …]` | as stored | |
+        | `actions` | `[n, …]` | as stored | |
+        | `rewards` | `[n]` | as stored | |
+        | `next_observations` | `[n, …]` | as stored | `"episodes"`: the one before again where it is not known |
+        | `terminals` | `[n]` | bool | |
+        | `timeouts` | `[n]` | bool | `"episodes"` only: the last row of an episode that does not end terminated |
+
+        With `"qlearning"` numbers are float32. What d4rl's own functions do otherwise:
+
+        - `qlearning_dataset` is `style="qlearning"`, number for number. It drops the transition before
+          every time-out, so that episodes of 1000 steps have 999 and code that counts steps
+          (`return_reward_range`) is one row off with each; the last row of the set is dropped even
+          where it is terminated; and the next observation is the one of the next row, also where that
+          begins another episode. `"transitions"` has none of the three; counting and cutting want
+          `"episodes"`.
+        - `sequence_dataset` cuts `env.get_dataset()` at `terminals | timeouts`, as can be done with
+          `"episodes"`; without `timeouts` in the file it counts to `max_episode_steps`, and rows after
+          the last end are lost. Here every episode has an end.
+        - Both take a time-out for an end without a value to bootstrap from if their user does: here
+          `terminals` is never set for it.
+
+        d3rlpy's `MDPDataset` takes the arrays of `"episodes"` but `next_observations`; `docs/recipes`
+        has both. Transforms, `derived` and `device` do not count; text is codes.
 
         Args:
-            style: `"transitions"`: rows that may be bootstrapped from, without `timeouts`;
-                `"episodes"`: all rows, to be cut where `terminals | timeouts`; `"qlearning"`: what
-                D4RL's `qlearning_dataset` gives. `offline_data.buffers.bridges.numpy.to_numpy` says
-                more, of the next two too.
+            style: See above.
             observation_key: Leaf that is the observation; needed where there are several.
-            copy: Whether arrays are copies.
+            copy: Whether arrays are copies. False: where rows follow each other in the dataset, arrays
+                are views of the files that take no memory, where they can be.
+
+        Raises:
+            UsageError: The observation has several leaves, rows are whole episodes
+                (`split_trajs=True`), or `"episodes"` with end flags inside of episodes.
+            NotFoundError: The dataset was deleted.
         """
         from offline_data.buffers.bridges.numpy import to_numpy
 

@@ -37,26 +37,7 @@ def to_numpy(
 ) -> dict[str, NDArray[Any]]:
     """Return a dataset, or a view of one, as arrays of `n` rows, in the order of the buffer.
 
-    | style | rows | arrays | can be cut by flags |
-    |---|---|---|---|
-    | `"transitions"` | all whose next observation is known, or that are terminated | `observations`, `actions`, `rewards`, `next_observations`, `terminals` | no: rows that end episodes may be missing, so there are no `timeouts` |
-    | `"episodes"` | all | the same and `timeouts` | yes: where `terminals` or `timeouts` is set, exactly episodes end |
-    | `"qlearning"` | all but the last one and those that time out | as `"transitions"`, as D4RL's `qlearning_dataset` makes them | no |
-
-    - `"transitions"` is what Q-learning needs, and the default: every row may be bootstrapped from.
-      It has the names of D4RL's `qlearning_dataset`, so that CORL's and IQL's scripts take it, and
-      more rows: the transition before a time-out, where the observation after it is known.
-    - `"episodes"` is what D4RL's `env.get_dataset()` gives, for `sequence_dataset`, Decision
-      Transformer and other code that cuts episodes itself. `timeouts` is set at the last row of
-      every episode, or piece of one in a view, that does not end terminated. If the observation
-      after the last action is not known, `next_observations` repeats the one before it.
-    - `"qlearning"` is what D4RL's `qlearning_dataset` returns for these episodes, number for number,
-      to repeat published results: numbers are float32, and `next_observations` is the observation
-      of the next row, also where that is the beginning of the next episode.
-
-    `observations`, `next_observations` and `actions` are `[n, …]`, `rewards` `[n]`, `terminals` and
-    `timeouts` bool `[n]`. Values and dtypes are as stored, but with `"qlearning"`: transforms,
-    `derived` and `device` of the buffer do not count, text is codes.
+    `BaseDatasetExperienceReplay.to_numpy` has the table of styles, keys, shapes and dtypes.
 
     Args:
         storage: Storage of a dataset or a view.

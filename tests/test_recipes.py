@@ -1,0 +1,184 @@
+"""Every recipe of `docs/recipes`, run as written, over a small dataset under the id that it names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed
+
+from offline_data.episodes import EpisodeBatch
+from offline_data.testing.toy import write_toy
+
+PAGES = {page.stem: page.read_text("utf-8") for page in Path("docs/recipes").glob("*.md")}
+LENGTHS = [30, 17, 25, 40, 9, 30, 30, 21]
+ROWS = sum(LENGTHS)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork\\(\\)")  # torch has one thread here
+
+
+def codes(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes of an expert whose action is a function of the observation; no network."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(ROWS + len(LENGTHS), 5)).astype(np.float32)
+    last = np.cumsum(LENGTHS) - 1
+    rows = np.delete(np.arange(len(observations)), last + np.arange(len(LENGTHS)) + 1)
+    action = np.tanh(observations[rows] @ rng.normal(size=(5, 2)).astype(np.float32))
+    terminated, truncated = np.zeros((2, ROWS, 1), bool)
+    terminated[last[::2]] = truncated[last[1::2]] = True
+    episodes = EpisodeBatch(
+        lengths=np.array(LENGTHS),
+        steps={
+            ("action",): action,
+            ("next", "reward"): rng.normal(1, 0.1, (ROWS, 1)).astype(np.float32),
+            ("next", "terminated"): terminated,
+            ("next", "truncated"): truncated,
+        },
+        observations={("observation",): observations},
+        final_observation=np.ones(len(LENGTHS), bool),
+    )
+    folder = tmp_path / "root" / "d4rl" / "halfcheetah-medium-v2" / "1"
+    write_toy(folder, [episodes], dataset="d4rl:halfcheetah-medium-v2@1")
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
+    monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(code: str, **constants: int) -> dict[str, Any]:
+    """Run a recipe with some of its constants, `STEPS, K = 1000, 20`, smaller; return its names."""
+    tree = ast.parse(code)
+    for node in (node for node in tree.body if isinstance(node, ast.Assign)):
+        target, value = node.targets[0], node.value
+        pairs = zip(target.elts, value.elts) if isinstance(value, ast.Tuple) else [(target, value)]  # type: ignore[attr-defined]  # noqa: B905
+        for name, constant in pairs:
+            if isinstance(name, ast.Name) and name.id in constants:
+                constant.value = constants[name.id]
+    names: dict[str, Any] = {"__name__": "recipe"}
+    exec(compile(tree, "recipe", "exec"), names)  # noqa: S102 - the page is ours
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_recipes_are_short(page: str) -> None:
+    assert codes(page)
+    for code in codes(page):
+        lines = [line for line in code.splitlines() if line.strip()]
+        own = [line for line in lines if not line.startswith(("import ", "from ", "#"))]
+        assert len(own) < 30
+        assert max(map(len, lines)) <= 100
+
+
+def test_behaviour_cloning(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(codes("behaviour-cloning")[0], STEPS=300)
+    assert found["loss"].item() < 0.05
+    assert len(found["best"].episodes) == 1
+    assert capsys.readouterr().out.startswith("0 0.")
+
+
+@pytest.mark.parametrize("page", ["td3-bc", "iql"])
+def test_actor_critics(page: str) -> None:
+    found = run(codes(page)[0], STEPS=60)
+    batch = found["ds"][:]
+    policy = found["policy"] if page == "iql" else found["nets"]["pi"]
+    error = (policy(batch["observation"]) - batch["action"]).square().mean()
+    assert error < 0.8 * batch["action"].square().mean()
+
+
+def test_decision_transformer() -> None:
+    found = run(codes("decision-transformer")[0], STEPS=12, B=16, D=16)
+    assert found["loss"].isfinite()
+    mask = found["mask"]
+    assert mask.any(1).all()
+    assert not mask.all()
+    assert not found["batch"]["action"][~mask].any()
+
+
+def test_plain_loader() -> None:
+    assert run(codes("dataloader")[0])["rows"] == ROWS
+
+
+def test_lightning() -> None:
+    pytest.importorskip("lightning")
+    found = run(codes("dataloader")[1])
+    trainer, train = found["trainer"], found["parts"]["train"]
+    assert trainer.global_step == 3 * -(-len(train) // 64)
+    assert trainer.callback_metrics["val"] < 1
+
+
+def rank(number: int, port: int, found: Any) -> None:
+    """Run the page's program as `torchrun` would."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    names = run(codes("two-ranks")[0], EPOCHS=2)
+    found.put(([one.tolist() for one in names["seen"]], names["net"].weight.tolist()))
+
+
+def test_two_ranks() -> None:
+    context = multiprocessing.get_context("fork")
+    found: Any = context.Queue()
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = [context.Process(target=rank, args=(n, store.port, found)) for n in range(2)]
+    for one in ranks:
+        one.start()
+    (seen, weight), (other, same) = (found.get(timeout=120) for _ in ranks)
+    for one in ranks:
+        one.join()
+    assert weight == same
+    assert len(seen) == len(other) == 2
+    for mine, theirs in zip(seen, other, strict=True):
+        assert sorted(mine + theirs) == list(range(ROWS))
+
+
+def test_resume() -> None:
+    (code,) = codes("resume")
+    torch.manual_seed(0)
+    whole = run(code, STEPS=25)
+    Path("checkpoint.pt").unlink()
+    torch.manual_seed(0)
+    run(code, STEPS=20)
+    again = run(code, STEPS=25)
+    assert torch.equal(again["model"].weight, whole["model"].weight)
+    assert torch.equal(again["batch"]["index"], whole["batch"]["index"])
+
+
+def test_jax(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    code = codes("jax")[0].replace("1_000_000", "200")
+    show = "import json; print(json.dumps([float(losses[0]), float(losses[-1]), count]))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{show}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, last, count = json.loads(done.stdout)
+    assert last < first / 10
+    assert count == ROWS
+
+
+def test_corl() -> None:
+    found = run(codes("arrays")[0])
+    assert [len(one["rewards"]) for one in found["trajectories"]] == LENGTHS
+    assert np.allclose(found["returns"], found["ds"].episodes["return"])
+
+
+def test_d3rlpy() -> None:
+    pytest.importorskip("d3rlpy")
+    assert run(codes("arrays")[1])["lengths"] == LENGTHS
