@@ -31,9 +31,9 @@ ZSH = r"""#compdef offline-data
 # zsh completion of offline-data: eval "$(offline-data completion zsh)" after compinit,
 # or write it to a file _offline-data in a folder of $fpath
 _offline_data() {
-    local item; local -a found
-    while IFS= read -r item; do
-        [[ -n $item ]] && found+=("${${item%%$'\t'*}//:/\\:}:${item#*$'\t'}")
+    local word text; local -a found
+    while IFS=$'\t' read -r word text; do
+        [[ -n $word ]] && found+=(${word//:/\\:}${text:+:$text})
     done < <(env COLUMNS=9999 _TYPER_COMPLETE_ARGS="${(j: :)words[1,CURRENT]}" _TYPER_COMPLETE_FISH_ACTION=get-args \
         _OFFLINE_DATA_COMPLETE=complete_fish offline-data 2>/dev/null)
     if (( $#found )); then _describe -V 'offline-data' found; else _files; fi

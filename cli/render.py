@@ -319,8 +319,8 @@ def _print_rich(block: Block, console: Console) -> None:
         grid.add_column(overflow="fold")
         for field in block.fields:
             for place, value in enumerate(_values(field)):
-                shown = Text(human(value, field.kind), style=_style(field.label, value))
-                grid.add_row("" if place else field.label, shown)
+                text = Text(human(value, field.kind), style=_style(field.label, value))
+                grid.add_row("" if place else field.label, text)
         console.print(grid)
         return
     columns = [
