@@ -5,7 +5,9 @@ Names are imported on first use: importing the package imports no torch.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
         GenDGRLExperienceReplay as GenDGRLExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
+        LeRobotExperienceReplay as LeRobotExperienceReplay,
+    )
+    from offline_data.buffers.experience_replay import (
         MinariExperienceReplay as MinariExperienceReplay,
     )
     from offline_data.buffers.experience_replay import (
@@ -58,6 +63,17 @@ if TYPE_CHECKING:
     from offline_data.buffers.load import load_dataset as load_dataset
     from offline_data.buffers.load import open_dataset as open_dataset
     from offline_data.buffers.load import register_dataset as register_dataset
+    from offline_data.buffers.load import torchrl_dataset as torchrl_dataset
+    from offline_data.buffers.offline_to_online import (
+        OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
+    )
+    from offline_data.buffers.offline_to_online import (
+        prefill_replay_buffer as prefill_replay_buffer,
+    )
+    from offline_data.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+    from offline_data.buffers.prioritized import (
+        TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
+    )
     from offline_data.buffers.samplers import PrioritizedSampler as PrioritizedSampler
     from offline_data.buffers.samplers import PrioritizedSliceSampler as PrioritizedSliceSampler
     from offline_data.buffers.samplers import RandomSampler as RandomSampler
@@ -98,10 +114,12 @@ _NAMES = {
     ),
     "buffers.experience_replay": (
         "AtariDQNExperienceReplay D4RLExperienceReplay GenDGRLExperienceReplay "
-        "MinariExperienceReplay OpenMLExperienceReplay OpenXExperienceReplay "
+        "LeRobotExperienceReplay MinariExperienceReplay OpenMLExperienceReplay OpenXExperienceReplay "
         "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
-    "buffers.load": "load_dataset open_dataset register_dataset",
+    "buffers.load": "load_dataset open_dataset register_dataset torchrl_dataset",
+    "buffers.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
+    "buffers.prioritized": "PrioritizedReplayBuffer TensorDictPrioritizedReplayBuffer",
     "buffers.samplers": (
         "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "
         "SamplerWithoutReplacement SliceSampler SliceSamplerWithoutReplacement"
@@ -146,3 +164,41 @@ def _version() -> str:
         return version("offline-data")
     except PackageNotFoundError:  # run from a source tree that is not installed
         return "0+unknown"
+
+
+class _TorchRLRegistry:
+    """Makes `offline_data:…` an id of TorchRL's `load_dataset` when its registry is imported.
+
+    It looks for no plugins itself. An entry of `sys.meta_path`, which goes once it was asked.
+    """
+
+    _REGISTRY = "torchrl.data.datasets.utils"
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:  # noqa: ARG002
+        if name != self._REGISTRY:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_register(module: Any) -> None:
+                run(module)
+                self.register(module)
+
+            spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
+        return spec
+
+    @staticmethod
+    def register(module: Any) -> None:
+        """Register, if this version of TorchRL has a registry."""
+        if hasattr(module, "register_dataset"):
+            module.register_dataset(
+                "offline_data", "offline_data.buffers.load:torchrl_dataset", replace=True
+            )
+
+
+if _TorchRLRegistry._REGISTRY in sys.modules:
+    _TorchRLRegistry.register(sys.modules[_TorchRLRegistry._REGISTRY])
+else:
+    sys.meta_path.insert(0, _TorchRLRegistry())

@@ -45,6 +45,10 @@ class UsageError(OfflineDataError, ValueError):
     code = "usage"
 
 
+class BufferUsageError(UsageError, RuntimeError):
+    """A call that a buffer cannot serve as it is now; TorchRL raises `RuntimeError` for these."""
+
+
 class InvalidIdError(UsageError):
     """A dataset id that is malformed or would leave its folder."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offline_data.buffers.bridges.parts import of_torchrl
 from offline_data.buffers.samplers import RandomSampler, Sampler
 from offline_data.buffers.storage import GrowingStorage, ListStorage
 from offline_data.buffers.writers import ImmutableDatasetWriter, Writer
@@ -36,6 +37,7 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
     made = RandomSampler() if sampler is None else sampler
     if not isinstance(made, Sampler) and callable(made):
         made = made()
+    made = of_torchrl(made)
     if not isinstance(made, Sampler):
         raise _foreign(
             made,
@@ -51,7 +53,7 @@ def as_writer(
 ) -> Writer:
     """Return a writer, or what makes one, as a writer for `storage`.
 
-    None: `default()` where the storage grows, else one that refuses, the only one for a dataset.
+    None: `default()` where the storage grows. For a dataset always one that refuses.
     """
     grows = isinstance(storage, GrowingStorage)
     made: Any = writer
@@ -59,10 +61,11 @@ def as_writer(
         made = default() if grows else ImmutableDatasetWriter()
     if not isinstance(made, Writer) and callable(made):
         made = made()
-    if not grows and not isinstance(made, ImmutableDatasetWriter):
-        raise UsageError(f"{made!r} would write, but a dataset is immutable; leave writer out")
+    made = of_torchrl(made)
     if not isinstance(made, Writer):
         raise _foreign(made, "a writer", "RoundRobinWriter and its like")
+    if not grows and not isinstance(made, ImmutableDatasetWriter):
+        made = ImmutableDatasetWriter()  # a dataset is immutable, whatever would write
     if isinstance(storage, GrowingStorage):
         made.register_storage(storage)
     return made

@@ -17,26 +17,29 @@ from offline_data.buffers.arguments import (
     either,
     positive,
 )
-from offline_data.buffers.checkpoint import load_tree, owned, save_tree
-from offline_data.buffers.indexing import Index, rows_of
-from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.checkpoint import Saves, load_tree, owned, save_tree
+from offline_data.buffers.indexing import Index, cells_of, rows_of
+from offline_data.buffers.keys import KeyLike, as_key, path_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.samplers.reduce import one_per_trajectory
-from offline_data.buffers.storage import GrowingStorage, ListStorage
+from offline_data.buffers.storage import GrowingStorage, ListStorage, TensorStorage
 from offline_data.buffers.storage.dataset import pinnable
+from offline_data.buffers.storage.rows import across
+from offline_data.buffers.storage.tensors import shaped
 from offline_data.buffers.trajectories import MASK
-from offline_data.buffers.transforms import Chain, Transform, through, transformed
+from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
+    TensorDictMaxValueWriter,
     TensorDictRoundRobinWriter,
     Writer,
     immutable,
 )
 from offline_data.episodes.fields import join_key
-from offline_data.errors import UsageError
+from offline_data.errors import BufferUsageError, UsageError
 
 if TYPE_CHECKING:
     import os
@@ -58,17 +61,22 @@ LOOKAHEAD_MISSES = 2
 _MASKS = (MASK, ("collector", MASK))  # of steps in padded trajectories
 
 _TORCHRL = (
-    "sample_unit dim_extend checkpointer consume_after_n_samples shared compilable delayed_init "
+    "sample_unit checkpointer consume_after_n_samples shared compilable delayed_init "
     "service_backend service_backend_options transport transport_options"
 )
 
 
-class ReplayBuffer:
+class ReplayBuffer(Saves):
     """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
 
     A batch is gathered, gets derived leaves, then those of the sampler; then `collate_fn` and the
     transforms see it. Whatever they do to `index` and `priority_weight`, these two are set again
-    afterwards, unless a transform gives another batch size or another order of rows.
+    afterwards, unless a transform gives another batch size or another order of rows. As in TorchRL,
+    batches of rows that were written have `index` if the buffer is a `TensorDictReplayBuffer` or its
+    writer is one of TensorDicts; `sample(return_info=True)` returns it in any case.
+
+    TorchRL's generations, consumption of rows, sample units, sampling by staleness, buffers behind RPC
+    or Ray, `compilable` and `HERReplayBuffer` (`derived.relabel` relabels) have no counterpart.
 
     Several threads may use a buffer that grows. A change waits for batches under way, and makes
     again those prefetched that it concerns: a batch that is handed out has its rows as they are
@@ -91,6 +99,8 @@ class ReplayBuffer:
         generator: Random generator of the sampler, instead of its own.
         derived: Leaves computed for a batch from other rows of the storage, first: one function, or
             several in this order.
+        dim_extend: Dimension of written data that is time; None: the last one of the storage's
+            `ndim`, so that rows of environments are `[E, T]`, as `buffer[:]` gives them.
         **torchrl: Other arguments of TorchRL's signature, with their defaults.
 
     Raises:
@@ -125,10 +135,17 @@ class ReplayBuffer:
         pin_memory: bool = False,
         generator: torch.Generator | None = None,
         derived: Derived | Iterable[Derived] = (),
+        dim_extend: int | None = None,
         **torchrl: Any,
     ) -> None:
         refuse(type(self).__name__, torchrl, _TORCHRL)
         self._storage = as_storage(storage)
+        ndim = getattr(self._storage, "ndim", 1)
+        self._dim_extend = ndim - 1 if dim_extend is None else dim_extend
+        if not 0 <= self._dim_extend < ndim:
+            raise UsageError(
+                f"dim_extend is {dim_extend}; expected 0 to {ndim - 1}, as the storage has ndim={ndim}"
+            )
         self._sampler = as_sampler(sampler)
         if generator is not None:
             self._sampler.set_rng(generator)
@@ -145,6 +162,16 @@ class ReplayBuffer:
         self._prefetched: Tensor | None = None
         self._misses = 0
         self._lock = self._new_lock()
+        self._save_hooks: list[Any] = []
+        self._load_hooks: list[Any] = []
+        self._indexed = self._has_index()
+        if getattr(self._sampler, "drop_last", False) and self._batch_size is None and self._grows:
+            raise UsageError(
+                "A sampler with drop_last=True needs batches of a size known before",
+                hint="give batch_size to the buffer",
+            )
+        if ndim > 1 and self._derived:
+            raise UsageError("derived=… looks along rows, and the storage has environments abreast")
         if self._prefetch and self._batch_size is None:
             raise UsageError("prefetch needs a batch_size: batches are made ahead of time")
         if self._collates and self._derived and isinstance(self._storage, ListStorage):
@@ -190,18 +217,30 @@ class ReplayBuffer:
             f"batch_size={self._batch_size})"
         )
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+    @property
+    def dim_extend(self) -> int:
+        """Dimension of written data that is time."""
+        return self._dim_extend
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,  # noqa: ARG002
+    ) -> Any:
         """Draw a batch, in memory of its own.
 
         Args:
             batch_size: Rows, `B`; None: the buffer's.
             return_info: Whether to return `(batch, info)`, where `info["index"]` has the rows.
+            include_info: TorchRL's; without effect: a TensorDict has what it asks for.
 
         Returns:
             A TensorDict `[B]` (or fewer where an epoch ends), or what transforms made of it.
 
         Raises:
-            UsageError: No batch size, or one that is not the one prefetched; nothing to sample.
+            UsageError: No batch size, or one that is not the one prefetched; nothing to sample
+                (`BufferUsageError`, which is a `RuntimeError` too).
         """
         draw, batch = self._take(self._size(batch_size))
         return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
@@ -209,8 +248,8 @@ class ReplayBuffer:
     def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Any:
         """Make the batch of rows, int64 `[B]`, that a sampler drew elsewhere with these leaves."""
         with self._lock:
-            gathered = self._gather(rows)
-        return self._finish(Draw(rows, leaves, last=False), gathered)
+            gathered = self._gather(rows, indexed=True)
+        return self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does."""
@@ -237,18 +276,22 @@ class ReplayBuffer:
     def __getitem__(self, index: Index) -> Any:
         """Return rows, transformed as batches are, in the shape of the index, `[]` for an int.
 
-        A `ListStorage` gives its row as it is for an int, and knows one dimension.
+        A name, or a tuple of names, gives that leaf of all rows. A `ListStorage` gives its row as it
+        is for an int, and knows one dimension. Of a storage with `ndim` the index is one of the rows
+        as they were written, `[E, T]`: `buffer[0, 3:5]` are two steps of the first environment.
 
         Raises:
             IndexError, UsageError: See `rows_of`.
+            KeyError: There is no such leaf.
         """
-        rows = rows_of(index, len(self))
+        names = index if isinstance(index, tuple) else (index,)
+        if names and all(isinstance(name, str) for name in names):
+            return self[:][index]
+        rows = self._cells(index)
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
             return through(self._chain.outward, self._storage.get(int(rows)))
         with self._lock:
-            batch = self._gather(rows.reshape(-1))
-        if rows.ndim != 1:
-            batch = batch.reshape(rows.shape + batch.shape[1:])
+            batch = shaped(self._gather, rows)
         return self._transformed(batch, {INDEX: rows})
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
@@ -268,8 +311,12 @@ class ReplayBuffer:
         if data is None:
             return torch.zeros(0, dtype=torch.int64)
         with self._changing() as changed:
-            row = self._writer.add(data)
-            if row is not None:
+            row: Any = self._writer.add(data)
+            if row is not None and self._growing.ndim > 1:
+                row = self._growing.rows_of_steps(torch.tensor([row]))[0]
+                changed.append(row.reshape(-1))
+                self._sampler.extend(row.reshape(-1))
+            elif row is not None:
                 changed.append(torch.tensor([row]))
                 self._sampler.add(row)
         return row
@@ -278,12 +325,12 @@ class ReplayBuffer:
         """Write rows, in their order.
 
         Args:
-            data: `[B]` rows: a TensorDict, a tensor, or a list of rows; copied. The transforms'
-                `inv` see it first, from the last to the first.
+            data: `[B]` rows: a TensorDict, a tensor, a dict or tuple of tensors, or a list of rows;
+                copied. The transforms' `inv` see it first, from the last to the first.
 
         Returns:
-            Row numbers, int64 `[B]`; -1 for rows that the writer does not keep. Empty if a
-            transform returned None.
+            Row numbers, int64 `[B]` (`[E, T]` where the storage has `ndim`); -1 for rows that the
+            writer does not keep. Empty if a transform returned None.
 
         Raises:
             UsageError: Data that do not fit the rows that are there.
@@ -292,14 +339,18 @@ class ReplayBuffer:
         data = self._inward(data, "extend")
         if data is None:
             return torch.zeros(0, dtype=torch.int64)
+        if self._dim_extend:
+            data = across(data, self._dim_extend)
         with self._changing() as changed:
             rows = self._writer.extend(data)
+            if self._growing.ndim > 1:
+                rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
                 kept = kept[-self._growing.max_size :]  # more come round to rows of the same call
                 changed.append(kept)
                 self._sampler.extend(kept)
-        return rows
+        return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
 
     def __setitem__(self, index: Index, value: Any) -> None:
         """Change rows that are there; transforms' `inv` see the values first.
@@ -311,8 +362,54 @@ class ReplayBuffer:
         value = self._inward(value, "assigning rows")
         if value is not None:
             with self._changing() as changed:
-                self._growing[index] = value
-                changed.append(rows_of(index, len(self)).reshape(-1))
+                storage = self._growing
+                rows = self._cells(index)
+                storage[index if storage.ndim == 1 else _places(rows, storage)] = value
+                changed.append(rows.reshape(-1))
+
+    def set_at_(self, key: KeyLike, value: Any, index: Index) -> None:
+        """Change one leaf of rows that are there; raises as assigning rows does."""
+        self._set_leaves(index, {path_of(key): value})
+
+    def set_(self, key: KeyLike, value: Any) -> None:
+        """Change one leaf of all rows; raises as assigning rows does."""
+        self._set_leaves(slice(None), {path_of(key): value})
+
+    def update_(self, data: TensorDictBase) -> None:
+        """Change some leaves of all rows, those that `data` has; raises as assigning rows does."""
+        self._set_leaves(slice(None), dict(data.items(include_nested=True, leaves_only=True)))
+
+    def _set_leaves(self, index: Index, leaves: dict[Any, Any]) -> None:
+        storage = self._growing
+        if not isinstance(storage, TensorStorage):
+            raise UsageError(
+                f"A {type(storage).__name__} has no leaves of all rows",
+                hint="buffer[rows] = … changes whole rows",
+            )
+        with self._changing() as changed:
+            rows = self._cells(index)
+            storage.set_leaves(_places(rows, storage), leaves)
+            changed.append(rows.reshape(-1))
+
+    def read_all_in_order(self, end: int | None = None) -> Any:
+        """Return the rows before `end`, or all of them: `buffer[:end]`."""
+        return self[:end]
+
+    def write_all(self, data: Any, end: int | None = None) -> None:
+        """Change the rows before `end`, or all of them: `buffer[:end] = data`."""
+        self[:end] = data.exclude(INDEX) if isinstance(data, TensorDictBase) else data
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many rows there are (`size`), can be (`capacity`) and were written, and so on."""
+        capacity = getattr(self._storage, "max_size", len(self))
+        return {
+            "size": len(self),
+            "capacity": capacity,
+            "utilization": len(self) / capacity if capacity else 0.0,
+            "write_count": self.write_count,
+            "prefetch_queue_size": len(self._ahead),
+            "initialized": True,
+        }
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Drop all rows, and batches that were drawn ahead; begin again at row 0.
@@ -368,28 +465,31 @@ class ReplayBuffer:
         return before
 
     def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
-        """Take rows from another storage that grows, or does not, as this one; returns this one.
+        """Take rows from another storage, and let the writer write there; returns the one before.
 
-        Raises:
-            UsageError: A storage of the other kind, or a `collate_fn`, which stays as it is.
+        Args:
+            storage: Of any kind: a writer is made, or replaced by one that refuses, where the buffer
+                begins or ceases to grow.
+            collate_fn: Instead of the one before; None: that one stays.
         """
         after = as_storage(storage)
-        if collate_fn is not None or isinstance(after, GrowingStorage) != self._grows:
-            raise UsageError(
-                "A buffer keeps its collate_fn, and grows or does not for good",
-                hint="make another buffer: ReplayBuffer(storage=…, collate_fn=…)",
-            )
+        writer = None if isinstance(after, GrowingStorage) != self._grows else self._writer
         before, self._storage = self._storage, after
         self._drop_drawn()
-        if isinstance(after, GrowingStorage):
-            self._writer.register_storage(after)
+        self._writer = as_writer(writer, after, self._default_writer)
+        self._lock, self._indexed = self._new_lock(), self._has_index()
+        self._dim_extend = getattr(after, "ndim", 1) - 1
+        if collate_fn is not None:
+            self._first = (*self._first[: len(self._first) - self._collates], collate_fn)
+            self._collates = True
         return before
 
     def set_writer(self, writer: Writer) -> Writer:
         """Write with another writer; returns the one before. Raises `ImmutableError`."""
         if not isinstance(writer, ImmutableDatasetWriter):
-            writer.register_storage(self._growing)
-        before, self._writer = self._writer, writer
+            self._growing  # noqa: B018 - raises for a dataset
+        before, self._writer = self._writer, as_writer(writer, self._storage, self._default_writer)
+        self._indexed = self._has_index()
         return before
 
     def state_dict(self) -> dict[str, Any]:
@@ -443,7 +543,10 @@ class ReplayBuffer:
             NoSpaceError, AccessError: The disk.
         """
         with self._lock:
-            save_tree(self.state_dict(), Path(path))
+            state = self.state_dict()
+            if self._save_hooks:
+                state["storage"] = {**state["storage"], "content": {"hooked": self._hooked()}}
+            save_tree(state, Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Resume from what `dumps` wrote; nothing in it is executed.
@@ -453,8 +556,35 @@ class ReplayBuffer:
             UsageError: See `load_state_dict`.
         """
         state = load_tree(Path(path))
+        content = state["storage"].get("content")
+        if isinstance(content, dict) and "hooked" in content:
+            rows = through(self._load_hooks, content["hooked"])
+            state["storage"]["content"] = TensorStorage(rows, ndim=self._growing.ndim)._content()
         parts = {name: part if name == "storage" else owned(part) for name, part in state.items()}
         self.load_state_dict(parts)
+
+    def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
+        """Let `dumps` write what `hook` makes of all rows, TensorDict `[N]`, instead of them.
+
+        Its attributes `shift` and `is_full` are set before, where it has them: the step that would be
+        written next, and whether that one is the oldest. See `TED2Flat`.
+        """
+        self._save_hooks.append(hook)
+
+    def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
+        """Let `loads` make rows of what a save hook made; see `Flat2TED`."""
+        self._load_hooks.append(hook)
+
+    def _hooked(self) -> Any:
+        storage = self._growing
+        rows = storage.get(slice(None)).exclude(INDEX)
+        steps, full = len(storage) // storage.width, len(storage) == storage.max_size
+        for hook in self._save_hooks:
+            if hasattr(hook, "shift"):
+                hook.shift = getattr(self._writer, "cursor", 0) if full else steps
+                hook.is_full = full
+            rows = hook(rows)
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave threads behind, and take along what they were told to draw."""
@@ -468,7 +598,9 @@ class ReplayBuffer:
     def _size(self, batch_size: int | None) -> int:
         if batch_size is None or batch_size == self._batch_size:
             if self._batch_size is None:
-                raise UsageError("No batch size: give one to the buffer or to sample(batch_size)")
+                raise BufferUsageError(
+                    "No batch size: give one to the buffer or to sample(batch_size)"
+                )
             return self._batch_size
         if self._prefetch:
             raise UsageError(
@@ -511,21 +643,43 @@ class ReplayBuffer:
     def _make(self, draw: Draw) -> Any:
         return self._finish(draw, self._gather(draw.rows))
 
-    def _gather(self, rows: Tensor) -> Any:
+    def _gather(self, rows: Tensor, *, indexed: bool = False) -> Any:
         if self._collates and isinstance(self._storage, ListStorage):
             return self._storage.get(rows)
         batch = self._storage.gather(rows)
         for derive in self._derived:
             batch = derive(batch, rows, self._storage)
+        if not (self._indexed or indexed) and isinstance(batch, TensorDictBase):
+            batch.pop(INDEX)
         return batch
 
-    def _finish(self, draw: Draw, batch: Any) -> Any:
+    def _has_index(self) -> bool:
+        """Return True if batches have `index`: where TorchRL's have."""
+        writers = TensorDictRoundRobinWriter, TensorDictMaxValueWriter
+        return not self._grows or isinstance(self._writer, writers)
+
+    def _cells(self, index: Any) -> Tensor:
+        """Return the rows of an index, int64 in its shape."""
+        if not self._dim_extend:
+            ndim = getattr(self._storage, "ndim", 1)
+            return (
+                rows_of(index, len(self)) if ndim == 1 else cells_of(index, self._growing.numbers())
+            )
+        return cells_of(index, self._growing.numbers().transpose(0, self._dim_extend))
+
+    def _finish(self, draw: Draw, batch: Any, *, indexed: bool = False) -> Any:
         if draw.info and isinstance(batch, TensorDictBase):
             self._sampler.complete(batch, draw.info)
-        return self._transformed(batch, {INDEX: draw.rows, **draw.info})
+        return self._transformed(batch, {INDEX: draw.rows, **draw.info}, indexed=indexed)
 
-    def _transformed(self, batch: Any, labels: dict[Any, Tensor] | None = None) -> Any:
-        batch = transformed((*self._first, *self._chain.outward), batch, labels)
+    def _transformed(
+        self, batch: Any, labels: dict[Any, Tensor] | None = None, *, indexed: bool = False
+    ) -> Any:
+        names = LABELS
+        if labels is not None and not (self._indexed or indexed):
+            names = LABELS[1:]
+            labels = {name: leaf for name, leaf in labels.items() if name in names}
+        batch = transformed((*self._first, *self._chain.outward), batch, labels, names)
         return batch.pin_memory() if self._pin else batch
 
     def _drop_drawn(self) -> None:
@@ -597,6 +751,12 @@ class ReplayBuffer:
         return {"rows": len(self)}
 
 
+def _places(rows: Tensor, storage: GrowingStorage) -> Any:
+    """Return the index, in a storage's own dimensions, of rows of any shape."""
+    numbers = storage.numbers()
+    return rows if numbers.ndim == 1 else torch.unravel_index(rows, numbers.shape)
+
+
 def _has(draw: Draw, rows: Tensor) -> bool:
     return bool(torch.isin(draw.rows, rows).any())
 
@@ -620,11 +780,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(storage, **options)
         self.priority_key = as_key(priority_key)
 
+    def _has_index(self) -> bool:
+        return True
+
     def add(self, data: Any) -> Any:
         """Write one row, with its priority if it has one; see `ReplayBuffer.add`."""
         row = super().add(data)
         if isinstance(row, int) and self._prioritized:
             self._take_priority([data], torch.tensor([row]))
+        elif isinstance(row, torch.Tensor) and row.numel():
+            self._take_priority(data, row)
         return row
 
     def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:

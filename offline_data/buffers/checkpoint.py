@@ -7,11 +7,12 @@ import math
 import os
 import secrets
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 from offline_data.buffers.gather.mmap import map_file
 from offline_data.errors import IntegrityError, NotFoundError, UsageError
@@ -19,8 +20,6 @@ from offline_data.files import disk_errors
 from offline_data.store.publish import publish
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
 FORMAT = "offline-data state"
@@ -29,6 +28,38 @@ VERSION = 1
 _TREE, _BYTES = "state.json", "state.bin"
 _ALIGN = 64
 _DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+
+
+class Saves:
+    """Something whose `state_dict` is written to a folder, and read again; nothing is executed."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to resume from."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state of `state_dict`."""
+        raise NotImplementedError
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write `state_dict()` to a folder; see `save_tree` for what is raised."""
+        save_tree(self.state_dict(), Path(path))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Resume from what `dumps` wrote; raises as `load_tree` and `load_state_dict` do."""
+        self.load_state_dict(owned(load_tree(Path(path))))
+
+    def save(self, path: str | os.PathLike[str]) -> Any:
+        """Write to a folder: `dumps` by another name, as `dump` is."""
+        self.dumps(path)
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write to a folder; see `dumps`."""
+        self.dumps(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read a folder; see `loads`."""
+        self.loads(path)
 
 
 def save_tree(tree: Any, folder: Path) -> None:
@@ -109,6 +140,8 @@ def _encode(value: Any, file: BinaryIO) -> Any:
     if isinstance(value, dict):
         pairs = value.items()
         return {"dict": [[_encode(key, file), _encode(item, file)] for key, item in pairs]}
+    if isinstance(value, NonTensorData):
+        return {"plain": _encode(value.data, file)}
     if isinstance(value, TensorDictBase):
         content = dict(value.items())
         return {"tensordict": _encode(content, file), "batch_size": list(value.batch_size)}
@@ -133,6 +166,8 @@ def _decode(coded: Any, memory: Tensor) -> Any:
         return coded
     if "tuple" in coded:
         return tuple(_decode(item, memory) for item in coded["tuple"])
+    if "plain" in coded:
+        return NonTensorData(_decode(coded["plain"], memory))
     if "dict" in coded:
         return {_decode(key, memory): _decode(item, memory) for key, item in coded["dict"]}
     if "tensordict" in coded:

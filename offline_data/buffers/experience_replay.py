@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.buffers.derived.neighbour import leaves_of_torchrl
+from offline_data.buffers.keys import as_key
 from offline_data.buffers.load import Download, ensure_dataset
 from offline_data.buffers.samplers import (
     RandomSampler,
@@ -19,7 +22,7 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.config import resolve_settings
-from offline_data.errors import UsageError
+from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import DatasetId, parse_id
 
 if TYPE_CHECKING:
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.buffer import Transform
     from offline_data.buffers.writers import ImmutableDatasetWriter
+
+
+_OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
+"""Options of `load_dataset` that TorchRL's classes do not have."""
 
 
 class _NamesOfSource:
@@ -84,8 +91,10 @@ class MinariExperienceReplay(_OfSource):
     Args:
         dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
         load_from_local_minari: Take it from `MINARI_DATASETS_PATH` (or what was converted
-            before), and from no network.
+            before), and from no network; also with `download=False`.
         batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
+        options: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. Among the keys may be
+            `("next", "info")`, which TorchRL has: the info of the row after.
     """
 
     source = "minari"
@@ -105,8 +114,11 @@ class MinariExperienceReplay(_OfSource):
         transform: Transform | None = None,
         split_trajs: bool = False,
         load_from_local_minari: bool = False,
+        **options: Any,
     ) -> None:
         offline = True if load_from_local_minari else None
+        if load_from_local_minari and download is False:
+            download = True  # nothing is downloaded: what lies there is converted
         super().__init__(
             self._directory(dataset_id, root, download=download, offline=offline),
             batch_size,
@@ -117,8 +129,18 @@ class MinariExperienceReplay(_OfSource):
             prefetch=prefetch,
             transform=transform,
             split_trajs=split_trajs,
-            decode_text=True,
+            **{"decode_text": True, **_with_leaves_of_torchrl(options)},
         )
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the source says; spaces as TorchRL's specs, where TorchRL is installed."""
+        found = super().metadata
+        if find_spec("torchrl") is None:
+            return found
+        to_spec = import_module("offline_data.buffers.bridges.torchrl").to_spec
+        names = ("observation_space", "action_space")
+        return {**found, **{name: to_spec(found[name]) for name in names if found.get(name)}}
 
 
 class D4RLExperienceReplay(_OfSource):
@@ -132,7 +154,10 @@ class D4RLExperienceReplay(_OfSource):
         from_env: Either way the published file is read whole, infos included.
         use_truncated_as_done: False: `batch["next", "done"]` is `terminated` alone; `split_trajs`
             cuts where episodes end all the same.
-        direct_download: False (through the d4rl package) is refused, as is any of `env_kwargs`.
+        direct_download: False (through the d4rl package) is refused, as are `env_kwargs` other than
+            `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. Among the keys may be what
+            TorchRL has beside: the root `reward`, which is that of the row before in the episode (0 in
+            the first), and `("next", "info")`, the info of the row after.
         terminate_on_end: None or False: transitions without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
         batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
@@ -159,6 +184,7 @@ class D4RLExperienceReplay(_OfSource):
         root: str | os.PathLike[str] | None = None,
         **env_kwargs: Any,
     ) -> None:
+        options = {name: env_kwargs.pop(name) for name in _OPTIONS if name in env_kwargs}
         if direct_download is False or env_kwargs:
             asked = ", ".join(env_kwargs) or "direct_download=False"
             raise UsageError(
@@ -179,6 +205,23 @@ class D4RLExperienceReplay(_OfSource):
             prefetch=prefetch,
             transform=transform,
             split_trajs=split_trajs,
+            **_with_leaves_of_torchrl(options),
+        )
+
+
+class LeRobotExperienceReplay(_OfSource):
+    """TorchRL's name for datasets of LeRobot, which this package has no source of yet.
+
+    Raises:
+        NotFoundError: Always.
+    """
+
+    source = "lerobot"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002
+        raise NotFoundError(
+            "Datasets of LeRobot cannot be loaded: this version of offline-data has no such source",
+            hint="offline-data sources lists those that it has",
         )
 
 
@@ -265,6 +308,16 @@ class GenDGRLExperienceReplay(_OfSource):
 
 def _done_where_terminated(batch: Any) -> Any:
     return batch.set(("next", "done"), batch.get(("next", "terminated")).clone())
+
+
+def _with_leaves_of_torchrl(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with what makes leaves that TorchRL has, where `keys` ask for them."""
+    asked = options.get("keys")
+    if asked is None:
+        return options
+    keys = [as_key(key) for key in ([asked] if isinstance(asked, str) else asked)]
+    stored, made = leaves_of_torchrl(keys)
+    return {**options, "keys": stored, "derived": (*options.get("derived", ()), *made)}
 
 
 class OpenMLExperienceReplay(_OfSource):

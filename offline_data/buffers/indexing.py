@@ -54,6 +54,18 @@ def rows_of(index: Index, length: int) -> Tensor:
     return torch.where(rows < 0, rows + length, rows)
 
 
+def cells_of(index: Any, numbers: Tensor) -> Tensor:
+    """Return what an index picks of row numbers `[T, …]`, int64 of any shape; see `rows_of`.
+
+    Of several dimensions the index may be a tuple, with an item for each.
+    """
+    if numbers.ndim == 1:
+        return rows_of(index, len(numbers))
+    items = index if isinstance(index, tuple) else (index,)
+    kept = (int, slice, EllipsisType, type(None))
+    return numbers[tuple(item if isinstance(item, kept) else _as_tensor(item) for item in items)]
+
+
 def _as_tensor(index: Any) -> Tensor:
     if isinstance(index, torch.Tensor):
         return index

@@ -58,7 +58,10 @@ def _registered_first(load: Loader) -> Loader:
     """Let `load(id, …)` ask what was registered for the prefix of `id`, before anything else."""
 
     @functools.wraps(load)
-    def loads(id: Any, *args: Any, **options: Any) -> Any:
+    def loads(id: Any = None, *args: Any, dataset_id: Any = None, **options: Any) -> Any:
+        if (id is None) == (dataset_id is None):
+            raise UsageError("load_dataset takes one id, also as dataset_id=…")
+        id = dataset_id if id is None else id
         prefix, colon, name = id.partition(":") if isinstance(id, str) else ("", "", "")
         factory = _FACTORIES.get(prefix.strip().lower()) if colon else None
         if factory is None or looks_like_path(id):
@@ -103,7 +106,7 @@ def load_dataset(
     """Load a dataset, downloaded and converted first if need be.
 
     Args:
-        id: `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
+        id: (TorchRL's `dataset_id`, by either name.) `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
             the prefix was given to `register_dataset`, whose function then gets everything else.
         batch_size: Rows of a batch where `sample` is not told.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
@@ -114,7 +117,7 @@ def load_dataset(
         layout: `compact` or `ted`; None: as it is, `compact` where it is converted now.
         view: Name, or file, of a view that was saved of it: the buffer is that view.
         sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or one of your own.
-        writer: None, or an `ImmutableDatasetWriter`.
+        writer: Any; a dataset is written by none.
         collate_fn: Called with every batch, before `transform`.
         pin_memory: Whether batches lie in (or go through) page-locked memory.
         prefetch: Batches made ahead by threads; rows and their order stay the same.

@@ -10,7 +10,7 @@ import torch
 
 from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers.base import EpisodeIndex, ValidRows
-from offline_data.buffers.storage.tensors import leaves_of
+from offline_data.buffers.storage.rows import leaves_of
 from offline_data.episodes.fields import join_key
 from offline_data.errors import UsageError
 

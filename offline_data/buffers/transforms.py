@@ -109,7 +109,7 @@ def transformed(
     if not labels or not isinstance(made, TensorDictBase) or made.batch_size[: len(size)] != size:
         return made
     found = made.get(names[0], None)
-    if found is None or not _moved(found, labels[names[0]]):
+    if found is None or not _moved(found, labels.get(names[0])):
         locked = made.is_locked
         if locked:
             made.unlock_()

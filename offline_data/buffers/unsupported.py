@@ -18,13 +18,11 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "consolidated": ((False,), "leave it out: the memory of a leaf is contiguous"),
     "consume_after_n_samples": ((None,), "SamplerWithoutReplacement draws each row once an epoch"),
     "delayed_init": ((None, False), "leave it out: storages reserve memory with the first row"),
-    "dim_extend": ((None, 0), "rows have one dimension: extend(data.reshape(-1))"),
     "ends": ((None,), "leave it out: the ends of trajectories are stored"),
     "fragmented": (
         (False,),
         "leave it out: rows of a trajectory are slices where they are adjacent",
     ),
-    "ndim": ((1,), "rows have one dimension: extend(data.reshape(-1))"),
     "routing_dim": ((None,), "ensemble[i].extend(data) writes to one member"),
     "routing_key": ((None,), "ensemble[i].extend(data) writes to one member"),
     "sample_unit": (
@@ -35,10 +33,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "service_backend_options": ((None,), _ONE_PROCESS),
     "shared": ((False,), _ONE_PROCESS),
     "shared_init": ((False,), _ONE_PROCESS),
-    "span": (
-        (False, 0, (False, False)),
-        "slices never cross trajectories; strict_length=False also samples shorter ones",
-    ),
     "track_generations": ((False,), "leave it out: write_count shows whether anything was written"),
     "trajectories": ((None,), "leave it out: the ends of trajectories are stored"),
     "transport": (("auto", "direct"), _ONE_PROCESS),

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers.reduce import check_reduction, reduced
-from offline_data.buffers.storage.tensors import count_of, stacked
+from offline_data.buffers.storage.rows import part_of, stacked
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import REWARD, join_key
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.errors import BufferUsageError, ImmutableError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage.base import GrowingStorage
 
 
-class Writer(ABC):
+class Writer(Saves, ABC):
     """Puts rows into a storage; one instance belongs to one buffer.
 
     `write_count` counts rows since the buffer was made or emptied, those overwritten included.
@@ -90,15 +91,16 @@ class RoundRobinWriter(Writer):
         return row
 
     def extend(self, data: Any) -> Tensor:
-        """Write rows; returns where, int64 `[B]`: an index twice where `B` is more than all rows."""
-        count, size = count_of(data), self.storage.max_size
+        """Write steps; returns where, int64 `[B]`: an index twice where `B` is more than all rows."""
+        count = self.storage.batch_length(data)
+        size = self.storage.steps
         rows = (torch.arange(count) + self.cursor) % size
         room = size - self.cursor
         if count > size:
-            self.storage.set(rows[-size:], data[count - size :])
+            self.storage.set(rows[-size:], part_of(data, slice(count - size, None)))
         elif count > room:
-            self.storage.set(slice(self.cursor, size), data[:room])
-            self.storage.set(slice(0, count - room), data[room:])
+            self.storage.set(slice(self.cursor, size), part_of(data, slice(room)))
+            self.storage.set(slice(0, count - room), part_of(data, slice(room, None)))
         else:
             self.storage.set(slice(self.cursor, self.cursor + count), data)
         self._advance(count)
@@ -119,8 +121,8 @@ class RoundRobinWriter(Writer):
         self.cursor = state["cursor"]
 
     def _advance(self, count: int) -> None:
-        self.cursor = (self.cursor + count) % self.storage.max_size
-        self.write_count += count
+        self.cursor = (self.cursor + count) % self.storage.steps
+        self.write_count += count * self.storage.width
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
@@ -163,8 +165,8 @@ class TensorDictMaxValueWriter(Writer):
         """
         if isinstance(data, list):
             data = stacked(data)
-        rows = torch.full((count_of(data),), -1)
         ranks = self._ranks(data)
+        rows = torch.full((len(ranks),), -1)
         heap = list(self._heap)
         # The lowest rank kept only rises: a row that does not beat it at first never will.
         count = min(self.storage.max_size - len(heap), len(ranks))
@@ -197,6 +199,14 @@ class TensorDictMaxValueWriter(Writer):
         rows = torch.tensor([row for _, row in self._heap], dtype=torch.int64)
         return {**super().state_dict(), "ranks": ranks, "rows": rows}
 
+    def register_storage(self, storage: GrowingStorage) -> None:
+        """Write to this storage; raises `UsageError` if its steps have several rows."""
+        if storage.ndim > 1:
+            raise UsageError(
+                f"{type(self).__name__} keeps single rows, and the storage has ndim={storage.ndim}"
+            )
+        super().register_storage(storage)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`; see `Writer`."""
         super().load_state_dict(state)
@@ -205,7 +215,7 @@ class TensorDictMaxValueWriter(Writer):
     def _ranks(self, data: Any) -> Tensor:
         leaf = data.get(self.rank_key, None) if hasattr(data, "batch_dims") else None
         if leaf is None:
-            raise UsageError(
+            raise BufferUsageError(
                 f"Rows are ranked by {join_key(self.rank_key)}, which they do not have",
                 hint="TensorDictMaxValueWriter(rank_key=…) ranks them by another leaf",
             )

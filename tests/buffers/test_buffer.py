@@ -116,7 +116,7 @@ def test_samplers_and_writers_in_every_form(folder: Path) -> None:
     for wrong in ("random", 3, dict):
         with pytest.raises(UsageError, match="not a sampler of this package"):
             BaseDatasetExperienceReplay(folder, sampler=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="would write"):
+    with pytest.raises(UsageError, match="not a writer of this package"):
         BaseDatasetExperienceReplay(folder, writer=object())  # type: ignore[arg-type]
 
 

@@ -215,7 +215,13 @@ def test_parts_can_be_replaced(steps: Any, folder: Path, recording: Any, growing
     buffer.set_writer(RoundRobinWriter())
     assert buffer.extend(steps([2], first_episode=6)).tolist() == [0, 1]
     assert set(actions(buffer.sample())) == {-7001, -7002}
-    with pytest.raises(UsageError, match="grows or does not"):
-        buffer.set_storage(BaseDatasetExperienceReplay(folder).storage)
+    dataset = BaseDatasetExperienceReplay(folder)
+    old = buffer.set_storage(dataset.storage)
+    assert (len(old), len(buffer)) == (2, len(dataset))
+    assert buffer.sample()["index"].tolist() == [0, 1]
+    with pytest.raises(ImmutableError):
+        buffer.extend(steps([2]))
+    buffer.set_storage(old)
+    assert buffer.extend(steps([1])).tolist() == [0]
     with pytest.raises(ImmutableError):
         BaseDatasetExperienceReplay(folder).set_writer(RoundRobinWriter())

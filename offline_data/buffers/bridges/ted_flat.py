@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from offline_data.buffers.keys import path_of
-from offline_data.buffers.storage.tensors import leaves_of
+from offline_data.buffers.storage.rows import leaves_of
 from offline_data.episodes.fields import join_key, next_of
 from offline_data.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from offline_data.buffers.keys import NestedKey
-    from offline_data.buffers.storage.tensors import Leaves
+    from offline_data.buffers.storage.rows import Leaves
     from offline_data.episodes import Key
 
 _SHAPE = "_storage_shape"

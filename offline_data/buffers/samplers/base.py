@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from offline_data.buffers.checkpoint import Saves
 from offline_data.buffers.transforms import spread
 from offline_data.episodes.fields import DONE, TERMINATED, TRUNCATED, Key, join_key
 from offline_data.errors import UsageError
@@ -55,11 +56,14 @@ class EpisodeIndex:
         lengths: Rows of each episode, int64 `[E]`, at least one.
         final: Whether the observation after each episode's last row is known, bool `[E]`; None:
             it is for all.
+        order: Rows, where those of an episode are not adjacent: `starts` and `lengths` are then
+            places in `order`, int64 `[rows]`.
     """
 
     starts: Tensor
     lengths: Tensor
     final: Tensor | None = None
+    order: Tensor | None = None
 
     def of(self, rows: Tensor) -> Tensor:
         """Return the number of the episode that each row is in, int64 of the same shape."""
@@ -108,7 +112,7 @@ class Sampleable(Protocol):
         """Return which rows follow each other: the same object until rows are written."""
 
 
-class Sampler(ABC):
+class Sampler(Saves, ABC):
     """Draws the rows of batches; one instance belongs to one buffer.
 
     A subclass implements `sample`, which is called by one thread at a time, in the order of the
@@ -167,14 +171,14 @@ class Sampler(ABC):
         for key, leaf in leaves.items():
             batch.set(key, spread(leaf, batch.batch_size))
 
-    def extend(self, rows: Tensor) -> None:  # noqa: B027 - most samplers have nothing to note
+    def extend(self, rows: Tensor) -> None:
         """Note that `rows`, int64 `[n]`, were written in the storage."""
 
     def add(self, row: int) -> None:
         """Note that one row was written in the storage."""
         self.extend(torch.tensor([row]))
 
-    def empty(self) -> None:  # noqa: B027 - a sampler may have nothing to forget
+    def empty(self) -> None:
         """Note that the storage was emptied."""
 
     def set_rng(self, generator: torch.Generator) -> None:

@@ -387,8 +387,13 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         )
         self.num_slices = num_slices
         self.slice_len = slice_len
+        self.span = (0, _right(slices.pop("span", 0)))
         self._slices = SliceSampler(
-            num_slices=num_slices, slice_len=slice_len, valid_only=valid_only, **slices
+            span=self.span,
+            num_slices=num_slices,
+            slice_len=slice_len,
+            valid_only=valid_only,
+            **slices,
         )
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
@@ -404,9 +409,12 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             self._allow(torch.from_numpy(where.mask(self.max_capacity)))
             self._followed = where
         starts, weights = self._draw(count)
-        lengths = where.lengths_from(starts.numpy())
-        rows, leaves = self._slices.batch_of(starts.numpy(), lengths, length)
+        places = where.places(starts)
+        lengths = where.lengths_from(places)
+        rows, leaves = self._slices.batch_of(places, lengths, length)
         each = torch.from_numpy(lengths) if len(rows) < batch_size else length
+        if where.order is not None:
+            rows = where.order[rows]
         return rows, {**leaves, WEIGHT: weights.repeat_interleave(each)}
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
@@ -416,6 +424,11 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
         """Add the marks of slices to the batch's flags; see `SliceSampler.complete`."""
         self._slices.complete(batch, leaves)
+
+
+def _right(span: Any) -> Any:
+    """Return how far slices may go beyond an episode; they begin in it, at a row with a priority."""
+    return span[1] if isinstance(span, list | tuple) else span
 
 
 def _not_negative(value: float, name: str) -> float:

@@ -51,16 +51,21 @@ class SliceStarts:
     counts: NDArray[np.int64]
     stops: NDArray[np.int64]
     ends: NDArray[np.int64]
-    length: int
+    order: Tensor | None = None
+    """See `EpisodeIndex.order`: places, as all numbers here are, become rows at the end."""
+    span: tuple[int, NDArray[np.int64], int] | None = None
+    """Steps before an episode at which slices may begin, episodes' lengths, and that of a slice."""
 
     @classmethod
     def find(
-        cls, episodes: EpisodeIndex, length: int, *, strict: bool, anywhere: bool = False
+        cls, episodes: EpisodeIndex, length: int, *, strict: bool, span: tuple[int, int] = (0, 0)
     ) -> SliceStarts:
-        """Find where slices may begin; raises `UsageError` if nowhere.
+        """Find where slices may begin; raises `UsageError` if nowhere. `strict`: not in short episodes.
 
-        `strict`: not in episodes that are too short; `anywhere`: at every row, also where fewer follow.
+        `span`: how many steps of a slice may be before its episode, and behind it; these are cut off.
         """
+        if any(span):
+            return cls._spanning(episodes, length, *(min(side, length - 1) for side in span))
         starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
         if not len(lengths):
             raise UsageError("There is no episode to take a slice from")
@@ -73,8 +78,32 @@ class SliceStarts:
                 hint="ask for shorter slices, or take short episodes whole with "
                 "strict_length=False",
             )
-        counts = lengths if anywhere else np.maximum(lengths - length + 1, 1)
-        return cls(starts, counts, starts + lengths, np.cumsum(counts), length)
+        counts = np.maximum(lengths - length + 1, 1)
+        ends = np.cumsum(counts)
+        return cls(starts, counts, np.minimum(lengths, length), ends, episodes.order)
+
+    @classmethod
+    def _spanning(
+        cls, episodes: EpisodeIndex, length: int, before: int, behind: int
+    ) -> SliceStarts:
+        starts, lengths = episodes.starts.numpy(), episodes.lengths.numpy()
+        counts = lengths - length + 1 + before + behind
+        starts, lengths, counts = (part[counts > 0] for part in (starts, lengths, counts))
+        if not len(starts):
+            raise UsageError(f"No episode has {length - before - behind} transitions")
+        whole, ends = np.minimum(lengths, length), np.cumsum(counts)
+        return cls(starts, counts, whole, ends, episodes.order, (before, lengths, length))
+
+    def _cut(
+        self, episodes: NDArray[np.int64], after: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return slices that begin so many steps after their episodes, or before, where these end."""
+        starts = self.starts[episodes]
+        if self.span is None:
+            return starts + after, self.lengths[episodes]
+        before, lengths, length = self.span
+        first = np.maximum(after - before, 0)
+        return starts + first, np.minimum(after - before + length, lengths[episodes]) - first
 
     def draw(
         self, over: Distribution, which: NDArray[np.float64], where: NDArray[np.float64]
@@ -87,31 +116,38 @@ class SliceStarts:
             return self.at((which * len(self.starts)).astype(np.int64), where)
         number = (which * self.ends[-1]).astype(np.int64)
         episode = np.searchsorted(self.ends, number, side="right")
-        after = number - (self.ends[episode] - self.counts[episode])
-        return self._from(self.starts[episode] + after, episode)
+        return self._cut(episode, number - (self.ends[episode] - self.counts[episode]))
 
     def at(
         self, episodes: NDArray[np.int64], where: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return a slice of each of these episodes (numbers in `[0, K)`); see `draw`."""
-        after = (where * self.counts[episodes]).astype(np.int64)
-        return self._from(self.starts[episodes] + after, episodes)
+        return self._cut(episodes, (where * self.counts[episodes]).astype(np.int64))
 
     def lengths_from(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how long the slices are that begin at `rows`, same shape."""
-        return self._from(rows, np.searchsorted(self.starts, rows, side="right") - 1)[1]
-
-    def _from(
-        self, rows: NDArray[np.int64], episodes: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return rows, np.minimum(self.stops[episodes] - rows, self.length)
+        episodes = np.searchsorted(self.starts, rows, side="right") - 1
+        if self.span is None:
+            return self.lengths[episodes]
+        _, lengths, length = self.span
+        return np.minimum(lengths[episodes] - (rows - self.starts[episodes]), length)
 
     def mask(self, count: int) -> NDArray[np.bool_]:
         """Return for rows `[0, count)` whether a slice may begin there."""
         change = np.zeros(count + 1, np.int8)
         change[self.starts] += 1
         change[self.starts + self.counts] -= 1
-        return np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+        mask = np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+        if self.order is not None:
+            mask[self.order.numpy()] = mask[: len(self.order)].copy()
+        return mask
+
+    def places(self, rows: Tensor) -> NDArray[np.int64]:
+        """Return the place of each row; see `order`."""
+        if self.order is None:
+            return rows.numpy()
+        found: NDArray[np.int64] = torch.argsort(self.order)[rows].numpy()
+        return found
 
 
 class SliceSampler(Sampler):
@@ -147,6 +183,9 @@ class SliceSampler(Sampler):
         valid_only: Whether slices leave out the transition whose next observation is unknown and
             that is not terminated; they keep it by default: mask it where you bootstrap from
             `("next", "observation")`.
+        span: How many steps of a slice may be before its episode, and behind it: a number, True
+            for all but one, or a pair of them. They are cut off, so that such slices are shorter,
+            and rows at both ends of an episode are drawn as often as others.
         replacement: False makes a `SliceSamplerWithoutReplacement` of the other arguments.
         torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` name the leaves
             that separate trajectories in a storage that grows, instead of those that
@@ -164,6 +203,9 @@ class SliceSampler(Sampler):
     """
 
     keeps_together = True
+    _batch_size_multiplier = (
+        1  # of samplers that transforms of TorchRL make: rows for one of a batch
+    )
     _computed: tuple[str, ...] = ("_known",)
     _known: tuple[EpisodeIndex, int, SliceStarts] | None = None
 
@@ -186,9 +228,17 @@ class SliceSampler(Sampler):
         over: Distribution = "episodes",
         seed: int | None = None,
         valid_only: bool = False,
+        span: int | tuple[int, int] = 0,
         replacement: bool = True,  # noqa: ARG002 - `__new__` looks at it
         **torchrl: Any,
     ) -> None:
+        self.traj_key, self.end_key = torchrl.get("traj_key"), torchrl.get("end_key")
+        self.end_keys = torchrl.get("end_keys")
+        self.span = (span, span) if isinstance(span, int) else tuple(span)
+        if any(self.span) and pad_output:
+            raise UsageError(
+                "span gives slices that are shorter, and pad_output fills up none of them"
+            )
         self._boundaries = _boundaries(type(self).__name__, torchrl)
         if (num_slices is None) == (slice_len is None):
             raise UsageError(
@@ -200,7 +250,9 @@ class SliceSampler(Sampler):
         if pad not in (None, "zero"):
             raise UsageError(f"pad is {pad!r}; expected 'zero' or None")
         if pad is not None:
-            strict_length, pad_output = False, True
+            if any(self.span):
+                raise UsageError("pad fills slices up to the end; leave span out")
+            strict_length, pad_output, self.span = False, True, (0, True)
         if pad_output and strict_length:
             raise UsageError("pad_output=True pads short episodes, and strict_length leaves none")
         if over not in ("episodes", "starts"):
@@ -224,7 +276,9 @@ class SliceSampler(Sampler):
         count, length = self.slices_of(batch_size)
         where = self.starts_in(storage, length)
         fractions = torch.rand(2, count, dtype=torch.float64, generator=self._generator).numpy()
-        return self.batch_of(*where.draw(self.over, fractions[0], fractions[1]), length)
+        drawn = where.draw(self.over, fractions[0], fractions[1])
+        rows, leaves = self.batch_of(*drawn, length)
+        return rows if where.order is None else where.order[rows], leaves
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
         """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`."""
@@ -259,6 +313,7 @@ class SliceSampler(Sampler):
 
     def slices_of(self, batch_size: int) -> tuple[int, int]:
         """Return number and length of the slices of a batch; raises `UsageError`."""
+        batch_size *= self._batch_size_multiplier
         name = "num_slices" if self.num_slices else "slice_len"
         given: int = getattr(self, name)
         if batch_size % given:
@@ -280,9 +335,9 @@ class SliceSampler(Sampler):
             runs = storage.runs()
         if self._known is None or self._known[0] is not runs or self._known[1] != length:
             episodes = _without_invalid_ends(storage, runs) if self.valid_only else runs
-            found = SliceStarts.find(
-                episodes, length, strict=self.strict_length, anywhere=self.pad is not None
-            )
+            sides = [length if side is True else int(side) for side in self.span]
+            span = (sides[0], sides[1])
+            found = SliceStarts.find(episodes, length, strict=self.strict_length, span=span)
             self._known = (runs, length, found)
         return self._known[2]
 
@@ -292,7 +347,7 @@ class SliceSampler(Sampler):
         """Return rows and leaves of slices `[S]` laid end to end, padded to `width` if asked for."""
         first: Any
         last: Any
-        if self.strict_length or self.pad_output:
+        if (self.strict_length and not any(self.span)) or self.pad_output:
             steps = np.arange(width)
             first, last = slice(0, None, width), slice(width - 1, None, width)
             if self.pad_output:
@@ -379,7 +434,8 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
             np.random.PCG64(seed).advance(position).random_raw(len(numbers)), np.uint64
         )
         fractions = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return self.batch_of(*where.at(numbers, fractions), length)
+        rows, leaves = self.batch_of(*where.at(numbers, fractions), length)
+        return rows if where.order is None else where.order[rows], leaves
 
     def __repr__(self) -> str:
         given = "num_slices" if self.num_slices else "slice_len"
@@ -391,7 +447,7 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
     trajectory, end, several = keys
     others = {name: value for name, value in arguments.items() if name not in _SPEED}
-    refuse(sampler, others, "ends trajectories fragmented span")
+    refuse(sampler, others, "ends trajectories fragmented")
     if end is not None and several is not None:
         raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
     if several is not None and (isinstance(several, str) or not len(several)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from abc import ABC, abstractmethod
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from offline_data.buffers.checkpoint import load_tree, save_tree
-from offline_data.buffers.indexing import Index, rows_of
+from offline_data.buffers.checkpoint import Saves, load_tree
+from offline_data.buffers.indexing import Index, cells_of, rows_of
 from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, ValidRows
-from offline_data.buffers.storage.trajectory_index import Marks, TrajectoryIndex
-from offline_data.errors import UsageError
+from offline_data.buffers.storage.trajectory_index import (
+    Marks,
+    TrajectoryIndex,
+    rows_of_steps,
+)
+from offline_data.errors import BufferUsageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +54,7 @@ class Storage(Sampleable, Protocol):
         """
 
 
-class GrowingStorage(ABC):
+class GrowingStorage(Saves, ABC):
     """Up to `max_size` rows, a `Storage` as datasets are, so that it can be sampled.
 
     Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
@@ -58,6 +63,11 @@ class GrowingStorage(ABC):
     workers of a `DataLoader` too), and may set values of rows in memory that they share. A copy by
     pickle or `copy.deepcopy` with memory of its own is a storage of its own.
     """
+
+    ndim = 1
+    """Dimensions of the array of rows: the steps, and those of environments side by side."""
+
+    _columns: tuple[int, ...] = ()  # sizes of the dimensions beyond the first, once they are known
 
     def __init__(self, max_size: int) -> None:
         if max_size < 1:
@@ -85,8 +95,16 @@ class GrowingStorage(ABC):
         """Return the batch of `rows` with the leaves `keys`; None: all of them."""
 
     @abstractmethod
-    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
-        """Put `data` where `index` says, all of it or nothing, and return its marks."""
+    def batch_length(self, data: Any) -> int:
+        """Count the steps of rows that are to be written at once; raises `UsageError`."""
+
+    @abstractmethod
+    def _taken(self, data: Any, dims: int) -> Any:
+        """Return rows in the form that is stored here, `dims` dimensions of them flattened to one."""
+
+    @abstractmethod
+    def _write(self, rows: slice | Tensor, taken: Any) -> Marks:
+        """Put what `_taken` returned where `rows` says, all or nothing, and return its marks."""
 
     @abstractmethod
     def _content(self) -> Any:
@@ -114,15 +132,35 @@ class GrowingStorage(ABC):
         """Return the batch of `rows`, int64 `[B]`, in memory of its own; see `Storage.gather`."""
         return self._take(rows, None)
 
-    def set(self, index: Index, data: Any, *, linked: bool = True) -> None:
+    @property
+    def width(self) -> int:
+        """Rows of a step: 1, or the number of environments side by side."""
+        return math.prod(self._columns)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there can be: `max_size` rows."""
+        return self.max_size // self.width
+
+    def numbers(self) -> Tensor:
+        """Return the numbers of all rows that were written, int64 `[T]`, or `[T, *columns]`."""
+        return torch.arange(len(self)).reshape(-1, *self._columns)
+
+    def rows_of_steps(self, steps: Tensor) -> Tensor:
+        """Return the rows of steps `[B]`, `[B, *columns]`; -1 stays -1."""
+        rows: Any = rows_of_steps(steps, self.width)
+        return rows.reshape(-1, *self._columns) if self._columns else rows
+
+    def set(self, index: Index, data: Any, *, linked: bool = True, set_cursor: bool = True) -> None:  # noqa: ARG002
         """Write rows.
 
         Args:
-            index: An int, with one row as `data`; or anything else that `rows_of` takes, no row
-                twice, with as many rows. New rows begin where the storage ends.
+            index: An int, with one step as `data`; or anything else that `rows_of` takes, no step
+                twice, with as many steps. New ones begin where the storage ends.
             data: Rows to write; they are copied.
             linked: Whether the rows follow each other in time, and the first one what was written
                 before. False: each is a run of its own.
+            set_cursor: TorchRL's; without effect: writers have the cursor.
 
         Raises:
             IndexError: A row beyond `max_size`, or one that would leave a gap.
@@ -135,33 +173,33 @@ class GrowingStorage(ABC):
                 "those that another process or a copy writes would be lost, or written over",
                 hint=_THERE,
             )
-        rows = self._to_write(index)
-        end = rows.stop if isinstance(rows, slice) else int(rows.max()) + 1 if len(rows) else 0
+        dims = self.ndim - 1 if _is_int(index) else self.ndim
+        taken = self._taken(data, dims) if self.ndim > 1 else None  # which tells the width
+        steps = self._to_write(index)
+        end = steps.stop if isinstance(steps, slice) else int(steps.max()) + 1 if len(steps) else 0
         if end:
-            marks = self._write(rows, data, single=_is_int(index))
-            self._index.wrote(rows, marks, linked=linked)
-            self._count = max(self._count, end)
+            taken = self._taken(data, dims) if taken is None else taken
+            marks = self._write(rows_of_steps(steps, self.width), taken)
+            self._index.wrote(steps, marks, linked=linked)
+            self._count = max(self._count, end * self.width)
 
     def _to_write(self, index: Index) -> slice | Tensor:
-        """Return the rows of an index: a slice of at least one where they follow each other."""
+        """Return the steps of an index: a slice of at least one where they follow each other."""
+        size, known = self.steps, self._count // self.width
         if _is_int(index):
             row = operator.index(index)  # type: ignore[arg-type]
             index = slice(row, row + 1)
         if isinstance(index, slice) and index.step in {None, 1}:
-            start, stop, _ = index.indices(self.max_size)
-            if (index.stop or 0) > self.max_size or (index.start or 0) < 0:
-                raise IndexError(
-                    f"Rows {index.start} to {index.stop} asked for, of {self.max_size}"
-                )
-            new, end = max(stop - max(start, self._count), 0), stop
+            start, stop, _ = index.indices(size)
+            if (index.stop or 0) > size or (index.start or 0) < 0:
+                raise IndexError(f"Rows {index.start} to {index.stop} asked for, of {size}")
+            new, end = max(stop - max(start, known), 0), stop
             rows: slice | Tensor = slice(start, stop) if start < stop else torch.zeros(0).long()
         else:
-            rows = rows_of(index, self.max_size).reshape(-1)
-            new, end = int((rows >= self._count).sum()), int(rows.max()) + 1 if len(rows) else 0
-        if end - self._count > new:
-            raise IndexError(
-                f"Rows up to {end - 1} would leave a gap behind the {self._count} here"
-            )
+            rows = rows_of(index, size).reshape(-1)
+            new, end = int((rows >= known).sum()), int(rows.max()) + 1 if len(rows) else 0
+        if end - known > new:
+            raise IndexError(f"Rows up to {end - 1} would leave a gap behind the {known} here")
         return rows
 
     def __getitem__(self, index: Index) -> Any:
@@ -174,16 +212,19 @@ class GrowingStorage(ABC):
             raise UsageError(
                 "Values set here would not be seen by the process that has the storage", hint=_THERE
             )
-        rows = rows_of(index, len(self)).reshape(-1)
+        cells = cells_of(index, self.numbers())
+        rows = cells.reshape(-1)
         if len(set(rows.tolist())) < len(rows):
             raise UsageError("A row is set twice: it is undefined which of its values counts")
         if len(rows):
-            self._index.changed(rows, self._write(rows, data, single=_is_int(index)))
+            if self.ndim > 1 and hasattr(data, "batch_size"):
+                data = data.expand(*cells.shape, *getattr(self, "_shape", ()))
+            self._index.changed(rows, self._write(rows, self._taken(data, cells.ndim)))
 
     def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows bring their `next`
         """Return all rows: each has its next observation; raises `UsageError` if there are none."""
         if not self._count:
-            raise UsageError(
+            raise BufferUsageError(
                 "There is nothing to sample: the storage is empty",
                 hint="buffer.extend(…) or buffer.add(…) writes rows",
             )
@@ -240,20 +281,18 @@ class GrowingStorage(ABC):
 
         Raises `UsageError` if it has more rows than fit, or other leaves than those here.
         """
-        count = state["count"]
-        if count > self.max_size:
+        count, width = state["count"], self.width
+        if self.ndim > 1 and state["content"]:
+            width = math.prod(state["content"]["columns"])
+        if count > -(-self.max_size // width) * width:
             raise UsageError(f"The state has {count} rows, and {self.max_size} fit in this storage")
         self._restore(state["content"], count)
         self._index.load_state_dict(state["links"], count)
         self._count = count
 
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder; see `save_tree` for what is raised."""
-        save_tree(self.state_dict(), Path(path))
-
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Read what `dumps` wrote; see `load_tree` and `load_state_dict` for what is raised."""
-        self.load_state_dict(load_tree(Path(path)))
+        """Read what `dumps` wrote, see `Saves`."""
+        self.load_state_dict(load_tree(Path(path)))  # which copies rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"

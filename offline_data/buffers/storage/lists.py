@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from offline_data.buffers.indexing import Index, rows_of
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
-from offline_data.buffers.storage.tensors import check_index, count_of, plain
+from offline_data.buffers.storage.rows import check_index, count_of, plain
 from offline_data.buffers.storage.trajectory_index import Marks, marks_of
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import join_key
@@ -91,17 +91,23 @@ class ListStorage(GrowingStorage):
         super().empty()
         self._items = []
 
-    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
-        rows = range(index.start, index.stop) if isinstance(index, slice) else index.tolist()
-        if not single:
+    def batch_length(self, data: Any) -> int:
+        """Count the rows that are to be written at once; raises `UsageError`."""
+        return count_of(data)
+
+    def _taken(self, data: Any, dims: int) -> list[Any]:
+        if dims:
             count_of(data)
-        items = [self._stored(item) for item in ([data] if single else data)]
+        return [self._stored(item) for item in (data if dims else [data])]
+
+    def _write(self, rows: slice | Tensor, items: list[Any]) -> Marks:  # type: ignore[override]
+        numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
         if items and isinstance(items[0], TensorDictBase):
             check_index(items[0].get("index", None), items[0])
-        if len(items) != len(rows):
-            raise UsageError(f"There are {len(items)} objects for {len(rows)} rows")
-        self._items.extend([None] * (max(rows) + 1 - len(self._items)))
-        for row, item in zip(rows, items, strict=True):
+        if len(items) != len(numbers):
+            raise UsageError(f"There are {len(items)} objects for {len(numbers)} rows")
+        self._items.extend([None] * (max(numbers) + 1 - len(self._items)))
+        for row, item in zip(numbers, items, strict=True):
             self._items[row] = item
         return _marks_of_items(items)
 

@@ -5,53 +5,69 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
-from collections.abc import Mapping
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+from torch.utils import _pytree as pytree
 
 from offline_data.buffers.gather.assemble import Node, assemble, tree_of
 from offline_data.buffers.gather.plan import INDEX
-from offline_data.buffers.indexing import Index, rows_of
-from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.indexing import Index, cells_of
+from offline_data.buffers.keys import KeyLike, path_of, select_keys
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
-from offline_data.buffers.storage.trajectory_index import Marks, marks_of
+from offline_data.buffers.storage.rows import (
+    Frame,
+    Leaves,
+    count_of,
+    flat,
+    is_list,
+    leaves_of,
+    plain,
+    stacked,
+    texts,
+)
+from offline_data.buffers.storage.trajectory_index import MARKS, Marks, marks_of
 from offline_data.buffers.unsupported import refuse
 from offline_data.episodes.fields import Key, join_key
-from offline_data.errors import NotFoundError, UsageError
+from offline_data.errors import BufferUsageError, NotFoundError, UsageError
 from offline_data.files import disk_errors, require_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
     from typing_extensions import Self
-
-Leaves: TypeAlias = "dict[Key, Tensor]"
-"""Tensors by key; a tensor that is no TensorDict has the key `()`."""
 
 META = "meta.json"
 """The file that makes a folder a memory-mapped TensorDict."""
 
 
 class TensorStorage(GrowingStorage):
-    """Rows of a TensorDict, tensorclass or tensor, which is used as it is and not copied.
+    """Rows of a TensorDict, tensorclass or tensor, or of dicts, tuples and lists of tensors.
 
-    All rows are there from the beginning; a writer begins to write over them at row 0. Batches are
-    TensorDicts on the device of the data (or tensors), each leaf contiguous and in memory of its
-    own, with `index`. Unlike TorchRL's, nested TensorDicts of a batch have the batch size of the
-    root; batches of a tensorclass are TensorDicts; rows with other leaves than the first ones are
-    refused; a leaf `index` is not stored, but made.
+    What is given is used as it is and not copied. All rows are there from the beginning; a writer
+    begins to write over them at row 0. Batches are TensorDicts with `index`, or what was given, on the
+    device of the data, each leaf contiguous and in memory of its own. Strings of a TensorDict are kept
+    as codes (in files too), and are strings in batches. Unlike TorchRL's, batches of a tensorclass are
+    TensorDicts; rows with other leaves than the first ones are refused; a leaf `index` of a TensorDict
+    is not stored, but made.
+
+    With `ndim` of two or more a step has a row for each of several environments side by side, `[E]`:
+    `set` and `get` count steps, everything else rows, step by step. `len` and `max_size` (rounded up
+    to whole steps) count rows; trajectories are those of each environment.
 
     Args:
-        storage: `[rows, …]`. A TensorDict's batch dimensions beyond the first belong to a row.
+        storage: `[rows, …]`, or `[steps, E, …]`. A TensorDict's further batch dimensions belong to a
+            row.
         max_size: None, or the number of rows.
-        **torchrl: `ndim` and `compilable` of TorchRL's signature, with their defaults.
+        device: Device that the rows are moved to; None: as they are.
+        ndim: 1, or how many dimensions are steps and environments.
+        **torchrl: `compilable` of TorchRL's signature, with its default.
 
     Raises:
         UsageError: No rows, something that is no tensor, or an invalid argument.
@@ -64,21 +80,35 @@ class TensorStorage(GrowingStorage):
 
     _leaves: Leaves  # all `max_size` rows of each leaf; empty before they are known
     _shape: tuple[int, ...]  # batch size of one row
+    _frame: Frame
+    _words: dict[Key, list[str]]  # texts by their codes
     device: torch.device | None  # None: that of the first rows
     _plans: dict[tuple[Key, ...], tuple[list[Tensor], Node]]
     _shared = False  # whether memory to come is shared with other processes
 
-    def __init__(self, storage: Any, max_size: int | None = None, **torchrl: Any) -> None:
-        refuse(type(self).__name__, torchrl, "ndim compilable")
-        leaves = leaves_of(storage)
-        count = len(next(iter(leaves.values())))
+    def __init__(
+        self,
+        storage: Any,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+        ndim: int = 1,
+        **torchrl: Any,
+    ) -> None:
+        refuse(type(self).__name__, torchrl, "compilable")
+        if device is not None:
+            storage = pytree.tree_map(lambda part: part.to(device), storage, is_leaf=_moves)
+        leaves = leaves_of(storage, text=True)
+        count = next(iter(leaves.values())).shape[:ndim].numel()
         if not count or max_size not in {None, count}:
             raise UsageError(f"The tensors have {count} rows; expected {max_size or 'some'}")
         super().__init__(count)
-        self._use(leaves, getattr(storage, "batch_size", (0,))[1:])
+        self._leaves, self._words, self.ndim = {}, {}, ndim
+        leaves, origin = self._taken(storage, ndim)
+        self._use(leaves, self._shape)
         self._count = count
-        marks = marks_of({} if self._shape else self._leaves, count, storage)
-        self._index.wrote(slice(0, count), marks, linked=True)
+        marks = marks_of({} if self._shape else self._leaves, count, origin)
+        self._index.wrote(slice(0, self.steps), marks, linked=True)
 
     def _use(self, leaves: Leaves, shape: Sequence[int]) -> None:
         """Take tensors `[max_size, …]` as the memory of all rows."""
@@ -92,9 +122,7 @@ class TensorStorage(GrowingStorage):
 
     def get(self, index: Index) -> Any:
         """Return rows, copied; see `rows_of` for the index and the shape that it gives."""
-        rows = rows_of(index, len(self))
-        batch = self.gather(rows.reshape(-1))
-        return batch.reshape(rows.shape + batch.shape[1:])
+        return shaped(self.gather, cells_of(index, self.numbers()))
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
@@ -130,8 +158,8 @@ class TensorStorage(GrowingStorage):
     def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
         known = self._known()
         rows = rows.to(self.device)
-        if () in known:
-            return known[()].index_select(0, rows)
+        if self._frame.template is not None:
+            return self._frame.tree([leaf.index_select(0, rows) for leaf in known.values()])
         keys = tuple(known if keys is None else keys)
         if keys not in self._plans:
             slots = {key: slot for slot, key in enumerate((INDEX, *keys))}
@@ -142,21 +170,93 @@ class TensorStorage(GrowingStorage):
         if self._shape:
             index = rows.reshape(-1, *[1] * len(self._shape)).expand(size).contiguous()
         leaves = [index, *(source.index_select(0, rows) for source in sources)]
-        return assemble(tree, leaves, size, rows.device)
+        batch = assemble(tree, leaves, size, rows.device)
+        if self._words and len(rows):
+            for key in self._words.keys() & {*keys}:
+                batch.set(key, texts(batch.get(key), self._words[key]))
+        return self._frame.framed(batch) if self._frame != (None, (), ()) else batch
 
-    def _write(self, index: slice | Tensor, data: Any, *, single: bool) -> Marks:
-        data = stacked(list(data)) if isinstance(data, list | tuple) else data
-        leaves = leaves_of(data)
-        if single:
-            leaves = {key: leaf.unsqueeze(0) for key, leaf in leaves.items()}
-        shape = getattr(data, "batch_size", (0,))[0 if single else 1 :] if () not in leaves else ()
-        count = index.stop - index.start if isinstance(index, slice) else len(index)
+    def batch_length(self, data: Any) -> int:
+        """Count the steps of rows that are to be written at once; raises `UsageError`."""
+        if isinstance(data, dict | tuple) and not is_list(data):
+            leaf = next(iter(leaves_of(data).values()))
+            if not leaf.ndim:
+                raise UsageError("One row was given, and extend takes several: add(row) writes one")
+            return len(leaf)
+        if self.ndim > 1 and not self._leaves and not is_list(data):
+            self._taken(data, self.ndim)  # after which the width is known
+        return count_of(data)
+
+    def _taken(self, data: Any, dims: int) -> Any:
+        """Return leaves `[rows, …]`, and the rows as they were given, to look at where they are from."""
+        data = stacked(list(data)) if dims and is_list(data) else plain(data)
+        leaves = leaves_of(data, text=True)
+        frame = Frame.of(data, dims)
+        whole: tuple[int, ...] = tuple(getattr(data, "batch_size", ()))
+        if frame.template is not None:
+            whole = tuple(next(iter(leaves.values())).shape[:dims])
+        if len(whole) < dims:
+            raise UsageError(f"Rows have {dims} dimensions here or more; found {list(whole)}")
+        shape = whole[dims:]
         if not self._leaves:
-            self._reserve(leaves, shape)
-        if tuple(shape) != self._shape:
+            self._shape, self._frame = shape, frame
+            self._abreast(whole[dims - self.ndim + 1 : dims] if self.ndim > 1 else ())
+        if shape != self._shape:
             raise UsageError(f"A row has batch size {list(shape)}; expected {list(self._shape)}")
-        self._put(index, leaves, count)
-        return marks_of({} if shape else leaves, count, data)
+        made = {}
+        for key, leaf in leaves.items():
+            if not isinstance(leaf, torch.Tensor):
+                leaf = self._coded(key, leaf).reshape(whole)
+            elif key in self._words:
+                raise UsageError(f"The leaf {join_key(key)} is a tensor; rows here have text")
+            made[key] = flat(leaf, dims)
+        return made, data if frame.template is None else {}
+
+    def _abreast(self, columns: tuple[int, ...]) -> None:
+        """Have so many rows in a step; there is room for `max_size` rows, up to a whole step."""
+        self._columns = columns
+        self._index.width = self.width
+        self.max_size = -(-self.max_size // self.width) * self.width
+
+    def _coded(self, key: Key, leaf: Any) -> Tensor:
+        """Return the codes of texts, int32, of new ones too."""
+        if self._leaves and key not in self._words:
+            raise UsageError(f"The leaf {join_key(key)} is text; rows here have no such text")
+        words = self._words.setdefault(key, [])
+        known = {word: code for code, word in enumerate(words)}
+        found = np.asarray(leaf.tolist(), dtype=object).reshape(-1).tolist()
+        codes = [known.setdefault(text, len(known)) for text in found]
+        words[:] = known
+        return torch.tensor(codes, dtype=torch.int32)
+
+    def _write(self, rows: slice | Tensor, taken: Any) -> Marks:
+        leaves, origin = taken
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        if not self._leaves:
+            self._reserve(leaves, self._shape)
+        self._put(rows, leaves, count)
+        return marks_of({} if self._shape else leaves, count, origin)
+
+    def set_leaves(self, index: Any, values: Mapping[KeyLike, Tensor]) -> None:
+        """Change some leaves of rows, and leave the others; raises as assigning rows does."""
+        rows = cells_of(index, self.numbers())
+        known = self._known()
+        leaves = {path_of(key): flat(leaf, rows.ndim) for key, leaf in values.items()}
+        for key, leaf in leaves.items():
+            if key not in known:
+                raise UsageError(
+                    f"There is no leaf {join_key(key)}; there are {', '.join(map(join_key, known))}"
+                )
+            _check_fits(key, leaf, known[key], rows.numel())
+        where = rows.reshape(-1)
+        for key, leaf in leaves.items():
+            known[key][where.to(self.device)] = leaf.detach().to(self.device)
+        marked = (
+            {}
+            if self._shape
+            else {key: leaf[where.to(self.device)] for key, leaf in known.items() if key in MARKS}
+        )
+        self._index.changed(where, marks_of(marked, len(where), {}))
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
         """Write `count` rows: all leaves of them or, where one does not fit, none."""
@@ -200,18 +300,28 @@ class TensorStorage(GrowingStorage):
 
     def _content(self) -> Any:
         leaves = {key: leaf[: len(self)] for key, leaf in self._leaves.items()}
-        return {"leaves": leaves, "shape": self._shape} if leaves else None
+        if not leaves:
+            return None
+        kind = {"frame": tuple(self._frame), "columns": self._columns, "words": self._words}
+        return {"leaves": leaves, "shape": self._shape, **kind}
 
     def _restore(self, content: Any, count: int) -> None:
         if content is None or not count:
             return
+        leaves, words = content["leaves"], content.get("words", {})
+        frame = Frame(*content.get("frame", (0 if () in leaves else None,)))
         if not self._leaves:
-            self._reserve(content["leaves"], content["shape"])
-        self._put(slice(0, count), content["leaves"], count)
+            self._frame = frame
+            self._abreast(tuple(content.get("columns", ())))
+            self._reserve(leaves, content["shape"])
+        if words.keys() != self._words.keys() and self._words:
+            raise UsageError(f"The state has the text leaves {[*words]}; here are {[*self._words]}")
+        self._put(slice(0, count), leaves, count)
+        self._words = {key: list(some) for key, some in words.items()}
 
     def _known(self) -> Leaves:
         if not self._leaves:
-            raise UsageError(
+            raise BufferUsageError(
                 "The storage is empty, and its leaves are not known before the first row is written"
             )
         return self._leaves
@@ -225,6 +335,7 @@ class LazyTensorStorage(TensorStorage):
     Args:
         max_size: How many rows there can be.
         device: Device of the rows; `"auto"`: that of the first ones.
+        ndim: See `TensorStorage`.
         **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
 
     Example:
@@ -235,21 +346,28 @@ class LazyTensorStorage(TensorStorage):
     """
 
     def __init__(
-        self, max_size: int, *, device: torch.device | str | int = "cpu", **torchrl: Any
+        self,
+        max_size: int,
+        *,
+        device: torch.device | str | int = "cpu",
+        ndim: int = 1,
+        **torchrl: Any,
     ) -> None:
-        known = "ndim compilable consolidated shared_init cleanup_memmap"
+        known = "compilable consolidated shared_init cleanup_memmap"
         refuse(type(self).__name__, torchrl, known)
         GrowingStorage.__init__(self, max_size)
-        self._leaves, self._shape, self._plans = {}, (), {}
+        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
+        self.ndim = ndim
         self.device = None if device == "auto" else torch.device(device)
 
 
 class LazyMemmapStorage(LazyTensorStorage):
-    """Up to `max_size` rows of TensorDicts in memory-mapped files.
+    """Up to `max_size` rows in memory-mapped files.
 
     The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; rows not written
     yet are zero). A pickled storage carries the folder, not the rows: another process sees the
-    values of the same files, and as many rows as there were when it was pickled.
+    values of the same files, and as many rows as there were when it was pickled. Rows that are no
+    TensorDicts are leaves of one there, by the keys and numbers on the way to each.
 
     Args:
         max_size: How many rows there can be.
@@ -258,6 +376,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         existsok: Whether files of another storage in `scratch_dir` may be written over.
         auto_cleanup: Whether the folder goes with the storage; None: where it is a temporary one.
         device: The CPU.
+        ndim: See `TensorStorage`.
         **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
 
     Raises:
@@ -273,21 +392,23 @@ class LazyMemmapStorage(LazyTensorStorage):
         existsok: bool = False,
         auto_cleanup: bool | None = None,
         device: torch.device | str = "cpu",
+        ndim: int = 1,
         **torchrl: Any,
     ) -> None:
-        refuse(type(self).__name__, torchrl, "ndim compilable shared_init")
+        refuse(type(self).__name__, torchrl, "compilable shared_init")
         if torch.device("cpu" if device == "auto" else device).type != "cpu":
             raise UsageError(
                 f"Files are mapped into the memory of the CPU, not of {device}",
                 hint="buffer.append_transform(lambda batch: batch.to(device))",
             )
-        super().__init__(max_size)
+        super().__init__(max_size, ndim=ndim)
         self._overwrite = existsok
         self._remove = scratch_dir is None if auto_cleanup is None else auto_cleanup
         self.scratch_dir = (
             None if scratch_dir is None else Path(scratch_dir).expanduser().absolute()
         )
         self._files: dict[Key, tuple[str, torch.dtype, tuple[int, ...]]] = {}
+        self._cleaner: Any = None
 
     @property
     def _shares(self) -> bool:
@@ -299,7 +420,8 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out rows: the other process opens the files."""
-        return {**GrowingStorage.__getstate__(self), "_leaves": {}, "_plans": {}}
+        gone = {"_leaves": {}, "_plans": {}, "_cleaner": None}
+        return {**GrowingStorage.__getstate__(self), **gone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -308,131 +430,58 @@ class LazyMemmapStorage(LazyTensorStorage):
         GrowingStorage.__setstate__(self, {})
 
     def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
-        if () in leaves:
-            raise UsageError(
-                "Rows of a LazyMemmapStorage are TensorDicts, not tensors",
-                hint='extend(TensorDict({"value": tensor}, batch_size=len(tensor)))',
-            )
         if self.scratch_dir is None:
             self.scratch_dir = Path(tempfile.mkdtemp(prefix="offline-data-"))
         elif (self.scratch_dir / META).exists() and not self._overwrite:
-            raise UsageError(
+            raise BufferUsageError(
                 f"{self.scratch_dir} has the files of another storage",
                 hint="choose another scratch_dir, or existsok=True to write over them",
             )
         needed = self.max_size * sum(leaf[:1].nbytes for leaf in leaves.values())
         require_bytes(self.scratch_dir, needed, f"Room for {self.max_size} rows")
         if self._remove:
-            weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
-        one = {key: leaf[:1].expand(self.max_size, *leaf.shape[1:]) for key, leaf in leaves.items()}
+            self._cleaner = weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
+        cells = (self.steps, *self._columns)
+        one = {
+            key or ("value",): leaf[:1].expand(*cells, *leaf.shape[1:])
+            for key, leaf in leaves.items()
+        }
         with disk_errors(self.scratch_dir):
-            mapped = TensorDict(one, (self.max_size, *shape)).memmap_like(
+            mapped = TensorDict(one, (*cells, *shape)).memmap_like(
                 prefix=self.scratch_dir, existsok=self._overwrite
             )
-        maps = {key: mapped.get(key) for key in leaves}
+        maps = {key: mapped.get(key or ("value",)) for key in leaves}
         for key, leaf in maps.items():
-            self._files[key] = str(leaf.filename), leaf.dtype, tuple(leaf.shape)
-        self._use(maps, shape)
+            shape_of_all = (self.max_size, *leaf.shape[len(cells) :])
+            self._files[key] = str(leaf.filename), leaf.dtype, shape_of_all
+        self._use({key: flat(leaf, len(cells)) for key, leaf in maps.items()}, shape)
+
+    def cleanup(self) -> bool:
+        """Delete the files now, if they go with the storage; returns whether they did.
+
+        No row can be read afterwards.
+        """
+        cleaner, self._cleaner = self._cleaner, None
+        if cleaner is None or not cleaner.alive:
+            return False
+        self._leaves, self._plans, self._files = {}, {}, {}
+        GrowingStorage.empty(self)
+        cleaner()
+        return True
 
 
-def leaves_of(data: Any, *, index: bool = False) -> Leaves:
-    """Return the leaves of a tensor, TensorDict or tensorclass, without `index` unless asked for.
-
-    Raises `UsageError` if it is something else, or has a leaf that is no tensor.
-    """
-    if isinstance(data, torch.Tensor):
-        return {(): data}
-    data = plain(data)
-    if not isinstance(data, TensorDictBase):
-        raise UsageError(
-            f"A storage of tensors was given a {type(data).__name__}; expected a TensorDict, a "
-            "tensorclass or a tensor",
-            hint="TensorDict(data, batch_size=[…]), or a ListStorage, which takes anything",
-        )
-    items = data.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf)
-    leaves = {key if isinstance(key, tuple) else (key,): leaf for key, leaf in items}
-    if not leaves:
-        raise UsageError("The rows have no leaves", hint="a row has at least one tensor")
-    if not index:
-        if any(key[:1] == INDEX for key in leaves):
-            check_index(data.get("index"), data)
-        leaves.pop(INDEX, None)
-        if not leaves:
-            raise UsageError("The rows have no leaf but index, which is not stored: it is made")
-    for key, leaf in leaves.items():
-        if not isinstance(leaf, torch.Tensor):
-            raise UsageError(
-                f"The leaf {join_key(key)} is {type(leaf).__name__}; expected a tensor",
-                hint="keep text as integer codes, or use a ListStorage, which takes anything",
-            )
-    return leaves
+def shaped(gather: Callable[[Tensor], Any], cells: Tensor) -> Any:
+    """Return the rows of row numbers of any shape, in that shape."""
+    batch, size = gather(cells.reshape(-1)), cells.shape
+    if cells.ndim == 1:
+        return batch
+    if isinstance(batch, TensorDictBase | torch.Tensor):
+        return batch.reshape(size + batch.shape[1:]) if cells.ndim else batch[0]
+    return pytree.tree_map(lambda leaf: leaf.reshape(size + leaf.shape[1:]), batch)
 
 
-def plain(data: Any) -> Any:
-    """Return a tensorclass as a TensorDict, and anything else as it is."""
-    is_class = hasattr(data, "to_tensordict") and not isinstance(data, TensorDictBase)
-    return data.to_tensordict() if is_class else data
-
-
-def check_index(index: Any, data: TensorDictBase) -> None:
-    """Warn that a leaf `index` is not stored, unless it is that of a dataset's batch.
-
-    Raises `UsageError` if the leaf cannot be the rows of a batch.
-    """
-    if index is None:
-        return
-    hint = "data.rename_key_('index', 'my_index') keeps it; data.exclude('index') leaves it out"
-    found: Any = None
-    if not isinstance(index, torch.Tensor):
-        found = type(index).__name__
-    elif index.dtype is not torch.int64:
-        found = index.dtype
-    elif index.shape != data.batch_size:
-        found = list(index.shape)
-    if found is not None:
-        raise UsageError(
-            f"The leaf index is {found}; in batches it is the row of the buffer, torch.int64 "
-            f"{list(data.batch_size)}, and a leaf of your own needs another name",
-            hint=hint,
-        )
-    if data.get("episode", None) is None:
-        warnings.warn(
-            "The leaf index is not stored: in batches it is the row of this buffer; " + hint,
-            stacklevel=2,
-        )
-
-
-def count_of(data: Any) -> int:
-    """Return how many rows are to be written; raises `UsageError` for one row, a dict, text."""
-    ndim = getattr(data, "batch_dims", getattr(data, "ndim", 1))
-    found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
-    named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)
-    if isinstance(data, tuple) and any(type(row) is torch.Tensor for row in data):
-        found = "a tuple of tensors, which may be rows or the leaves of rows"
-    elif ndim and hasattr(data, "__getitem__") and not named:
-        return len(data)
-    raise UsageError(
-        f"Several rows are written at once, and found {found}; expected a TensorDict [B], a tensor "
-        "or a list of rows",
-        hint="TensorDict(data, batch_size=[B]) makes rows of a dict of tensors; add(row) writes one",
-    )
-
-
-def stacked(rows: list[Any]) -> Any:
-    """Stack TensorDicts, tensorclasses or tensors; raises `UsageError` where they cannot be."""
-    try:
-        return torch.stack(rows)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        kinds = ", ".join(sorted({type(row).__name__ for row in rows}))
-        raise UsageError(
-            f"A list of {kinds} cannot be stacked to rows: {error}",
-            hint="rows are TensorDicts with the same leaves, or tensors of one shape; a ListStorage "
-            "takes anything",
-        ) from error
-
-
-def _is_leaf(kind: type) -> bool:
-    return issubclass(kind, (torch.Tensor, NonTensorData, NonTensorStack))
+def _moves(part: Any) -> bool:
+    return hasattr(part, "to")
 
 
 def _check_fits(key: Key, leaf: Tensor, stored: Tensor, count: int) -> None:

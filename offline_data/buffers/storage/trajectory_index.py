@@ -21,6 +21,9 @@ TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("epi
 """Leaves that number trajectories, of which the first that exists counts: TorchRL's, and a
 dataset's."""
 
+MARKS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED, *TRAJECTORIES)
+"""Leaves that say which trajectories there are."""
+
 
 class Marks(NamedTuple):
     """What rows say of the trajectories that they are in.
@@ -99,6 +102,9 @@ class TrajectoryIndex:
     `O(rows written)`; the runs are `O(rows)` once after a write.
     """
 
+    width = 1
+    """Rows that were written at each step, side by side: each column has trajectories of its own."""
+
     def __init__(self) -> None:
         self.clear()
 
@@ -113,10 +119,12 @@ class TrajectoryIndex:
         self._runs: dict[Boundaries | None, EpisodeIndex] = {}
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
-        """Note rows that were written: a slice of at least one, or int64 `[B]`, no two alike.
+        """Note steps that were written: a slice of at least one, or int64 `[B]`, no two alike.
 
-        `linked` says whether they follow each other, and the first what was written before.
+        `linked` says whether they follow each other, and the first what was written before; `marks`
+        are those of all their rows, `[B * width]`.
         """
+        written = rows_of_steps(rows, self.width)
         if isinstance(rows, slice):
             self._reserve(rows.stop + 1)
             self._after[rows] = linked
@@ -130,7 +138,7 @@ class TrajectoryIndex:
             self._after[rows + 1] = False
             self._after[rows] = follows & linked
             self._last = int(rows[-1]) if linked else -1
-        before, origin = self._origin, marks.origin
+        before, origin = self._origin, marks.origin if self.width == 1 else None
         self._origin = None if origin is None else origin[-1]
         if origin is not None:
             first = torch.full((1, 2), -1) if before is None else before[None]
@@ -138,7 +146,7 @@ class TrajectoryIndex:
             self._after[rows] &= (steps == torch.tensor([1, 0])).all(1)
         elif before is not None:
             self._after[rows] &= torch.arange(len(marks.ends)) > 0
-        self.changed(rows, marks)
+        self.changed(written, marks)
 
     def changed(self, rows: slice | Tensor, marks: Marks) -> None:
         """Note new values in rows that stay where they were in time."""
@@ -163,33 +171,38 @@ class TrajectoryIndex:
         """
         if boundaries in self._runs:
             return self._runs[boundaries]
-        first = ~self._after[:count]
+        width = self.width
+        first = ~self._after[: count // width].repeat_interleave(width)
         if boundaries is None:
-            first[1:] |= self._ends[: count - 1]
+            first[width:] |= self._ends[: count - width]
             if self._numbered:
-                first[1:] |= self._trajectory[1:count] != self._trajectory[: count - 1]
+                first[width:] |= self._trajectory[width:count] != self._trajectory[: count - width]
         else:
             flags = [flag for key in boundaries.ends if (flag := leaf(key)) is not None]
             if boundaries.ends and not flags:
                 raise _missing("ends of trajectories", *boundaries.ends)
             for flag in flags:
-                first[1:] |= _of_rows(flag, count)[:-1]
+                first[width:] |= _of_rows(flag, count)[:-width]
             if boundaries.trajectory is not None:
                 number = leaf(boundaries.trajectory)
                 if number is None:
                     raise _missing("numbers of trajectories", boundaries.trajectory)
                 number = _elements(number, count)
-                first[1:] |= (number[1:] != number[:-1]).any(1).cpu()
-        first[:1] = True
+                first[width:] |= (number[width:] != number[:-width]).any(1).cpu()
+        first[:width] = True
+        order = None
+        if width > 1:  # column by column, rows follow each other in time
+            order = torch.arange(count).reshape(-1, width).T.reshape(-1)
+            first = first[order]
         starts = first.nonzero()[:, 0]
         lengths = torch.diff(starts, append=torch.tensor([count]))
-        self._runs[boundaries] = EpisodeIndex(starts, lengths)
+        self._runs[boundaries] = EpisodeIndex(starts, lengths, order=order)
         return self._runs[boundaries]
 
     def state_dict(self, count: int) -> dict[str, Any]:
         """Return what is known of rows `[0, count)`."""
         return {
-            "after": self._after[:count].clone(),
+            "after": self._after[: count // self.width].clone(),
             "ends": self._ends[:count].clone(),
             "trajectory": self._trajectory[:count].clone() if self._numbered else None,
             "last": self._last,
@@ -198,11 +211,14 @@ class TrajectoryIndex:
 
     def load_state_dict(self, state: dict[str, Any], count: int) -> None:
         """Take over what `state_dict` returned; raises `UsageError` if it is of other rows."""
-        if len(state["after"]) != count or len(state["ends"]) != count:
-            raise UsageError(f"The state tells of {len(state['after'])} rows; expected {count}")
+        steps = count // self.width
+        if len(state["after"]) != steps or len(state["ends"]) != count:
+            raise UsageError(
+                f"The state tells of {len(state['after']) * self.width} rows; expected {count}"
+            )
         self.clear()
-        self._reserve(count)
-        self._after[:count], self._ends[:count] = state["after"], state["ends"]
+        self._reserve(steps)
+        self._after[:steps], self._ends[:count] = state["after"], state["ends"]
         self._last, self._origin = state["last"], state.get("place")
         if state["trajectory"] is not None:
             self._numbered = True
@@ -212,9 +228,19 @@ class TrajectoryIndex:
         missing = count - len(self._after)
         if missing > 0:
             room = max(missing, len(self._after), 1024)  # doubling: O(1) a row in the long run
+            rows = room * self.width
             self._after = torch.cat([self._after, torch.zeros(room, dtype=torch.bool)])
-            self._ends = torch.cat([self._ends, torch.zeros(room, dtype=torch.bool)])
-            self._trajectory = torch.cat([self._trajectory, torch.full((room,), -1)])
+            self._ends = torch.cat([self._ends, torch.zeros(rows, dtype=torch.bool)])
+            self._trajectory = torch.cat([self._trajectory, torch.full((rows,), -1)])
+
+
+def rows_of_steps(steps: slice | Tensor, width: int) -> slice | Tensor:
+    """Return the rows of steps that have `width` rows each, in the form that the steps have."""
+    if width == 1:
+        return steps
+    if isinstance(steps, slice):
+        return slice(steps.start * width, steps.stop * width)
+    return (steps[:, None] * width + torch.arange(width)).reshape(-1)
 
 
 def _missing(what: str, *keys: Key) -> UsageError:

@@ -1,0 +1,64 @@
+"""Leaves of the row before, or of the row after, in the same episode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from offline_data.buffers.derived.base import Cached, check_rows, episode_bounds, widen
+from offline_data.episodes.fields import REWARD, Key
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+ROOT_REWARD: Key = ("reward",)
+NEXT_INFO: Key = ("next", "info")
+
+
+@dataclass(frozen=True)
+class Neighbour(Cached):
+    """Sets `target` to `source` of the row `step` further on; zeros beyond the episode.
+
+    Either key may be a parent of leaves.
+    """
+
+    target: Key
+    source: Key
+    step: int
+
+    def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
+        """See `Derived`."""
+        check_rows("A leaf of TorchRL's", batch)
+        spans, others = episode_bounds(storage, rows), rows + self.step
+        inside = (others >= spans.first) & (others <= spans.last)
+        others = torch.where(inside, others, rows)
+        found: Any = self._memory.only(storage, (self.source,)).gather(others).get(self.source)
+        if isinstance(found, torch.Tensor):
+            return batch.set(self.target, found * widen(inside, found))
+        return batch.set(self.target, found.apply(lambda leaf: leaf * widen(inside, leaf)))
+
+
+def leaves_of_torchrl(keys: list[Key]) -> tuple[list[Key], list[Neighbour]]:
+    """Split keys into those that are stored, and what makes the others.
+
+    TorchRL's classes have the root `reward`, that of the row before, and `("next", "info")`, the info
+    of the row after; here the neighbours are those of the same episode.
+
+    Example:
+        >>> leaves_of_torchrl([("action",), ("reward",)])[0]
+        [('action',)]
+    """
+    stored, made = [], []
+    for key in keys:
+        if key == ROOT_REWARD:
+            made.append(Neighbour(key, REWARD, -1))
+        elif key[:2] == NEXT_INFO:
+            made.append(Neighbour(key, key[1:], 1))
+        else:
+            stored.append(key)
+    return stored, made
