@@ -49,7 +49,7 @@ class SliceStarts:
 
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
-    stops: NDArray[np.int64]
+    lengths: NDArray[np.int64]
     ends: NDArray[np.int64]
     order: Tensor | None = None
     """See `EpisodeIndex.order`: places, as all numbers here are, become rows at the end."""
