@@ -68,7 +68,8 @@ def as_writer(
         made = ImmutableDatasetWriter()  # a dataset is immutable, whatever would write
     if isinstance(storage, GrowingStorage):
         made.register_storage(storage)
-    return made
+    found: Writer = made
+    return found
 
 
 def _foreign(part: Any, kind: str, ours: str, why: str = "") -> UsageError:

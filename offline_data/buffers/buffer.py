@@ -391,14 +391,6 @@ class ReplayBuffer(Saves):
             storage.set_leaves(_places(rows, storage), leaves)
             changed.append(rows.reshape(-1))
 
-    def read_all_in_order(self, end: int | None = None) -> Any:
-        """Return the rows before `end`, or all of them: `buffer[:end]`."""
-        return self[:end]
-
-    def write_all(self, data: Any, end: int | None = None) -> None:
-        """Change the rows before `end`, or all of them: `buffer[:end] = data`."""
-        self[:end] = data.exclude(INDEX) if isinstance(data, TensorDictBase) else data
-
     def stats(self) -> dict[str, Any]:
         """Return how many rows there are (`size`), can be (`capacity`) and were written, and so on."""
         capacity = getattr(self._storage, "max_size", len(self))
@@ -675,7 +667,7 @@ class ReplayBuffer(Saves):
     def _transformed(
         self, batch: Any, labels: dict[Any, Tensor] | None = None, *, indexed: bool = False
     ) -> Any:
-        names = LABELS
+        names: tuple[str, ...] = LABELS
         if labels is not None and not (self._indexed or indexed):
             names = LABELS[1:]
             labels = {name: leaf for name, leaf in labels.items() if name in names}

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.indexing import Index
     from offline_data.buffers.views.rows import RowMap
-    from offline_data.buffers.writers import ImmutableDatasetWriter
+    from offline_data.buffers.writers import Writer
     from offline_data.store.manifest import Manifest
 
     SamplerLike = Sampler | Callable[[], Sampler]
@@ -85,7 +85,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         batch_size: int | None = None,
         *,
         sampler: SamplerLike | None = None,
-        writer: ImmutableDatasetWriter | None = None,
+        writer: Writer | None = None,
         collate_fn: Transform | None = None,
         pin_memory: bool = False,
         prefetch: int | None = None,

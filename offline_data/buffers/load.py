@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.samplers import Sampler
-    from offline_data.buffers.writers import ImmutableDatasetWriter
+    from offline_data.buffers.writers import Writer
     from offline_data.store.layout import LayoutName
 
 Download: TypeAlias = Literal["force"] | bool
@@ -81,15 +81,16 @@ def _registered_first(load: Loader) -> Loader:
 
 @_registered_first
 def load_dataset(
-    id: str | os.PathLike[str],
+    id: str | os.PathLike[str] | None = None,
     batch_size: int | None = None,
     *,
+    dataset_id: str | None = None,  # noqa: ARG001 - `_registered_first` makes it `id`
     root: str | os.PathLike[str] | None = None,
     download: Download = True,
     revision: str | None = None,
     layout: LayoutName | None = None,
     sampler: Sampler | Callable[[], Sampler] | None = None,
-    writer: ImmutableDatasetWriter | None = None,
+    writer: Writer | None = None,
     collate_fn: Transform | None = None,
     pin_memory: bool = False,
     prefetch: int | None = None,
@@ -106,8 +107,9 @@ def load_dataset(
     """Load a dataset, downloaded and converted first if need be.
 
     Args:
-        id: (TorchRL's `dataset_id`, by either name.) `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
+        id: `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
             the prefix was given to `register_dataset`, whose function then gets everything else.
+        dataset_id: TorchRL's name for `id`.
         batch_size: Rows of a batch where `sample` is not told.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
             user's cache folder.
@@ -145,7 +147,7 @@ def load_dataset(
     """
     settings = resolve_settings(root=root)
     dataset = BaseDatasetExperienceReplay(
-        ensure_dataset(id, settings, download=download, revision=revision, layout=layout),
+        ensure_dataset(id or "", settings, download=download, revision=revision, layout=layout),
         batch_size,
         sampler=sampler,
         writer=writer,

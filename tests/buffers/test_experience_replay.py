@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import importlib
 import inspect
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import torch
 
 import offline_data
 from offline_data import (
@@ -14,6 +18,7 @@ from offline_data import (
     MinariExperienceReplay,
 )
 from offline_data.errors import NotFoundError, OfflineError, UsageError
+from offline_data.testing.minari_toy import box, toy_episode, write_minari
 from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
@@ -129,3 +134,67 @@ def test_available_datasets_without_a_network() -> None:
     for name in ("AtariDQNExperienceReplay", "GenDGRLExperienceReplay"):
         known = getattr(offline_data, name).available_datasets
         assert set(getattr(theirs, name).available_datasets) <= set(known)
+
+
+def test_leaves_that_torchrl_has_beside_are_made_on_request(root: Path) -> None:
+    whole = d4rl(root)[:]
+    episode, reward = whole["episode"], whole["next", "reward"]
+    before = torch.cat([torch.zeros_like(reward[:1]), reward[:-1]])
+    before[1:][episode[1:] != episode[:-1]] = 0
+    ds = d4rl(root, keys=["action", "reward"], in_memory=True, device="cpu")
+    assert "reward" not in whole.keys()  # noqa: SIM118
+    batch = ds.sample(64)
+    assert batch["reward"].equal(before[batch["index"]])
+    assert {"action", "reward", "index"} == set(batch.keys())
+    assert batch["reward"].any()
+
+
+def test_minari_takes_what_lies_here_and_gives_specs(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchrl.data import Bounded, Categorical, Composite, Unbounded
+
+    to_spec = importlib.import_module("offline_data.buffers.bridges.torchrl").to_spec
+    bounds: dict[str, Any] = {
+        "type": "Box",
+        "shape": [2],
+        "dtype": "float32",
+        "low": [-1, 0],
+        "high": [1, 2],
+    }
+    free = {**bounds, "low": [-math.inf] * 2, "high": [math.inf] * 2}
+    choice = {"type": "Discrete", "n": 3, "dtype": "int64", "shape": []}
+    spec = to_spec({"type": "Dict", "subspaces": {"a": bounds, "b": choice, "c": free}})
+    assert isinstance(spec, Composite)
+    assert (type(spec["b"]), spec["b"].n) == (Categorical, 3)
+    assert isinstance(spec["a"], Bounded)
+    assert spec["a"].high.tolist() == [1, 2]
+    assert isinstance(spec["c"], Unbounded)
+    assert to_spec({"type": "Text"}) is None
+    episodes = [toy_episode(number, 3 + number, info={"speed": box(1)}) for number in range(3)]
+    write_minari(tmp_path / "minari" / "mine-v0", episodes)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    ds = MinariExperienceReplay(
+        "mine-v0",
+        4,
+        root=root,
+        load_from_local_minari=True,
+        download=False,
+        keys=["observation", ("next", "info"), "info"],
+    )
+    expected = np.concatenate([episode.observations[:-1] for episode in episodes])
+    np.testing.assert_array_equal(ds[:]["observation"].numpy(), expected)
+    assert ds.metadata["action_space"].shape == (2,)
+    assert ds.metadata["action_space"].rand().shape == (2,)
+    rows = ds[:]
+    speed, later = rows["info", "speed"], rows["next", "info", "speed"]
+    ends = torch.tensor([len(episode.rewards) for episode in episodes]).cumsum(0) - 1
+    inside = torch.ones(len(speed), dtype=torch.bool)
+    inside[ends] = False
+    assert later[inside].equal(speed[1:][inside[:-1]])
+    assert not later[~inside].any()
+
+
+def test_lerobot_has_no_source_yet() -> None:
+    with pytest.raises(NotFoundError, match="LeRobot"):
+        offline_data.LeRobotExperienceReplay("lerobot/pusht")

@@ -200,6 +200,9 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_torchrls_load_dataset_finds_ours(registry: None, folder: Path) -> None:
+    their_datasets.utils._DATASET_REGISTRY.pop(
+        "offline_data", None
+    )  # the package's import put it there
     with pytest.raises(ValueError, match="Unknown dataset source"):
         their_datasets.load_dataset(f"offline_data:{folder}")
     register_in_torchrl()

@@ -201,11 +201,17 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Return the number of members."""
         return len(self.members)
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,  # noqa: ARG002
+    ) -> Any:
         """Draw a batch.
 
         Args:
             batch_size: Rows of all sub-batches together, `B`; None: the ensemble's.
+            include_info: TorchRL's; without effect.
             return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with
                 `batch["index"]` and the samplers' leaves.
         """
@@ -256,10 +262,10 @@ class ReplayBufferEnsemble(ReplayBuffer):
                 self._sampler.samplers[number] = member.sampler
             return super()._draw(size)
 
-    def _gather(self, rows: Any) -> None:
+    def _gather(self, rows: Any, *, indexed: bool = False) -> None:
         """Return nothing: members gather, each under its own lock, when their part is made."""
 
-    def _finish(self, draw: Draw, gathered: Any) -> Any:  # noqa: ARG002 - see `_gather`
+    def _finish(self, draw: Draw, batch: Any, *, indexed: bool = False) -> Any:  # noqa: ARG002
         rows: Any = draw.rows
         members, index = rows[MEMBER], rows[INDEX]
         bare = not (draw.info or self._collates or self._collate_fns or self._texts)

@@ -149,7 +149,8 @@ class GrowingStorage(Saves, ABC):
     def rows_of_steps(self, steps: Tensor) -> Tensor:
         """Return the rows of steps `[B]`, `[B, *columns]`; -1 stays -1."""
         rows: Any = rows_of_steps(steps, self.width)
-        return rows.reshape(-1, *self._columns) if self._columns else rows
+        found: Tensor = rows.reshape(-1, *self._columns)
+        return found
 
     def set(self, index: Index, data: Any, *, linked: bool = True, set_cursor: bool = True) -> None:  # noqa: ARG002
         """Write rows.

@@ -100,7 +100,7 @@ class ListStorage(GrowingStorage):
             count_of(data)
         return [self._stored(item) for item in (data if dims else [data])]
 
-    def _write(self, rows: slice | Tensor, items: list[Any]) -> Marks:  # type: ignore[override]
+    def _write(self, rows: slice | Tensor, items: list[Any]) -> Marks:
         numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
         if items and isinstance(items[0], TensorDictBase):
             check_index(items[0].get("index", None), items[0])

@@ -190,7 +190,7 @@ class TensorStorage(GrowingStorage):
     def _taken(self, data: Any, dims: int) -> Any:
         """Return leaves `[rows, …]`, and the rows as they were given, to look at where they are from."""
         data = stacked(list(data)) if dims and is_list(data) else plain(data)
-        leaves = leaves_of(data, text=True)
+        leaves: dict[Key, Any] = leaves_of(data, text=True)
         frame = Frame.of(data, dims)
         whole: tuple[int, ...] = tuple(getattr(data, "batch_size", ()))
         if frame.template is not None:
@@ -420,7 +420,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out rows: the other process opens the files."""
-        gone = {"_leaves": {}, "_plans": {}, "_cleaner": None}
+        gone: dict[str, Any] = {"_leaves": {}, "_plans": {}, "_cleaner": None}
         return {**GrowingStorage.__getstate__(self), **gone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
