@@ -65,8 +65,10 @@ def run(code: str, **constants: int) -> dict[str, Any]:
     """Run a recipe with some of its constants, `STEPS, K = 1000, 20`, smaller; return its names."""
     tree = ast.parse(code)
     for node in (node for node in tree.body if isinstance(node, ast.Assign)):
-        target, value = node.targets[0], node.value
-        pairs = zip(target.elts, value.elts) if isinstance(value, ast.Tuple) else [(target, value)]  # type: ignore[attr-defined]  # noqa: B905
+        target: Any = node.targets[0]
+        value: Any = node.value
+        several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+        pairs = zip(target.elts, value.elts, strict=True) if several else [(target, value)]
         for name, constant in pairs:
             if isinstance(name, ast.Name) and name.id in constants:
                 constant.value = constants[name.id]
@@ -114,6 +116,7 @@ def test_plain_loader() -> None:
     assert run(codes("dataloader")[0])["rows"] == ROWS
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
 def test_lightning() -> None:
     pytest.importorskip("lightning")
     found = run(codes("dataloader")[1])
@@ -135,7 +138,9 @@ def rank(number: int, port: int, found: Any) -> None:
 def test_two_ranks() -> None:
     context = multiprocessing.get_context("fork")
     found: Any = context.Queue()
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store: Any = distributed.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
     ranks = [context.Process(target=rank, args=(n, store.port, found)) for n in range(2)]
     for one in ranks:
         one.start()
@@ -160,6 +165,7 @@ def test_resume() -> None:
     assert torch.equal(again["batch"]["index"], whole["batch"]["index"])
 
 
+@pytest.mark.slow
 def test_jax(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     code = codes("jax")[0].replace("1_000_000", "200")

@@ -394,8 +394,6 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         - `sequence_dataset` cuts `env.get_dataset()` at `terminals | timeouts`, as can be done with
           `"episodes"`; without `timeouts` in the file it counts to `max_episode_steps`, and rows after
           the last end are lost. Here every episode has an end.
-        - Both take a time-out for an end without a value to bootstrap from if their user does: here
-          `terminals` is never set for it.
 
         d3rlpy's `MDPDataset` takes the arrays of `"episodes"` but `next_observations`; `docs/recipes`
         has both. Transforms, `derived` and `device` do not count; text is codes.

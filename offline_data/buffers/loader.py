@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from offline_data.buffers.buffer import ReplayBuffer
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-
 
 def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
     return rows if isinstance(rows, TensorDictBase) else torch.stack(list(rows))
@@ -35,7 +32,7 @@ def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 
 default_collate_fn_map.setdefault(TensorDictBase, _collated)
 
 
-def fetch(buffer: ReplayBuffer, rows: Sequence[int]) -> Any:
+def fetch(buffer: Any, rows: Sequence[int]) -> Any:
     """Return rows for a `DataLoader` to collate: the batch `[B]`, where a TensorDict comes of it.
 
     Of anything else that a transform makes of a batch only the transform knows what a row is: then
@@ -85,7 +82,7 @@ class EpochBatches(DistributedSampler[Any]):
 
     def __init__(
         self,
-        buffer: BaseDatasetExperienceReplay,
+        buffer: Any,
         batch_size: int,
         *,
         shuffle: bool = True,
@@ -102,7 +99,7 @@ class EpochBatches(DistributedSampler[Any]):
         if seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         super().__init__(
-            buffer,  # type: ignore[arg-type]  # it has what a map-style dataset has
+            buffer,  # it has what a map-style dataset has
             num_replicas=world or 1,
             rank=rank or 0,
             shuffle=shuffle,
@@ -160,12 +157,10 @@ class EpochBatches(DistributedSampler[Any]):
 class DatasetLoader(DataLoader[Any]):
     """A `DataLoader` of batches `[B]`, resumable; made by `ds.dataloader(…)`, which describes it."""
 
-    def __init__(
-        self, buffer: BaseDatasetExperienceReplay, batches: EpochBatches, **options: Any
-    ) -> None:
+    def __init__(self, buffer: Any, batches: EpochBatches, **options: Any) -> None:
         self._position = (0, 0)
         super().__init__(
-            buffer,  # type: ignore[arg-type]  # it has what a map-style dataset has
+            buffer,  # it has what a map-style dataset has
             batch_size=None,
             sampler=batches,
             collate_fn=_as_it_is,

@@ -104,7 +104,9 @@ def test_a_batch_is_one_gather(ds: Any, monkeypatch: pytest.MonkeyPatch) -> None
 def test_views_derived_leaves_and_transforms(ds: Any) -> None:
     parts = random_split(ds, [30, 10])
     assert len(flat(rows(DataLoader(parts[1], 4)))) == 10
-    view = BaseDatasetExperienceReplay(ds.data_path, derived=return_to_go()).episodes_at([2, 0])
+    view: Any = BaseDatasetExperienceReplay(ds.data_path, derived=return_to_go()).episodes_at(
+        [2, 0]
+    )
     view.append_transform(lambda batch: batch.set("twice", 2 * batch["action"]))
     for loader in (DataLoader(view, 5), view.dataloader(5, shuffle=False)):
         batch = next(iter(loader))
@@ -121,7 +123,7 @@ def test_what_a_transform_makes_of_rows_is_collated_by_torch(ds: Any) -> None:
 
 
 def test_growing_buffers_and_tensordicts_of_others(steps: Callable[..., TensorDict]) -> None:
-    buffer = TensorDictReplayBuffer(LazyTensorStorage(50))
+    buffer: Any = TensorDictReplayBuffer(LazyTensorStorage(50))
     buffer.extend(steps([9, 3]))
     for batch in DataLoader(buffer, batch_size=6):
         assert_true_rows(batch)
@@ -272,7 +274,7 @@ def test_two_ranks_of_ddp(ds: Any, tmp_path: Path) -> None:
 
 
 def test_wrong_arguments(ds: Any) -> None:
-    for message, options in {
+    cases: dict[str, dict[str, Any]] = {
         "batch_size is '256'; expected a whole number": {"batch_size": "256"},
         "batch_size is 0": {"batch_size": 0},
         "No batch size": {},
@@ -283,7 +285,8 @@ def test_wrong_arguments(ds: Any) -> None:
         },
         "Give rank and world, or neither": {"batch_size": 4, "rank": 0},
         "must not be negative": {"batch_size": 4, "seed": -1},
-    }.items():
+    }
+    for message, options in cases.items():
         with pytest.raises(UsageError, match=message):
             ds.dataloader(**options)
     ds.set_sampler(SliceSampler(slice_len=4))

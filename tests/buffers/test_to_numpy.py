@@ -145,6 +145,29 @@ def test_episodes_are_what_flags_cut(tmp_path: Path, layout: LayoutName) -> None
     assert [len(e["rewards"]) for e in cut_as_d4rl_does(view.to_numpy("episodes"))] == lengths
 
 
+def returns_by_counting(data: dict[str, NDArray[Any]], longest: int) -> list[tuple[float, int]]:
+    """Add up episodes as scripts do that know no time-outs, and count to `longest` instead."""
+    found, total, length = [], 0.0, 0
+    for reward, end in zip(data["rewards"], data["terminals"], strict=True):
+        total, length = total + float(reward), length + 1
+        if end or length == longest:
+            found.append((total, length))
+            total, length = 0.0, 0
+    assert length == 0, "rows are left over"
+    return found
+
+
+def test_counting_steps_gives_the_episodes(tmp_path: Path) -> None:
+    lengths = [5, 8, 2, 8, 1, 8]  # odd ones time out after 8 steps
+    write_toy(tmp_path / "toy", [toy_batch(lengths, unknown_final=(1, 5))])
+    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    found = returns_by_counting(ds.to_numpy("episodes"), 8)
+    assert [length for _, length in found] == lengths
+    assert [total for total, _ in found] == pytest.approx(ds.episodes["return"].tolist())
+    with pytest.raises(AssertionError):  # as with D4RL's own function
+        returns_by_counting(ds.to_numpy("qlearning"), 8)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_qlearning_is_d4rls(tmp_path: Path, layout: LayoutName) -> None:
     ds, _ = mixed(tmp_path, layout)

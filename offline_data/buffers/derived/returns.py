@@ -47,8 +47,8 @@ def return_to_go(
         >>> return_to_go(gamma=0.99)
         ReturnsToGo(gamma=0.99, key=('return_to_go',))
     """
-    key, gamma = keys_first(key, gamma, "return_to_go")
-    return ReturnsToGo(within(1 if gamma is None else gamma, "gamma", 0, 1), as_key(key))
+    name, discount = keys_first(key, gamma, "return_to_go")
+    return ReturnsToGo(within(1 if discount is None else discount, "gamma", 0, 1), as_key(name))
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,8 @@ def frame_stack(
         FrameStack(k=4, keys=(('pixels',),), pad='repeat', cat_dim=0)
     """
     one_of(pad, "pad", ("repeat", "zero"))
-    keys, k = keys_first(keys, k, "observation")
-    return FrameStack(positive(k, "k"), as_keys(keys), pad, cat_dim)
+    leaves, frames = keys_first(keys, k, "observation")
+    return FrameStack(positive(frames, "k"), as_keys(leaves), pad, cat_dim)
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,8 @@ def action_chunk(
         ActionChunk(k=8, keys=(('action',),), pad='zero', mask_key=('chunk_mask',))
     """
     one_of(pad, "pad", ("repeat", "zero"))
-    keys, k = keys_first(keys, k, "action")
-    return ActionChunk(positive(k, "k"), as_keys(keys), pad, as_key(mask_key))
+    leaves, steps = keys_first(keys, k, "action")
+    return ActionChunk(positive(steps, "k"), as_keys(leaves), pad, as_key(mask_key))
 
 
 @dataclass(frozen=True)

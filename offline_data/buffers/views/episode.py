@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Episode:
@@ -141,13 +139,13 @@ class Episode:
         return f"Episode({self.number}, length={self.length}, return={self.return_:.6g}{told})"
 
 
-def read_episode(buffer: BaseDatasetExperienceReplay, number: int) -> Episode:
+def read_episode(buffer: Any, number: int) -> Episode:
     """Make an episode of a buffer; see `BaseDatasetExperienceReplay.episode`."""
     rows = _rows_of(buffer, number)  # raises where there is none
     return _made(buffer, int(number) % len(buffer.episodes), rows)
 
 
-def read_episodes(buffer: BaseDatasetExperienceReplay) -> Iterator[Episode]:
+def read_episodes(buffer: Any) -> Iterator[Episode]:
     """Make all episodes of a buffer, one after the other, and read the next one ahead."""
     count, storage = len(buffer.episodes), buffer.storage
     following = _rows_of(buffer, 0) if count else torch.zeros(0, dtype=torch.int64)
@@ -156,11 +154,11 @@ def read_episodes(buffer: BaseDatasetExperienceReplay) -> Iterator[Episode]:
         if number + 1 < count:
             following = _rows_of(buffer, number + 1)
             if getattr(storage, "needs_io", False):
-                storage.prefetch_rows(torch.cat([rows, following]))  # type: ignore[attr-defined]
+                storage.prefetch_rows(torch.cat([rows, following]))
         yield _made(buffer, number, rows)
 
 
-def _rows_of(buffer: BaseDatasetExperienceReplay, number: int) -> Tensor:
+def _rows_of(buffer: Any, number: int) -> Tensor:
     if isinstance(whole_of(buffer.storage)[0], TrajectoryStorage):
         raise UsageError(
             "With split_trajs=True rows are whole episodes already: ds[number]",
@@ -169,7 +167,7 @@ def _rows_of(buffer: BaseDatasetExperienceReplay, number: int) -> Tensor:
     return buffer.episodes.rows(number)
 
 
-def _made(buffer: BaseDatasetExperienceReplay, number: int, rows: Tensor) -> Episode:
+def _made(buffer: Any, number: int, rows: Tensor) -> Episode:
     row_map, runs = whole_of(buffer.storage)[1], buffer._steps_storage.runs()
     stored = row_map.at(rows)
     run = int(runs.of(stored[-1:]))

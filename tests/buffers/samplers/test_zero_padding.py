@@ -31,7 +31,7 @@ def toy(tmp_path: Path) -> Path:
 
 
 def open_with(toy: Path, sampler: Any, **options: Any) -> Any:
-    derived = [return_to_go(), timestep()]
+    derived: list[Any] = [return_to_go(), timestep()]
     return BaseDatasetExperienceReplay(toy, sampler=sampler, derived=derived, **options)
 
 

@@ -133,10 +133,8 @@ def test_what_the_buffer_derives_and_its_keys(ds: Any) -> None:
 
 def test_members_of_mixtures_and_ensembles(ds: Any) -> None:
     view = ds.episodes_at([1])
-    for members in (
-        DatasetMixture(ds, view, batch_size=4).members,
-        ReplayBufferEnsemble(ds, view).members,
-    ):
+    mixtures: list[Any] = [DatasetMixture(ds, view, batch_size=4), ReplayBufferEnsemble(ds, view)]
+    for members in (mixture.members for mixture in mixtures):
         assert_whole(members[0].episode(2), 2)
         assert_whole(next(members[1].iter_episodes()), 1)
 
