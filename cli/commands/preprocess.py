@@ -407,7 +407,7 @@ def step(
         )
         for one in described
     ]
-    note = "one step in full: offline-data step NAME; functions are steps too: fn:FILE.py:FN"
+    note = "one step in full: offline-data step NAME; functions are steps too: --step fn:FILE.py:FN"
     return Result(described, (Fields(*fields),), [one.name for one in described], (note,))
 
 
