@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, get_args
 
 import typer
-from typer.completion import completion_init
+from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from offline_data.config import resolve_settings
 from offline_data_cli.commands import (
@@ -110,8 +110,8 @@ def build_app() -> typer.Typer:
 def _add(
     app: typer.Typer, name: str, command: Command, verb: str, panel: str | None = None
 ) -> None:
-    settings = {"cls": _FoldedVerb, "epilog": epilog(verb), "rich_help_panel": panel}
-    app.command(name, **settings)(_verb(command))
+    added = app.command(name, cls=_FoldedVerb, epilog=epilog(verb), rich_help_panel=panel)
+    added(_verb(command))
 
 
 class _FoldedVerb(Verb):

@@ -276,7 +276,7 @@ def _foreseen_result(found: "ingest.ForeseenConversion") -> Result:
         Field("episodes", found.episodes, "count"),
         Field("free disk space", found.free_bytes, "bytes"),
     )
-    return Result(data, (fields,), (data["id"],), found.warnings)
+    return Result(data, (fields,), (str(found.id),), found.warnings)
 
 
 def _with_workers(context: Context, workers: int | None) -> Settings:

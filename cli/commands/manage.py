@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from offline_data.config import user_path
-from offline_data.errors import IntegrityError, InvalidIdError, NotFoundError, UsageError
+from offline_data.errors import (
+    IntegrityError,
+    InvalidIdError,
+    NotFoundError,
+    OfflineDataError,
+    UsageError,
+)
 from offline_data.files import human_bytes
 from offline_data.ids import parse_id
 from offline_data_cli import complete
@@ -53,8 +59,9 @@ def verify(
         raise UsageError("Give dataset ids or --all", hint="offline-data list")
     if datasets and len(datasets) == 1:
         return _verified(context, entry_named(context, datasets[0]))
+    unreadable: dict[Path, OfflineDataError] = {}
     if datasets:
-        entries, unreadable = [entry_named(context, text) for text in datasets], {}
+        entries = [entry_named(context, text) for text in datasets]
     else:
         entries, unreadable = survey(context.settings.root)
     results = [_verified(context, entry) for entry in entries]

@@ -36,7 +36,7 @@ from offline_data_cli.options import (
     count,
     option,
 )
-from offline_data_cli.result import Field, Fields, Result, Table, columns
+from offline_data_cli.result import Block, Field, Fields, Result, Table, columns
 
 if TYPE_CHECKING:
     from offline_data.ingest.options import Stored
@@ -389,8 +389,11 @@ def step(
             Field("does", one.does),
             Field("example", f"--step {shlex.quote(one.example)}"),
         )
-        arguments = Table(_ARGUMENTS, [row[1:] for row in rows])
-        blocks = (about, *([arguments] if rows else []), *([one.details] if one.details else []))
+        blocks: list[Block] = [about]
+        if rows:
+            blocks.append(Table(_ARGUMENTS, [row[1:] for row in rows]))
+        if one.details:
+            blocks.append(one.details)
         return Result(one, blocks, (one.name,))
     fields = [
         Field(
@@ -407,7 +410,7 @@ def step(
         )
         for one in described
     ]
-    note = "one step in full: offline-data step NAME; functions are steps too: fn:FILE.py:FN"
+    note = "one step in full: offline-data step NAME; functions are steps too: --step fn:FILE.py:FN"
     return Result(described, (Fields(*fields),), [one.name for one in described], (note,))
 
 

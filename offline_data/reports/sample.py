@@ -66,11 +66,12 @@ def random_rows(
     drawn = np.random.default_rng(seed).integers(ends[-1], size=count // length)
     episodes = np.searchsorted(ends, drawn, side="right")
     first = reader.starts[episodes] + drawn - (ends - places)[episodes]
-    return (first[:, None] + np.arange(length)).reshape(-1)
+    rows: NDArray[np.int64] = (first[:, None] + np.arange(length)).reshape(-1)
+    return rows
 
 
 def _episodes_of(reader: DatasetReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.searchsorted(reader.starts, rows, side="right") - 1
+    return np.asarray(np.searchsorted(reader.starts, rows, side="right") - 1, np.int64)
 
 
 def _described(values: NDArray[np.generic]) -> SampledLeaf:

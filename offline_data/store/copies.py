@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offline_data.errors import IntegrityError, UsageError
 from offline_data.files import disk_errors, require_bytes, sync_folder, write_durably
@@ -19,6 +19,7 @@ from offline_data.store.manifest import dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from offline_data.config import Settings
@@ -71,8 +72,8 @@ def _publish_as(
     target = _target_of(entry, name)
     destination = settings.root / target.folder / str(target.revision)
     with ExitStack() as stack:
-        for folder in sorted({entry.id.folder, target.folder}):  # the same order everywhere
-            stack.enter_context(dataset_lock(settings.staging, folder, progress))
+        for locked in sorted({entry.id.folder, target.folder}):  # the same order everywhere
+            stack.enter_context(dataset_lock(settings.staging, locked, progress))
         older = find(settings.root, DatasetId(target.source, target.name))
         if older is not None and not force:
             raise UsageError(
@@ -129,9 +130,10 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
     )
 
 
-def _place(source: Path, target: Path, digest: object, bar: Task, *, move: bool) -> None:
+def _place(
+    source: Path, target: Path, expected: Mapping[str, Any], bar: Task, *, move: bool
+) -> None:
     """Link or copy one file; raises `IntegrityError` if it is not the one of the manifest."""
-    expected = dict(digest)  # type: ignore[call-overload]
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink() or not source.is_file() or source.stat().st_size != expected["size"]:
         raise _damaged(source)

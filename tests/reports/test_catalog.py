@@ -155,3 +155,45 @@ def test_nothing_found_offers_the_nearest(
     said = f"no dataset matches {query!r}; did you mean d4rl:hopper-medium-v2"
     assert found.datasets == ()
     assert found.notes[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "note"),
+    [
+        ("hoper medum", ["d4rl:hopper-medium-v2"], "nothing has 'hoper'; showing 'hopper'"),
+        ("*-medium-v2", ["d4rl:hopper-medium-v2", "d4rl:ant-medium-v2"], None),
+        ("d4rl:ANT*", ["d4rl:ant-medium-v2"], None),
+        ("ant*", ["d4rl:ant-medium-v2"], None),
+    ],
+)
+def test_search_tolerates_a_letter_and_takes_globs(
+    fakes: dict[str, FakeSource], settings: Settings, query: str, ids: list[str], note: str | None
+) -> None:
+    found = catalog.search(query, settings)
+    assert _ids(found.datasets) == ids
+    assert (found.notes[0] if found.notes else None) == note
+
+
+def test_search_keeps_to_limits_and_says_what_is_unknown(
+    fakes: dict[str, FakeSource], settings: Settings
+) -> None:
+    hopper = ["d4rl:hopper-medium-v2"]  # 5,000 bytes, 10 episodes; the others have no figures
+    for bounds, ids in (
+        (catalog.Bounds(max_bytes=5000), hopper),
+        (catalog.Bounds(max_bytes=4999), []),
+        (catalog.Bounds(min_bytes=5000, max_episodes=10), hopper),
+        (catalog.Bounds(min_episodes=11), []),
+    ):
+        found = catalog.search("medium", settings, bounds)
+        assert _ids(found.datasets) == ids
+        assert found.notes[0] == "left out, because the catalogue lacks the figure: 1 datasets"
+    fakes["d4rl"].packaged = [
+        CatalogEntry("a-v0", action="discrete"), CatalogEntry("b-v0", action="continuous"),
+    ]  # fmt: skip
+    assert _ids(catalog.search("v0", settings, catalog.Bounds(action="discrete")).datasets) == [
+        "d4rl:a-v0"
+    ]
+    found = catalog.search("d4rl", settings, limit=1)
+    assert (_ids(found.datasets), found.notes) == (
+        ["d4rl:a-v0"], ("the first 1 of 2 datasets; --limit N shows more",),
+    )  # fmt: skip

@@ -70,7 +70,7 @@ def describe_step(name: str) -> StepDescription:
     step = step_class(name)
     does, _, details = inspect.cleandoc(step.__doc__ or "").partition("\n")
     details = re.split(r"\n(?:Raises|Example):", details)[0].strip()
-    texts = {}
+    texts: dict[str, str] = {}
     for parent in reversed(step.__mro__):
         texts |= _texts_of(parent)
     arguments = tuple(
