@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from offline_data.config import Settings
+from offline_data.testing.toy import toy_batch, write_toy
 
 REALDATA = Path(__file__).resolve().parents[2] / "shared" / "realdata"
 
@@ -54,3 +56,26 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         root=tmp_path / "root", offline=True, workers=1, minari_path=tmp_path / "minari"
     )
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Datasets that tests only read, each written once: `toys([3, 1], layout="ted", text=True)`.
+
+    Arguments are those of `toy_batch`, and `layout` and `dataset` of `write_toy`. A test that
+    changes files takes a copy of the folder.
+    """
+    written: dict[str, Path] = {}
+
+    def write(
+        lengths: Any, *, layout: Any = "compact", dataset: str = "local:toy@1", **content: Any
+    ) -> Path:
+        name = repr((tuple(lengths), layout, dataset, content))
+        if name not in written:
+            folder = tmp_path_factory.mktemp("toys") / "toy"
+            batch = toy_batch(lengths, **content)
+            write_toy(folder, [batch], layout=layout, dataset=dataset, audit="none")
+            written[name] = folder
+        return written[name]
+
+    return write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def batch() -> EpisodeBatch:
     """Episodes of 3, 1, 4, 2 and 1 steps; row 9 is truncated and what came after is not known."""
     toy = toy_batch(LENGTHS, text=True, images=True, unknown_final=UNKNOWN_FINAL)
@@ -70,7 +71,7 @@ def batch() -> EpisodeBatch:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def truth(batch: EpisodeBatch) -> dict[Key, NDArray[Any]]:
     """Every leaf of TED for all rows, text as `str`."""
     out: dict[Key, NDArray[Any]] = dict(batch.steps)
@@ -85,18 +86,39 @@ def truth(batch: EpisodeBatch) -> dict[Key, NDArray[Any]]:
     return out
 
 
+@pytest.fixture(scope="session")
+def folders_of_batch(
+    tmp_path_factory: pytest.TempPathFactory, batch: EpisodeBatch
+) -> dict[LayoutName, Path]:
+    """The dataset directory in either layout, written once."""
+    root = tmp_path_factory.mktemp("batch")
+    for layout in LAYOUTS:
+        write_toy(root / layout, [batch], layout=layout)
+    return {layout: root / layout for layout in LAYOUTS}
+
+
 @pytest.fixture(params=LAYOUTS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path, batch: EpisodeBatch) -> Path:
-    """The dataset directory, in either layout."""
-    layout: LayoutName = request.param
-    write_toy(tmp_path / "toy", [batch], layout=layout)
-    return tmp_path / "toy"
+def folder(request: pytest.FixtureRequest, folders_of_batch: dict[LayoutName, Path]) -> Path:
+    """The dataset directory, in either layout, which tests only read."""
+    return folders_of_batch[request.param]
 
 
 @pytest.fixture
-def ds(folder: Path) -> BaseDatasetExperienceReplay:
+def compact(folders_of_batch: dict[LayoutName, Path]) -> Path:
+    """The same in the default layout, for tests of what does not depend on it."""
+    return folders_of_batch["compact"]
+
+
+@pytest.fixture
+def own_folder(folder: Path, tmp_path: Path) -> Path:
+    """A copy that the test may change, in either layout."""
+    return shutil.copytree(folder, tmp_path / "toy")
+
+
+@pytest.fixture
+def ds(compact: Path) -> BaseDatasetExperienceReplay:
     """The buffer over it, batches of 4."""
-    return BaseDatasetExperienceReplay(folder, 4)
+    return BaseDatasetExperienceReplay(compact, 4)
 
 
 @pytest.fixture(params=["compiled", "torch"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -30,6 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state") / "state"
 
 
+@settings(max_examples=40, deadline=None)
 @given(tree=TREES)
 def test_plain_values_come_back_as_they_were(place: Path, tree: Any) -> None:
     save_tree(tree, place)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from offline_data.episodes import EpisodeBatch, Key
 
-pytestmark = pytest.mark.usefixtures("gathering")
-
 MISSION = ("observation", "mission")
 
 
@@ -43,8 +41,8 @@ def test_decoding_what_is_no_text_or_no_code(ds: BaseDatasetExperienceReplay) ->
             ds.decode(MISSION, torch.tensor([0, code]))
 
 
-def test_text_as_strings(folder: Path, truth: dict[Key, NDArray[Any]]) -> None:
-    ds = BaseDatasetExperienceReplay(folder, 3, decode_text=True)
+def test_text_as_strings(compact: Path, truth: dict[Key, NDArray[Any]]) -> None:
+    ds = BaseDatasetExperienceReplay(compact, 3, decode_text=True)
     batch = ds[[0, 9, 4]]
     for key in (MISSION, ("next", *MISSION)):
         assert isinstance(batch.get(key), NonTensorStack)
@@ -78,9 +76,8 @@ def test_episodes_are_columns(ds: BaseDatasetExperienceReplay, batch: EpisodeBat
         _ = table.size
 
 
-def test_delete_removes_the_directory_and_nothing_else(
-    ds: BaseDatasetExperienceReplay, folder: Path
-) -> None:
+def test_delete_removes_the_directory_and_nothing_else(own_folder: Path) -> None:
+    folder, ds = own_folder, BaseDatasetExperienceReplay(own_folder, 4)
     assert ds.manifest.id == "local:toy@1"
     assert ds.data_path == ds.data_path_root == folder
     assert ds.metadata["environment"] == {}

@@ -67,7 +67,6 @@ class TestBatches:
         ],
         ids=lambda options: next(iter(options), "none"),
     )
-    @pytest.mark.usefixtures("gathering")
     def test_options(self, options: dict[str, Any], both: Any) -> None:
         found, expected = both(**options)
         assert_same(found[[2, 0, 3, 3]], expected[[2, 0, 3, 3]])
@@ -76,6 +75,7 @@ class TestBatches:
         for batch, other in zip(found, expected, strict=True):
             assert_same(batch, other)
 
+    @pytest.mark.usefixtures("gathering")
     def test_rows_by_any_index(self, both: Any) -> None:
         encoded, plain = both()
         every: list[Any] = [slice(None), 3, torch.tensor([[0, 1], [6, 7]]), [], -1]

@@ -32,13 +32,13 @@ LENGTHS = [3, 1, 4, 2]
 UNKNOWN = 9
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a dataset of each source; row 9 has no known next observation."""
-    batch = toy_batch(LENGTHS, text=True, unknown_final=[3])
+    root, batch = tmp_path_factory.mktemp("root"), toy_batch(LENGTHS, text=True, unknown_final=[3])
     for source, name in (("minari", "D4RL/toy/human-v0"), ("d4rl", "toy-medium-v2")):
-        write_toy(tmp_path / source / name / "r1", [batch], dataset=f"{source}:{name}@r1")
-    return tmp_path
+        write_toy(root / source / name / "r1", [batch], dataset=f"{source}:{name}@r1")
+    return root
 
 
 def minari(root: Path, **options: Any) -> MinariExperienceReplay:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -66,7 +66,7 @@ def test_a_dataset_goes_there_and_back(ds: BaseDatasetExperienceReplay, tmp_path
     assert_same(out, data)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5),
     cursor=st.integers(0, 25),

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with two revisions of a dataset, of 3 and 5 transitions."""
+    root = tmp_path_factory.mktemp("root")
     for revision, lengths in (("a1", [3]), ("b2", [3, 2])):
-        folder = tmp_path / "local" / "toy" / revision
+        folder = root / "local" / "toy" / revision
         write_toy(folder, [toy_batch(lengths)], dataset=f"local:toy@{revision}")
-    return tmp_path
+    return root
 
 
 def test_by_id_and_revision(root: Path) -> None:

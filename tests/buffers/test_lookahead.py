@@ -16,7 +16,6 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.buffers.storage import DatasetStorage
-from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +34,8 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, unknown_final=(3,))], audit="none")
-    return tmp_path / "toy"
+def folder(toys: Callable[..., Path]) -> Path:
+    return toys(LENGTHS, unknown_final=(3,))
 
 
 @pytest.fixture(params=SAMPLERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,9 @@ from offline_data.buffers.gather.native import NativeGather
 from offline_data.buffers.gather.torch import TorchGather
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.errors import ManifestError
-from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(native.compiled is None, reason="the extension was not built")
@@ -35,10 +35,14 @@ def _handing_over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> DatasetStorage:
+def toy(toys: Callable[..., Path]) -> Path:
     """500 transitions of 14 KB each."""
-    write_toy(tmp_path / "toy", [toy_batch([100] * 5, images=True)], audit="none")
-    storage = DatasetStorage(tmp_path / "toy")
+    return toys([100] * 5, images=True)
+
+
+@pytest.fixture
+def storage(toy: Path) -> DatasetStorage:
+    storage = DatasetStorage(toy)
     storage.gather(torch.arange(1))
     assert isinstance(storage._leaves_of, NativeGather)
     return storage
@@ -74,7 +78,7 @@ def assert_right(batch: Any) -> None:
 def test_large_batches_by_threads_and_by_callers_at_once(storage: DatasetStorage) -> None:
     assert_right(draw(storage, 0))
     with ThreadPoolExecutor(4) as threads:
-        for batch in threads.map(lambda seed: draw(storage, seed), range(40)):
+        for batch in threads.map(lambda seed: draw(storage, seed), range(12)):
             assert_right(batch)
     batch = draw(storage, 0)
     storage.close()
@@ -98,18 +102,19 @@ def test_memory_is_reused_only_when_nobody_sees_it(storage: DatasetStorage) -> N
     places = {leaf.data_ptr() for leaf in (kept, view)}
     del first
     seen = set()
-    for seed in range(1, 40):
+    for seed in range(1, 15):
         batch = draw(storage, seed)
         seen.add(batch["observation", "image"].data_ptr())
         assert_right(batch)
     assert torch.equal(kept, want)
     assert torch.equal(view, want_view)
     assert not places & seen
-    assert len(seen) < 39  # it is reused
+    assert len(seen) < 14  # it is reused
 
 
-def test_a_damaged_episode_number_is_an_error_not_a_crash(storage: DatasetStorage) -> None:
-    assert isinstance(storage._leaves_of, NativeGather)
+def test_a_damaged_episode_number_is_an_error_not_a_crash(toy: Path, tmp_path: Path) -> None:
+    storage = DatasetStorage(shutil.copytree(toy, tmp_path / "toy"))
+    storage.gather(torch.arange(1))
     steps = storage.reader.path / "steps" / "rows.memmap"
     leaf = storage.reader.step_leaves["episode",]
     with steps.open("r+b") as file:
@@ -146,7 +151,7 @@ def test_shapes_it_has_no_room_for_are_gathered_by_torch(
 
 def test_memory_of_every_size_is_given_back_as_it_was(storage: DatasetStorage) -> None:
     """Leaves of 1 byte to 7 MB, twice each: blocks that died are found again, and are no smaller."""
-    for count in [*range(1, 80), 255, 256, 257, 500] * 2:
+    for count in [*range(1, 80, 6), 255, 256, 257, 500] * 2:
         rows = torch.arange(count) * 7 % ROWS
         batch = storage.gather(rows)
         assert batch["index"].tolist() == rows.tolist()

@@ -25,12 +25,12 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
 LENGTHS = [3, 1, 4, 5]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    batch = toy_batch(LENGTHS, text=True)
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, batch = tmp_path_factory.mktemp("root"), toy_batch(LENGTHS, text=True)
     for name in ("toy", "toy/train[:2]"):
-        write_toy(tmp_path / "openx" / name / "0.1.0", [batch], dataset=f"openx:{name}@0.1.0")
-    return tmp_path
+        write_toy(root / "openx" / name / "0.1.0", [batch], dataset=f"openx:{name}@0.1.0")
+    return root
 
 
 def open_toy(root: Path, batch_size: int | None = None, **options: Any) -> Any:

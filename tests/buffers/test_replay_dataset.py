@@ -19,7 +19,6 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.errors import UsageError
-from offline_data.testing.toy import toy_batch, write_toy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
@@ -28,10 +27,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
+def toy(toys: Callable[..., Path]) -> Path:
     """Forty transitions in five episodes."""
-    write_toy(tmp_path / "toy", [toy_batch([9, 1, 13, 12, 5])])
-    return tmp_path / "toy"
+    return toys([9, 1, 13, 12, 5])
 
 
 def loader(dataset: ReplayDataset, workers: int = 0, **options: Any) -> DataLoader[Any]:
@@ -53,8 +51,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("name", "workers"), [("shuffled", 1), ("unseeded", 2), ("slices", 2)])
 def test_workers_share_an_epoch(toy: Path, name: str, workers: int) -> None:
     ds = BaseDatasetExperienceReplay(toy, sampler=SAMPLERS[name]())
     alone = rows(ReplayDataset(ds, 8, seed=5))
@@ -81,17 +78,16 @@ def test_random_draws_are_the_same_whatever_the_workers(toy: Path) -> None:
         ds = BaseDatasetExperienceReplay(toy, sampler=RandomSampler(seed=8))
         return rows(islice(loader(ReplayDataset(ds, 6, **options), workers), 7))
 
-    assert first(0, seed=2) == first(2, seed=2)
-    assert first(0, seed=2) != first(0, seed=3)
-    assert len({tuple(batch) for batch in first(2, seed=2)}) == 7
+    drawn = first(2, seed=2)
+    assert first(0, seed=2) == drawn != first(0, seed=3)
+    assert len({tuple(batch) for batch in drawn}) == 7
 
     def epoch(seed: int) -> list[list[int]]:
         ds = BaseDatasetExperienceReplay(toy, 8, sampler=SamplerWithoutReplacement())
         generator = torch.Generator().manual_seed(seed)
         return rows(loader(ReplayDataset(ds), 2, generator=generator))
 
-    assert epoch(1) == epoch(1)
-    assert epoch(1) != epoch(2)
+    assert epoch(1) == epoch(1) != epoch(2)
 
 
 def orders(dataset: ReplayDataset, workers: int, **options: Any) -> Iterator[list[list[int]]]:
@@ -112,12 +108,12 @@ def test_epochs_go_on(toy: Path) -> None:
     anew = orders(dataset, 2)
     assert list(islice(anew, 3)) == alone
     dataset.set_epoch(1)
-    assert [next(anew), next(anew)] == alone[1:]
+    assert next(anew) == alone[1]
     dataset.set_epoch(2)
     assert rows(dataset) == alone[2]
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(1, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("workers", "persistent"), [(2, False), (2, True)])
 def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
     toy: Path, workers: int, persistent: bool
 ) -> None:
@@ -126,8 +122,8 @@ def test_epochs_differ_and_are_whole_whatever_starts_the_workers(
     dataset = ReplayDataset(BaseDatasetExperienceReplay(toy, 4, sampler=sampler))
     loading = loader(dataset, workers, persistent_workers=persistent)
     found = []
-    for number in range(5):
-        if number > 2:
+    for number in range(4):
+        if number > 1:
             torch.manual_seed(0)
         if number == 1:
             list(islice(loading, 2))

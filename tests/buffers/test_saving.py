@@ -63,11 +63,11 @@ def test_the_batches_after_loading_are_those_that_would_have_come(
 
 @pytest.mark.parametrize("prefetch", [None, 2])
 def test_a_dataset_goes_on_without_its_rows_in_the_state(
-    folder: Path, tmp_path: Path, prefetch: int | None
+    compact: Path, tmp_path: Path, prefetch: int | None
 ) -> None:
     def new() -> BaseDatasetExperienceReplay:
         sampler = SamplerWithoutReplacement(seed=3)
-        return BaseDatasetExperienceReplay(folder, 3, sampler=sampler, prefetch=prefetch)
+        return BaseDatasetExperienceReplay(compact, 3, sampler=sampler, prefetch=prefetch)
 
     ds, copy = new(), new()
     for _ in range(5):
@@ -82,7 +82,7 @@ def test_a_dataset_goes_on_without_its_rows_in_the_state(
 
 
 def test_a_state_of_other_parts_is_refused(
-    steps: Any, folder: Path, tmp_path: Path, growing: Any
+    steps: Any, compact: Path, tmp_path: Path, growing: Any
 ) -> None:
     buffer = growing(batch_size=2)
     buffer.extend(steps([3]))
@@ -90,7 +90,7 @@ def test_a_state_of_other_parts_is_refused(
     others = [
         growing(sampler=SamplerWithoutReplacement()),
         growing(writer=TensorDictMaxValueWriter("action")),
-        BaseDatasetExperienceReplay(folder),
+        BaseDatasetExperienceReplay(compact),
     ]
     for other in others:
         with pytest.raises(UsageError, match=r"The state (is of|has)"):

@@ -68,10 +68,11 @@ def test_views(ds: BaseDatasetExperienceReplay, truth: dict[Key, NDArray[Any]], 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_arrays_are_copies_unless_asked_for_otherwise(tmp_path: Path, layout: LayoutName) -> None:
+def test_arrays_are_copies_unless_asked_for_otherwise(
+    toys: Callable[..., Path], layout: LayoutName
+) -> None:
     """Writing to those that are not is tried in a process of its own, in `test_memory_safety`."""
-    write_toy(tmp_path / "toy", [toy_batch([5, 4, 3])], layout=layout)
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    ds = BaseDatasetExperienceReplay(toys([5, 4, 3], layout=layout))
     for view in (ds, ds.episodes_at([1]), ds.subset([3, 1])):
         for style in STYLES:
             before, written = view.to_numpy(style), view.to_numpy(style)
@@ -114,23 +115,25 @@ ENDS = {"terminated": (True, False), "truncated": (False, True), "both": (True, 
 ENDS["neither"] = (False, False)
 
 
-def mixed(tmp_path: Path, layout: LayoutName) -> tuple[Any, list[tuple[int, int]]]:
+@pytest.fixture(params=LAYOUTS, scope="module")
+def mixed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, list[tuple[int, int]]]:
     """A dataset whose episodes end in every way, some without a final observation; its bounds."""
-    lengths = [20] * 12 + [1, 1, 2, 7]
+    folder, lengths = tmp_path_factory.mktemp("mixed") / "toy", [20] * 12 + [1, 1, 2, 7]
     toy = toy_batch(lengths, unknown_final=[0, 1, 2, 3, 12, 14])
     ends = np.cumsum(lengths)
     for name, which in (("terminated", 0), ("truncated", 1)):
         flags = np.zeros((int(ends[-1]), 1), bool)
         flags[ends - 1, 0] = [list(ENDS.values())[e % 4][which] for e in range(len(lengths))]
         toy.steps["next", name] = flags  # type: ignore[index]
-    write_toy(tmp_path / "toy", [toy], layout=layout)
+    write_toy(folder, [toy], layout=request.param)
     bounds = list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
-    return BaseDatasetExperienceReplay(tmp_path / "toy"), bounds
+    return BaseDatasetExperienceReplay(folder), bounds
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_episodes_are_what_flags_cut(tmp_path: Path, layout: LayoutName) -> None:
-    ds, bounds = mixed(tmp_path, layout)
+def test_episodes_are_what_flags_cut(mixed: tuple[Any, list[tuple[int, int]]]) -> None:
+    ds, bounds = mixed
     data = ds.to_numpy("episodes")
     found = cut_as_d4rl_does(data)
     assert [len(episode["rewards"]) for episode in found] == [b - a for a, b in bounds]
@@ -157,10 +160,9 @@ def returns_by_counting(data: dict[str, NDArray[Any]], longest: int) -> list[tup
     return found
 
 
-def test_counting_steps_gives_the_episodes(tmp_path: Path) -> None:
+def test_counting_steps_gives_the_episodes(toys: Callable[..., Path]) -> None:
     lengths = [5, 8, 2, 8, 1, 8]  # odd ones time out after 8 steps
-    write_toy(tmp_path / "toy", [toy_batch(lengths, unknown_final=(1, 5))])
-    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    ds = BaseDatasetExperienceReplay(toys(lengths, unknown_final=(1, 5)))
     found = returns_by_counting(ds.to_numpy("episodes"), 8)
     assert [length for _, length in found] == lengths
     assert [total for total, _ in found] == pytest.approx(ds.episodes["return"].tolist())
@@ -168,9 +170,8 @@ def test_counting_steps_gives_the_episodes(tmp_path: Path) -> None:
         returns_by_counting(ds.to_numpy("qlearning"), 8)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_qlearning_is_d4rls(tmp_path: Path, layout: LayoutName) -> None:
-    ds, _ = mixed(tmp_path, layout)
+def test_qlearning_is_d4rls(mixed: tuple[Any, list[tuple[int, int]]]) -> None:
+    ds, _ = mixed
     for buffer in (ds, ds.episodes_at([5, 0, 15, 3]), ds.subset(slice(13, 77))):
         want = qlearning_as_d4rl_makes_it(buffer.to_numpy("episodes"))
         found = buffer.to_numpy("qlearning")
@@ -212,10 +213,10 @@ def test_which_observation(ds: BaseDatasetExperienceReplay) -> None:
     assert codes[:3].tolist() == [1001, 1002, 1003]
 
 
-def test_refusals(folder: Path) -> None:
+def test_refusals(own_folder: Path) -> None:
     with pytest.raises(UsageError, match="whole episodes"):
-        BaseDatasetExperienceReplay(folder, split_trajs=True).to_numpy(observation_key=STATE)
-    ds = BaseDatasetExperienceReplay(folder)
+        BaseDatasetExperienceReplay(own_folder, split_trajs=True).to_numpy(observation_key=STATE)
+    ds = BaseDatasetExperienceReplay(own_folder)
     ds.delete()
     with pytest.raises(NotFoundError):
         ds.to_numpy(observation_key=STATE)

@@ -20,8 +20,6 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("gathering")
-
 LENGTHS = [3, 1, 4, 2, 1]
 
 
@@ -46,9 +44,9 @@ def test_the_whole_is_what_torchrl_makes(folder: Path) -> None:
     same_leaves(found.exclude("index").rename_key_("dataset_index", "index"), want)
 
 
-def test_samples_are_whole_episodes(folder: Path) -> None:
+def test_samples_are_whole_episodes(compact: Path) -> None:
     sampler = SamplerWithoutReplacement(seed=0)
-    ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, sampler=sampler)
+    ds = BaseDatasetExperienceReplay(compact, 2, split_trajs=True, sampler=sampler)
     batches = list(ds)
     assert [tuple(batch.batch_size) for batch in batches] == [(2, 4), (2, 4), (1, 4)]
     seen = {}
@@ -64,8 +62,8 @@ def test_samples_are_whole_episodes(folder: Path) -> None:
     assert [row for episode in range(5) for row in seen[episode]] == list(range(11))
 
 
-def test_padding_is_zero_and_text_is_none(folder: Path) -> None:
-    ds = BaseDatasetExperienceReplay(folder, 2, split_trajs=True, decode_text=True)
+def test_padding_is_zero_and_text_is_none(compact: Path) -> None:
+    ds = BaseDatasetExperienceReplay(compact, 2, split_trajs=True, decode_text=True)
     episode = ds[3]
     assert episode.batch_size == (4,)
     assert episode["mask"].tolist() == [True, True, False, False]

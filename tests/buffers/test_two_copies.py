@@ -16,8 +16,6 @@ from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 STATE = ("observation", "state")
@@ -28,8 +26,11 @@ APART = 0.5
 """How far the stored next observation is from the row that follows."""
 
 
-@pytest.fixture(params=LAYOUTS)
-def ds(request: pytest.FixtureRequest, tmp_path: Path) -> BaseDatasetExperienceReplay:
+@pytest.fixture(params=LAYOUTS, scope="module")
+def ds(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> BaseDatasetExperienceReplay:
+    folder = tmp_path_factory.mktemp("apart") / "toy"
     toy = toy_batch(LENGTHS)
     frames = toy.observations[STATE]
     steps: dict[Any, NDArray[Any]] = {
@@ -39,9 +40,9 @@ def ds(request: pytest.FixtureRequest, tmp_path: Path) -> BaseDatasetExperienceR
     }
     layout: LayoutName = request.param
     batch = replace(toy, steps=steps, observations={CODE: toy.observations[CODE]})
-    manifest = write_toy(tmp_path / "toy", [batch], layout=layout)
+    manifest = write_toy(folder, [batch], layout=layout)
     assert manifest.two_copies == (STATE,)
-    return BaseDatasetExperienceReplay(tmp_path / "toy", 4)
+    return BaseDatasetExperienceReplay(folder, 4)
 
 
 def before_and_after() -> tuple[NDArray[Any], NDArray[Any]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -30,6 +30,7 @@ def content(storage: LazyTensorStorage) -> list[float]:
     return found
 
 
+@settings(max_examples=40, deadline=None)
 @given(size=st.integers(1, 7), counts=st.lists(st.integers(0, 17), min_size=1, max_size=8))
 def test_a_ring_is_what_a_naive_loop_makes(size: int, counts: list[int]) -> None:
     writer, storage = registered(TensorDictRoundRobinWriter(), size)

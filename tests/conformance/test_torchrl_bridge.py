@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from offline_data.errors import (
     OfflineDataError,
     UsageError,
 )
-from offline_data.store.layout import LAYOUTS, LayoutName
-from offline_data.testing.toy import toy_batch, write_toy
+from offline_data.store.layout import LAYOUTS
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -43,10 +42,14 @@ UNKNOWN = 99
 
 
 @pytest.fixture(params=LAYOUTS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    layout: LayoutName = request.param
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, unknown_final=(3,))], layout=layout)
-    return tmp_path / "toy"
+def folder(request: pytest.FixtureRequest, toys: Callable[..., Path]) -> Path:
+    return toys(LENGTHS, layout=request.param, unknown_final=(3,))
+
+
+@pytest.fixture
+def compact(toys: Callable[..., Path]) -> Path:
+    """In the default layout alone, for tests of what does not depend on it."""
+    return toys(LENGTHS, unknown_final=(3,))
 
 
 @pytest.fixture
@@ -62,14 +65,14 @@ def assert_rows(batch: Any, ds: BaseDatasetExperienceReplay, rows: Any) -> None:
         np.testing.assert_array_equal(batch[key].numpy(), want[key].numpy(), str(key))
 
 
-def test_a_plain_buffer_of_torchrl_draws_the_same_rows(tmp_path: Path) -> None:
+def test_a_plain_buffer_of_torchrl_draws_the_same_rows(toys: Callable[..., Path]) -> None:
     """Over the files of layout `ted`, which it opens by itself."""
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, images=True)], layout="ted")
-    storage = theirs.TensorStorage(TensorDict.load_memmap(tmp_path / "toy" / "ted"))
+    folder = toys(LENGTHS, layout="ted", images=True)
+    storage = theirs.TensorStorage(TensorDict.load_memmap(folder / "ted"))
     options: dict[str, Any] = {"writer": theirs.ImmutableDatasetWriter(), "batch_size": 16}
     rb, ds = (
         theirs.TensorDictReplayBuffer(storage=storage, **options),
-        open_dataset(tmp_path / "toy"),
+        open_dataset(folder),
     )
     torch.manual_seed(3)
     batches = [rb.sample() for _ in range(3)]
@@ -126,8 +129,8 @@ def test_slices_stay_in_their_episode(ds: BaseDatasetExperienceReplay, name: str
 
 
 @pytest.mark.parametrize("end_key", [None, ("next", "done")])
-def test_pieces_of_an_episode_are_apart(folder: Path, end_key: Any) -> None:
-    view = open_dataset(folder).subset([*range(40, 46), *range(50, 56)])
+def test_pieces_of_an_episode_are_apart(compact: Path, end_key: Any) -> None:
+    view = open_dataset(compact).subset([*range(40, 46), *range(50, 56)])
     sampler = samplers.SliceSampler(slice_len=4, end_key=end_key)
     rb = view.to_torchrl(sampler=sampler, batch_size=4)
     firsts = {int(rb.sample()["index"][0]) for _ in range(80)}
@@ -159,7 +162,8 @@ def test_keys_derived_transforms_and_collate_come_along(folder: Path) -> None:
     assert (numbers.diff(dim=1) == -1).all()
 
 
-def test_it_cannot_be_written(ds: BaseDatasetExperienceReplay) -> None:
+def test_it_cannot_be_written(compact: Path) -> None:
+    ds = open_dataset(compact, 16)
     rb = ds.to_torchrl()
     with pytest.raises(RuntimeError, match="doesn't allow writing"):
         rb.extend(rb[:3])
@@ -174,7 +178,8 @@ def test_it_cannot_be_written(ds: BaseDatasetExperienceReplay) -> None:
             to_torchrl(ds, **{name: None})  # type: ignore[arg-type]
 
 
-def test_state_and_pickles(ds: BaseDatasetExperienceReplay, tmp_path: Path) -> None:
+def test_state_and_pickles(compact: Path, tmp_path: Path) -> None:
+    ds = open_dataset(compact, 16)
     rb = ds.to_torchrl(sampler=samplers.SliceSampler(slice_len=8))
     rb.sample()
     again = pickle.loads(pickle.dumps(rb))  # noqa: S301
@@ -199,10 +204,10 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     their_datasets.utils._DATASET_REGISTRY.update(theirs_before)
 
 
-def test_torchrls_load_dataset_finds_ours(registry: None, folder: Path) -> None:
-    their_datasets.utils._DATASET_REGISTRY.pop(
-        "offline_data", None
-    )  # the package's import put it there
+def test_torchrls_load_dataset_finds_ours(registry: None, compact: Path) -> None:
+    folder = compact
+    # the package's import put it there
+    their_datasets.utils._DATASET_REGISTRY.pop("offline_data", None)
     with pytest.raises(ValueError, match="Unknown dataset source"):
         their_datasets.load_dataset(f"offline_data:{folder}")
     register_in_torchrl()
@@ -224,9 +229,9 @@ def open_it(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_registered_function_gets_what_was_given(
-    registry: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+    registry: None, compact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register_dataset("Mine", lambda name, **options: open_dataset(folder / name, **options))
+    register_dataset("Mine", lambda name, **options: open_dataset(compact / name, **options))
     assert len(load_dataset("mine:.", batch_size=5).sample()) == 5
     assert len(their_datasets.load_dataset("offline_data:mine:.", batch_size=3).sample()) == 3
     monkeypatch.setitem(sys.modules, "their_module", sys.modules[__name__])
@@ -255,7 +260,8 @@ def test_prefixes_that_cannot_be(registry: None, prefix: str, dataset: Any, word
     assert load_dataset("mine:a") == "A"  # type: ignore[comparison-overlap]
 
 
-def test_without_torchrl(ds: BaseDatasetExperienceReplay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrl(compact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = open_dataset(compact, 16)
     monkeypatch.setitem(sys.modules, "offline_data.buffers.bridges.torchrl", None)
     with pytest.raises(MissingDependencyError) as error:
         ds.to_torchrl()

@@ -17,11 +17,9 @@ from offline_data.buffers.ensemble import (
     StorageEnsemble,
     WriterEnsemble,
 )
-from offline_data.buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler
+from offline_data.buffers.samplers import RandomSampler, SliceSampler
 from offline_data.buffers.storage import TensorStorage
 from offline_data.buffers.writers import RoundRobinWriter
-from offline_data.errors import UsageError
-from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -29,6 +27,7 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     from torchrl.envs.transforms import Compose, RewardScaling
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NESTED = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -38,12 +37,12 @@ LENGTHS = ([30, 1, 9], [20, 40], [8] * 4)
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> list[Path]:
+def folders(toys: Callable[..., Path]) -> list[Path]:
     """Datasets of 40, 60 and 32 rows in layout `ted`."""
-    for number, lengths in enumerate(LENGTHS):
-        batch = toy_batch(lengths, first_episode=10 * number)
-        write_toy(tmp_path / str(number), [batch], layout="ted")
-    return [tmp_path / str(number) for number in range(len(LENGTHS))]
+    return [
+        toys(lengths, layout="ted", first_episode=10 * number)
+        for number, lengths in enumerate(LENGTHS)
+    ]
 
 
 def mine(folders: list[Path], sampler: Any = RandomSampler) -> list[Any]:
@@ -147,26 +146,6 @@ def test_rows_by_index(folders: list[Path], index: Any) -> None:
         assert_same(part.exclude("index"), want_part)
 
 
-def test_members_by_index(folders: list[Path]) -> None:
-    ours = ReplayBufferEnsemble(*mine(folders), p=[1, 1, 2])
-    torchrls = theirs.ReplayBufferEnsemble(*other(folders), p=[1, 1, 2])
-    assert len(ours) == len(torchrls) == 3
-    for index in (0, -1):
-        assert ours[index] is ours.members[index]
-        assert torchrls[index] is torchrls._rbs[index]
-    assert ours[:] is ours
-    assert torchrls[:] is torchrls
-    for some in ([0, 2], slice(1, None), torch.tensor([2, 2])):
-        part, want = ours[some], torchrls[some]
-        assert len(part) == len(want)
-        torch.testing.assert_close(part.sampler.p, want.sampler.p)
-    for wrong, error in ((3, IndexError), ("a", TypeError), (torch.zeros(1), TypeError)):
-        with pytest.raises(error):
-            torchrls[wrong]
-        with pytest.raises((IndexError, UsageError)):
-            ours[wrong]
-
-
 def test_transforms_of_members_and_of_the_ensemble(folders: list[Path]) -> None:
     def scaling(scale: float) -> Any:
         return Compose(RewardScaling(loc=0.0, scale=scale, in_keys=[("next", "reward")]))
@@ -257,36 +236,3 @@ def test_slices_have_no_dimension_more(folders: list[Path]) -> None:
         mixed.sample(24)
     batch = ReplayBufferEnsemble(ours[0], *mine(folders[1:]), sample_from_all=True).sample(24)
     assert batch.batch_size == (3, 8)
-
-
-@NESTED
-def test_epochs_of_members_go_on(folders: list[Path]) -> None:
-    """Where an epoch ends within a sub-batch TorchRL fails if each member has one."""
-    torchrls = theirs.ReplayBufferEnsemble(
-        *other(folders, theirs.SamplerWithoutReplacement), sample_from_all=True
-    )
-    ours = ReplayBufferEnsemble(*mine(folders, SamplerWithoutReplacement), sample_from_all=True)
-    torchrls.sample(81)
-    with pytest.raises(RuntimeError):
-        torchrls.sample(81)
-    rows = torch.cat([ours.sample(90)["index", "index"] for _ in range(4)], 1)
-    assert rows[0, :120].reshape(3, 40).sort(1).values.tolist() == [list(range(40))] * 3
-
-
-@pytest.mark.parametrize(
-    ("construct", "sample"),
-    [
-        ({"num_buffer_sampled": 2}, 9),
-        ({"p": [0.0, 0.0, 0.0]}, 6),
-        ({"p": "all"}, 6),
-        ({"p": [1.0, 1.0, 1.0], "sample_from_all": True}, 6),
-        ({}, None),
-    ],
-)
-def test_what_cannot_be_is_an_error_in_both(
-    folders: list[Path], construct: dict[str, Any], sample: int | None
-) -> None:
-    with pytest.raises((RuntimeError, ValueError)):
-        theirs.ReplayBufferEnsemble(*other(folders), **construct).sample(sample)
-    with pytest.raises(UsageError):
-        ReplayBufferEnsemble(*mine(folders), **construct).sample(sample)

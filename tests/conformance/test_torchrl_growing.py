@@ -101,7 +101,7 @@ def test_the_same_seed_gives_the_same_batches(kind: str) -> None:
     assert set(info[0]) == set(info[1]) == {"index"}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     size=st.integers(1, 5),
     writes=st.lists(st.lists(st.integers(-5, 5), min_size=1, max_size=9), min_size=1, max_size=5),

@@ -12,7 +12,6 @@ from tensordict import TensorDict
 
 from offline_data import open_dataset
 from offline_data.buffers.derived import n_step
-from offline_data.testing.toy import toy_batch, write_toy
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
@@ -20,6 +19,7 @@ with warnings.catch_warnings():  # torchrl deprecates classes of its own while i
     from torchrl.envs.transforms import MultiStepTransform
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LENGTHS = [7, 1, 4, 2, 9]
@@ -28,10 +28,9 @@ FLAGS = {("next", flag) for flag in ("done", "terminated", "truncated")}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(toys: Callable[..., Path]) -> Path:
     """Episodes of which every other one is truncated, each with its final observation."""
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS)], layout="ted")
-    return tmp_path / "toy"
+    return toys(LENGTHS, layout="ted")
 
 
 def keys_of(batch: Any) -> set[Any]:
@@ -83,11 +82,11 @@ def test_flags_are_those_of_the_observation_they_come_with(folder: Path) -> None
     assert ours["next", "terminated"][first - 3]
 
 
-def test_no_window_ends_in_an_observation_that_is_not_known(tmp_path: Path) -> None:
+def test_no_window_ends_in_an_observation_that_is_not_known(toys: Callable[..., Path]) -> None:
     """There it is whatever stands in the row: here, the observation before."""
-    write_toy(tmp_path / "toy", [toy_batch([5, 5], unknown_final=[1])], layout="ted")
-    theirs = MultiStep(1.0, 3)(trajectory(tmp_path / "toy"))[0]
-    ours = open_dataset(tmp_path / "toy", derived=[n_step(3, 1.0)])[:]
+    toy = toys([5, 5], layout="ted", unknown_final=[1])
+    theirs = MultiStep(1.0, 3)(trajectory(toy))[0]
+    ours = open_dataset(toy, derived=[n_step(3, 1.0)])[:]
     assert theirs["steps_to_next_obs"].tolist() == [3, 3, 3, 2, 1, 3, 3, 3, 2, 1]
     assert ours["steps_to_next_obs"].tolist() == [3, 3, 3, 2, 1, 3, 3, 2, 1, 1]
     states = ours["next", "observation", "state"][:, 0].numpy()

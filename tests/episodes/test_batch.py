@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_data.episodes import EpisodeBatch, Key
@@ -34,6 +34,7 @@ def batch_of(lengths: list[int], /, **changes: Any) -> EpisodeBatch:
     return EpisodeBatch(**{**parts, **changes})
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 9), max_size=12))
 def test_rows_point_to_the_observation_before_and_after(lengths: list[int]) -> None:
     batch = batch_of(lengths)

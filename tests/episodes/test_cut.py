@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_data.episodes.cut import lengths_of, runs_within, with_final_rows, with_horizon
@@ -15,6 +15,7 @@ def ends_of(lengths: list[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.array([step == n - 1 for n in lengths for step in range(n)])
 
 
+@settings(max_examples=40, deadline=None)
 @given(some_lengths, st.booleans())
 def test_lengths_come_back_from_ends(lengths: list[int], ended: bool) -> None:
     """Also where the last episode has no end."""
@@ -32,6 +33,7 @@ def test_no_rows_are_no_episodes() -> None:
     assert with_final_rows(np.zeros((0, 2)), np.zeros(0, dtype=np.int64)).shape == (0, 2)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 10))
 def test_the_horizon_is_counted_from_the_last_end(known: list[bool], horizon: int) -> None:
     expected, step = [], 0
@@ -42,6 +44,7 @@ def test_the_horizon_is_counted_from_the_last_end(known: list[bool], horizon: in
     assert with_horizon(np.array(known), horizon).tolist() == expected
 
 
+@settings(max_examples=40, deadline=None)
 @given(some_lengths, st.booleans())
 def test_each_episode_gets_one_row_more(lengths: list[int], known: bool) -> None:
     column, expected, final = [], [], []
@@ -58,6 +61,7 @@ def test_each_episode_gets_one_row_more(lengths: list[int], known: bool) -> None
     assert not np.shares_memory(out, rows)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 120))
 def test_runs_are_as_long_as_the_budget_allows(sizes: list[int], budget: int) -> None:
     runs = runs_within(np.array(sizes), budget)

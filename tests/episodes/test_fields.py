@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_data.episodes.fields import check_key, join_key, next_of, split_key
@@ -12,6 +12,7 @@ from offline_data.errors import FormatError
 parts = st.lists(st.text("abc_0", min_size=1, max_size=4), min_size=1, max_size=4).map(tuple)
 
 
+@settings(max_examples=40, deadline=None)
 @given(parts)
 def test_text_form_comes_back(key: tuple[str, ...]) -> None:
     assert split_key(join_key(key)) == key

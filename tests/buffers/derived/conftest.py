@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
@@ -19,7 +18,7 @@ from offline_data.buffers.keys import KeyLike, select_keys
 from offline_data.buffers.samplers import EpisodeIndex, ValidRows
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.episodes import EpisodeBatch, Key
-from offline_data.store.layout import LAYOUTS, LayoutName
+from offline_data.store.layout import LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 
 
@@ -68,6 +67,11 @@ class Set:
         column: NDArray[Any] = self.truth.observations[key]
         return column[int(self.truth.starts[episode]) + episode + time]
 
+    def shuffled(self) -> list[int]:
+        """List all rows in another order, and the first one twice."""
+        order: list[int] = np.random.default_rng(0).permutation(self.rows).tolist()
+        return [*order, 0]
+
     def gather(self, rows: Any = None) -> tuple[Any, torch.Tensor]:
         """Give a batch of rows (all of them), and the rows."""
         wanted = torch.arange(self.rows) if rows is None else torch.tensor(rows)
@@ -106,42 +110,39 @@ def _batch(episodes: list[Episode]) -> EpisodeBatch:
     return replace(toy, steps=steps, observations={**toy.observations, **extra})
 
 
+EVERY = tuple(
+    Episode(length, end, known, middle)
+    for length, end, known, middle in product(
+        (1, 2, 4), ("terminated", "truncated", "both", "neither"), (True, False), (None, 0)
+    )
+)
+"""Short and long episodes that end in every way, with and without a final observation."""
+
+
 @dataclass
 class Sets:
-    """Makes datasets in a folder."""
+    """Makes datasets in a folder, each once."""
 
     folder: Path
-    number: Any
-
-    strategy = st.tuples(
-        st.lists(
-            st.builds(
-                Episode,
-                st.integers(1, 6),
-                st.sampled_from(("terminated", "truncated", "both", "neither")),
-                st.booleans(),
-                st.sampled_from((None, None, 0, 1, 2)),
-            ),
-            min_size=1,
-            max_size=5,
-        ),
-        st.sampled_from(LAYOUTS),
-    )
+    written: dict[Any, Path] = field(default_factory=dict)
 
     def write(
-        self, episodes: Iterable[Episode], layout: LayoutName = "compact", **options: Any
+        self, episodes: Iterable[Episode] = EVERY, layout: LayoutName = "compact", **options: Any
     ) -> Set:
-        """Write a dataset and open it."""
-        path = self.folder / str(next(self.number))
+        """Open a dataset of these episodes, with a storage of its own."""
         listed = list(episodes)
         truth = _batch(listed)
-        write_toy(path, [truth], layout=layout)
+        name = (*listed, layout)
+        if name not in self.written:
+            self.written[name] = self.folder / str(len(self.written))
+            write_toy(self.written[name], [truth], layout=layout, audit="none")
+        path = self.written[name]
         return Set(path, DatasetStorage(path, **options), listed, truth)
 
 
 @pytest.fixture(scope="session")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
-    return Sets(tmp_path_factory.mktemp("derived"), count())
+    return Sets(tmp_path_factory.mktemp("derived"))
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import Derived, frame_stack, normalize
 from offline_data.episodes.fields import next_of
 from offline_data.errors import UsageError
-
-pytestmark = pytest.mark.usefixtures("gathering")
 
 STATE = ("observation", "state")
 
@@ -27,14 +23,10 @@ def roots(of: Any, key: Any = STATE) -> Any:
     return np.stack([of.state(e, t, key) for e, t in of.place]).astype(np.float64)
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data(), eps=st.sampled_from((1e-3, 0.5)))
-def test_it_is_the_sets_mean_and_spread(sets: Any, data: Any, eps: float) -> None:
-    of = sets.write(*data.draw(sets.strategy))
-    rows = data.draw(st.permutations([*range(of.rows), 0]))
-    batch, index = of.gather(rows)
+@pytest.mark.parametrize(("eps", "layout"), [(1e-3, "ted"), (0.5, "compact")])
+def test_it_is_the_sets_mean_and_spread(sets: Any, eps: float, layout: Any) -> None:
+    of = sets.write(layout=layout)
+    batch, index = of.gather(of.shuffled())
     before = batch.clone()
     found = normalize(["observation", "image"], eps=eps)(batch, index, of.storage)
     for key in (STATE, ("observation", "achieved_goal"), ("image",)):

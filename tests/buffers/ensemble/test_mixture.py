@@ -63,7 +63,7 @@ def growing(**leaves: torch.Tensor) -> TensorDictReplayBuffer:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=12
 )
 @given(
     shares=st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), min_size=3, max_size=3).filter(
@@ -117,7 +117,7 @@ def test_the_last_member_with_weight_is_not_passed_by(
 def test_every_row_is_the_members(three: list[Dataset], shuffle: bool, exact: bool) -> None:
     mixture = DatasetMixture(*three, exact=exact, shuffle=shuffle, seed=0)
     plain = three[0][:1]
-    for size in (256, 1, 5000):
+    for size in (256, 1):
         batch, info = mixture.sample(size, return_info=True)
         assert torch.equal(info["source"], batch["source"])
         assert batch.batch_size == (size,)

@@ -21,7 +21,6 @@ from offline_data.buffers.samplers import (
 )
 from offline_data.buffers.storage import LazyTensorStorage
 from offline_data.errors import UsageError
-from offline_data.testing.toy import toy_batch, write_toy
 from tests.buffers.samplers.conftest import Episodes
 
 pytestmark = pytest.mark.usefixtures("tree")
@@ -36,7 +35,7 @@ def law_of(sampler: PrioritizedSampler, storage: Episodes) -> list[float]:
     return sampler.state_dict()["weights"][: len(storage)].tolist()  # type: ignore[no-any-return]
 
 
-def counts_of(sampler: PrioritizedSampler, storage: Episodes, draws: int = 60_000) -> Any:
+def counts_of(sampler: PrioritizedSampler, storage: Episodes, draws: int = 30_000) -> Any:
     return np.bincount(sampler.sample(storage, draws)[0], minlength=len(storage))
 
 
@@ -61,7 +60,7 @@ def test_the_law_and_the_importance_weights(follows: Follows) -> None:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.sampled_from(REDUCTIONS), st.integers(0, 2**32 - 1))
 def test_updates_are_those_of_a_list(reduction: str, seed: int) -> None:
@@ -245,10 +244,10 @@ def slices(capacity: int = 16, **options: Any) -> PrioritizedSliceSampler:
 def test_priorities_choose_the_starts_of_slices(follows: Follows, strict: bool) -> None:
     sampler = slices(slice_len=3, strict_length=strict)
     starts = np.isin(np.arange(16), [0, 1, 2, 3, 8, 11, 12, 13] + ([] if strict else [6]))
-    rows, leaves = sampler.sample(Episodes(LENGTHS), 60_000)
+    rows, leaves = sampler.sample(Episodes(LENGTHS), 18_000)
     first = leaves["is_init"][:, 0]
     seen = rows[first]
-    assert len(seen) == 20_000
+    assert len(seen) == 6_000
     assert follows(np.bincount(seen, minlength=16), starts * np.arange(1.0, 17))
     weight = leaves["priority_weight"]
     np.testing.assert_allclose(weight[first], (seen.double() + 1) ** -0.5, rtol=1e-12)
@@ -274,9 +273,9 @@ def test_slices_of_other_lengths_begin_at_other_rows() -> None:
     assert set(sampler.sample(storage, 200)[0].tolist()) == {19}
 
 
-def test_a_dataset_trains_on_what_it_is_told(tmp_path: Path) -> None:
-    write_toy(tmp_path / "toy", [toy_batch([40, 30], unknown_final=[1])])
-    ds = open_dataset(tmp_path / "toy", 500, sampler=PrioritizedSampler(70, 1.0, 1.0, seed=0))
+def test_a_dataset_trains_on_what_it_is_told(toys: Callable[..., Path]) -> None:
+    toy = toys([40, 30], unknown_final=[1])
+    ds = open_dataset(toy, 500, sampler=PrioritizedSampler(70, 1.0, 1.0, seed=0))
     batch = ds.sample()
     assert set(batch["index"].tolist()) == set(range(69))
     ds.update_priority(batch["index"], (batch["action"][:, 0] < -2000).double())
@@ -284,7 +283,7 @@ def test_a_dataset_trains_on_what_it_is_told(tmp_path: Path) -> None:
     assert (batch["action"] < -2000).all()
     assert batch["priority_weight"].shape == (500,)
     sampler = PrioritizedSliceSampler(70, 1.0, 1.0, slice_len=3, seed=0)
-    ds = open_dataset(tmp_path / "toy", 60, sampler=sampler)
+    ds = open_dataset(toy, 60, sampler=sampler)
     ds.update_priority(torch.tensor([37]), 1e6)
     batch = ds.sample().reshape(20, 3)
     assert (batch["action"][:, :, 0] == torch.tensor([-1038.0, -1039, -1040])).all()
@@ -292,8 +291,10 @@ def test_a_dataset_trains_on_what_it_is_told(tmp_path: Path) -> None:
         assert batch["next", flag][:, :, 0].tolist() == [[False, False, True]] * 20
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("shape", [(), (2,)])
+@pytest.mark.parametrize(
+    ("reduction", "shape"),
+    [("max", ()), ("min", (2,)), ("mean", (2,)), ("median", ()), ("median", (2,)), ("sum", (2,))],
+)
 def test_the_errors_of_its_steps_make_a_trajectorys_priority(
     reduction: str, shape: tuple[int, ...]
 ) -> None:

@@ -16,14 +16,13 @@ from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.samplers import SliceSampler, SliceSamplerWithoutReplacement
 from offline_data.buffers.samplers.slices import MASK
 from offline_data.errors import UsageError
-from offline_data.testing.toy import toy_batch, write_toy
 from tests.buffers.samplers.conftest import Episodes
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=20)
 TRUNCATED = ("next", "truncated")
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(LENGTHS, st.integers(1, 8), st.integers(1, 6), st.sampled_from("sep"), st.integers(0, 99))
 def test_slices_follow_their_episode(
     lengths: list[int], slice_len: int, count: int, short: str, seed: int
@@ -152,7 +151,7 @@ def test_a_batch_without_flags_gets_marks() -> None:
     assert batch["deep", "cut"][:, 0].tolist() == [False, True, False, True]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(LENGTHS, st.integers(1, 6), st.integers(1, 5), st.booleans(), st.booleans())
 def test_each_episode_that_is_long_enough_once_an_epoch(
     lengths: list[int], slice_len: int, count: int, drop_last: bool, shuffle: bool
@@ -192,17 +191,16 @@ def test_an_epochs_slices_do_not_depend_on_the_batches(
     assert in_tens == in_sevens
     storage = Episodes([2, 4, 3])
     sampler = SliceSamplerWithoutReplacement(num_slices=3, seed=0)
-    drawn = np.array([sampler.sample(storage, 6)[0].reshape(3, 2)[:, 0] for _ in range(6000)])
+    drawn = np.array([sampler.sample(storage, 6)[0].reshape(3, 2)[:, 0] for _ in range(1500)])
     assert follows(np.bincount(drawn.ravel(), minlength=9), [6, 0, 2, 2, 2, 0, 3, 3, 0])
     order = np.searchsorted([0, 2, 6], drawn, side="right") @ [9, 3, 1]
     assert follows(np.unique(order, return_counts=True)[1], [1] * 6)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(toys: Callable[..., Path]) -> Path:
     """Episodes of 5, 1 and 3 steps; what came after the last step of the second is not known."""
-    write_toy(tmp_path / "toy", [toy_batch([5, 1, 3], unknown_final=[1])])
-    return tmp_path / "toy"
+    return toys([5, 1, 3], unknown_final=[1])
 
 
 def test_batches_of_a_dataset(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
 from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from offline_data.buffers.writers import TensorDictMaxValueWriter
 from offline_data.errors import UsageError
-from offline_data.testing.toy import toy_batch, write_toy
 
 TENSORS = [LazyTensorStorage, LazyMemmapStorage]
 ALL = [*TENSORS, ListStorage]
@@ -131,7 +131,9 @@ def test_integers_are_not_changed_by_the_dtype_of_the_first_rows(
 
 
 @pytest.mark.parametrize("storage", ALL)
-def test_a_leaf_index_of_ones_own_is_not_lost_without_a_word(storage: Any, tmp_path: Path) -> None:
+def test_a_leaf_index_of_ones_own_is_not_lost_without_a_word(
+    storage: Any, toys: Callable[..., Path]
+) -> None:
     for own in (torch.rand(3), torch.arange(3)[:, None], torch.arange(3, dtype=torch.int32)):
         with pytest.raises(UsageError, match="a leaf of your own needs another name"):
             TensorDictReplayBuffer(storage(8)).extend(rows(index=own))
@@ -143,11 +145,10 @@ def test_a_leaf_index_of_ones_own_is_not_lost_without_a_word(storage: Any, tmp_p
     with pytest.warns(UserWarning, match="The leaf index is not stored"):
         buffer.extend(rows(index=torch.tensor([7, 8, 9])))
     assert buffer[:]["index"].tolist() == [0, 1, 2]
-    write_toy(tmp_path / "toy", [toy_batch([6, 2])])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         other = TensorDictReplayBuffer(storage(30), batch_size=2)
-        other.extend(open_dataset(tmp_path / "toy")[2:5])
+        other.extend(open_dataset(toys([6, 2]))[2:5])
     assert other[:]["index"].tolist() == [0, 1, 2]
 
 

@@ -53,33 +53,33 @@ def attempt(buffer: ReplayBuffer, answers: Any) -> None:
     answers.put((found, numbers(buffer)))
 
 
-def elsewhere(method: str, target: Any, buffer: ReplayBuffer) -> Any:
-    """Return what a function puts into a queue in another process."""
+def elsewhere(method: str, target: Any, passed: Any, *, count: int = 1) -> Any:
+    """Return what a function puts into a queue in another process: a list, if more than one."""
     context: Any = multiprocessing.get_context(method)
     answers = context.SimpleQueue()
-    process = context.Process(target=target, args=(buffer, answers))
+    process = context.Process(target=target, args=(passed, answers))
     process.start()
-    process.join(120)
+    process.join(300)
     assert process.exitcode == 0
-    return answers.get()
+    found = [answers.get() for _ in range(count)]
+    return found if count > 1 else found[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "method", "count"),
-    [
-        *((kind, "fork", 4) for kind in KINDS),
-        (LazyTensorStorage, "fork", 0),
-        (LazyTensorStorage, "spawn", 4),
-        (LazyMemmapStorage, "spawn", 4),
-    ],
-)
-def test_another_process_reads_and_does_not_write(kind: Any, method: str, count: int) -> None:
-    buffer = made(kind, count)
-    found, values = elsewhere(method, attempt, buffer)
+def check_refused(buffer: ReplayBuffer, count: int, answer: Any) -> None:
+    """What another process wrote is not there, and this one goes on writing."""
+    found, values = answer
     assert all("process that made it" in message for message in found), found
     assert values == list(range(count))
     assert buffer.extend(rows(count, 3)).tolist() == list(range(count, count + 3))
     assert numbers(buffer) == list(range(count + 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [*((kind, 4) for kind in KINDS), (LazyTensorStorage, 0)]
+)
+def test_another_process_reads_and_does_not_write(kind: Any, count: int) -> None:
+    buffer = made(kind, count)
+    check_refused(buffer, count, elsewhere("fork", attempt, buffer))
 
 
 def assign(buffer: ReplayBuffer, answers: Any) -> None:
@@ -91,19 +91,42 @@ def assign(buffer: ReplayBuffer, answers: Any) -> None:
         answers.put("assigned")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_values_are_set_where_others_see_them(method: str) -> None:
+def seen_elsewhere() -> list[ReplayBuffer]:
+    """Make buffers whose values are in files or in shared memory, before or after rows came."""
     shared, later = made(LazyTensorStorage), ReplayBuffer(LazyTensorStorage(10).share_memory_())
     shared.storage.share_memory_()  # type: ignore[attr-defined]
     later.extend(rows(0, 4))
-    for buffer in (made(LazyMemmapStorage), shared, later):
-        assert elsewhere(method, assign, buffer) == "assigned"
+    return [made(LazyMemmapStorage), shared, later]
+
+
+def test_values_are_set_where_others_see_them() -> None:
+    for buffer in seen_elsewhere():
+        assert elsewhere("fork", assign, buffer) == "assigned"
         assert numbers(buffer) == [0, 50, 51, 3]
     private = made(LazyTensorStorage)
-    if method == "fork":  # what is passed to a spawned process is shared
-        assert "would not be seen" in elsewhere(method, assign, private)
-        assert numbers(private) == [0, 1, 2, 3]
-    assert "would not be seen" in elsewhere(method, assign, made(ListStorage))
+    for buffer in (private, made(ListStorage)):
+        assert "would not be seen" in elsewhere("fork", assign, buffer)
+    assert numbers(private) == [0, 1, 2, 3]
+
+
+def attempt_and_assign(buffers: Any, answers: Any) -> None:
+    readers, writers, private = buffers
+    for buffer in readers:
+        attempt(buffer, answers)
+    for buffer in (*writers, private):
+        assign(buffer, answers)
+
+
+def test_a_spawned_process_is_like_a_forked_one() -> None:
+    """But what is passed to it is shared: here all of it in one process, which takes long to start."""
+    readers = [made(LazyTensorStorage), made(LazyMemmapStorage)]
+    writers, private = seen_elsewhere(), made(ListStorage)
+    answers = elsewhere("spawn", attempt_and_assign, (readers, writers, private), count=6)
+    for buffer, answer in zip(readers, answers[:2], strict=True):
+        check_refused(buffer, 4, answer)
+    assert answers[2:5] == ["assigned"] * 3
+    assert [numbers(buffer) for buffer in writers] == [[0, 50, 51, 3]] * 3
+    assert "would not be seen" in answers[5]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
@@ -20,7 +21,6 @@ from offline_data.buffers.samplers import RandomSampler, SliceSampler
 from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.errors import UsageError
-from offline_data.testing.toy import toy_batch, write_toy
 from tests import oracles_derived as oracle
 
 LENGTHS = (9, 1, 13, 12, 5)
@@ -62,6 +62,7 @@ def naive(slots: list[tuple[int, bool]]) -> list[list[int]]:
     return runs
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     size=st.integers(1, 9),
     writes=st.lists(st.lists(st.booleans(), min_size=1, max_size=14), min_size=1, max_size=8),
@@ -144,9 +145,8 @@ def test_a_state_of_other_rows_is_refused() -> None:
 
 
 @pytest.fixture
-def ds(tmp_path: Path) -> BaseDatasetExperienceReplay:
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS)])
-    return BaseDatasetExperienceReplay(tmp_path / "toy", 16, sampler=RandomSampler(seed=0))
+def ds(toys: Callable[..., Path]) -> BaseDatasetExperienceReplay:
+    return BaseDatasetExperienceReplay(toys(LENGTHS), 16, sampler=RandomSampler(seed=0))
 
 
 @kinds

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
-from offline_data.testing.toy import toy_batch, write_toy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LENGTHS = tuple(int(n) for n in np.random.default_rng(7).integers(1, 9, 40))
@@ -18,10 +18,9 @@ UNKNOWN = tuple(range(1, 40, 3))
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
+def toy(toys: Callable[..., Path]) -> Path:
     """A dataset of 40 episodes; a third of them lack the observation after the last action."""
-    write_toy(tmp_path / "toy", [toy_batch(LENGTHS, unknown_final=UNKNOWN)])
-    return tmp_path / "toy"
+    return toys(LENGTHS, unknown_final=UNKNOWN)
 
 
 @pytest.fixture

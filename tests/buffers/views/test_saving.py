@@ -24,9 +24,16 @@ from offline_data.testing.toy import toy_batch, write_toy
 from .conftest import LENGTHS, UNKNOWN, rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 Dataset = BaseDatasetExperienceReplay
+
+
+@pytest.fixture
+def toy(toys: Callable[..., Path], tmp_path: Path) -> Path:
+    """A copy of the dataset, beside which views are saved."""
+    return shutil.copytree(toys(LENGTHS, unknown_final=UNKNOWN), tmp_path / "toy")
 
 
 def contents(path: Path) -> dict[str, Any]:

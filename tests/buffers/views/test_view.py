@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +72,7 @@ slices = st.builds(slice, st.integers(-9, 30), st.integers(-9, 200), st.sampled_
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30
 )
 @given(st.data())
 def test_views_of_views_are_lists_of_rows(many: BaseDatasetExperienceReplay, data: Any) -> None:
@@ -166,7 +167,9 @@ def test_a_view_keeps_what_the_buffer_does(toy: Path) -> None:
     assert view.data_path == toy
 
 
-def test_a_view_is_not_deleted(many: BaseDatasetExperienceReplay, toy: Path) -> None:
+def test_a_view_is_not_deleted(toy: Path, tmp_path: Path) -> None:
+    toy = shutil.copytree(toy, tmp_path / "toy")
+    many = BaseDatasetExperienceReplay(toy, 16)
     view = many.episodes_at([0])
     with pytest.raises(UsageError, match="all of them") as caught:
         view.delete()
@@ -206,10 +209,10 @@ def test_a_state_is_of_one_view(many: BaseDatasetExperienceReplay) -> None:
         view(3, 25).load_state_dict(one.state_dict())
 
 
-def test_text_is_decoded_in_views(folder: Path, truth: dict[Any, Any]) -> None:
+def test_text_is_decoded_in_views(compact: Path, truth: dict[Any, Any]) -> None:
     mission = ("observation", "mission")
-    view = BaseDatasetExperienceReplay(folder, decode_text=True).episodes_at([2, 0])
+    view = BaseDatasetExperienceReplay(compact, decode_text=True).episodes_at([2, 0])
     assert list(view[:][mission]) == truth[mission][[4, 5, 6, 7, 0, 1, 2]].tolist()
     assert view.episodes.name == ["episode 2", "episode 0"]
-    codes = BaseDatasetExperienceReplay(folder).episodes_at([2])
+    codes = BaseDatasetExperienceReplay(compact).episodes_at([2])
     assert codes.decode(mission, codes[:][mission]) == truth[mission][4:8].tolist()
