@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from offline_data.config import Settings
@@ -22,6 +21,9 @@ from offline_data.processes.protocol import dumps, loads
 from offline_data.progress import SILENT, Progress, SilentProgress
 from offline_data.store.layout import LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    import pytest  # programs that tests start do without it
 
 LENGTHS = [3, 1, 4, 2, 7, 1, 5]
 

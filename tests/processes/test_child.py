@@ -27,12 +27,12 @@ def test_answers_come_in_order_whatever_is_queued() -> None:
     def double(rows: np.ndarray) -> np.ndarray:
         return rows * 2
 
-    requests = [np.arange(i, i + 100_000) for i in range(30)]
+    requests = [np.arange(i, i + 50_000) for i in range(8)]
     with Child(double) as child:
-        for request in requests:  # 24 MB, and as much of answers, before one is taken
+        for request in requests:  # 3 MB, and as much of answers, before one is taken
             child.send(request)
         for request in requests:
-            np.testing.assert_array_equal(child.receive(), [2 * x for x in request.tolist()])
+            np.testing.assert_array_equal(child.receive(), request + request)
 
 
 def test_it_is_another_process_that_stays() -> None:
@@ -90,7 +90,6 @@ def test_a_function_that_cannot_be_sent() -> None:
     ("end", "words"),
     [
         (lambda _: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL"),
-        (lambda _: os.kill(os.getpid(), signal.SIGSEGV), "was ended by SIGSEGV"),
         (lambda _: os._exit(7), "ended with status 7"),
     ],
 )
@@ -178,18 +177,18 @@ def test_closing_ends_it_in_the_middle_and_twice_is_once() -> None:
 
 
 def test_threads_of_torch_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def threads(_: int) -> tuple[int, str | None]:
-        import torch
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-        return torch.get_num_threads(), os.environ.get("OPENBLAS_NUM_THREADS")
+    def threads(_: int) -> list[str | None]:
+        return [os.environ.get(name) for name in names]
 
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    for name in names:
+        monkeypatch.setenv(name, "2")
     with Child(threads, threads=1) as child:
-        assert child.ask(1) == (1, "1")
-    assert os.environ["OMP_NUM_THREADS"] == "2"
-    with Child(lambda _: os.environ["OMP_NUM_THREADS"]) as child:
-        assert child.ask(1) == "2"
+        assert child.ask(1) == ["1"] * 3
+    assert threads(0) == ["2"] * 3
+    with Child(threads) as child:
+        assert child.ask(1) == ["2"] * 3
 
 
 def test_a_process_that_the_function_forks_does_not_hold_the_pipe(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def after(key: Key) -> Key:
 
 
 def big_chunk() -> EpisodeChunk:
-    """Make 240 transitions, one of which is `RARE`; the probe does not have that one."""
-    return toy_chunk([24] * 10)
+    """Make 112 transitions, one of which is `RARE`; the probe does not have that one."""
+    return toy_chunk([16] * 7)
 
 
 def ted_rows(chunk: EpisodeChunk) -> list[Row]:

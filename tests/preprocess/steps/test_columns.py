@@ -79,6 +79,9 @@ NUMBERS = [
 ]
 
 
+ONE = toy_chunk([1])
+
+
 def fits(value: Any, dtype: np.dtype[Any]) -> bool:
     """Say whether one Python number can be of a type, by the rule of the docstring."""
     if dtype.kind in "fc":
@@ -107,20 +110,20 @@ def close(found: float, value: float, target: str) -> bool:
 def test_every_type_to_every_other(source: str) -> None:
     dtype = np.dtype(source)
     with np.errstate(over="ignore"):
-        known = [np.array([n], dtype) for n in NUMBERS if dtype.kind == "f" or fits(n, dtype)]
-    for values, target in itertools.product(known, DTYPES):
-        value, step = values[0].item(), Cast((("x", target),))
-        chunk = with_leaves(toy_chunk([1]), steps={"x": values})
-        if not fits(value, np.dtype(target)):
+        known = np.array([n for n in NUMBERS if dtype.kind == "f" or fits(n, dtype)], dtype)
+    for target in DTYPES:
+        step = Cast((("x", target),))
+        held = np.array([fits(value, np.dtype(target)) for value in known.tolist()])
+        for value in known[~held]:
             with pytest.raises(StepError, match="cannot hold"):
-                step.apply(chunk)
-            continue
-        found = step.apply(chunk).batch.steps["x",]
-        assert found.dtype == target
-        if np.dtype(target).kind in "iub":
-            assert found.item() == value
-        else:
-            assert close(found.item().real, value, target)
+                step.apply(with_leaves(ONE, steps={"x": np.array([value])}))
+        values = known[held]
+        found = step.apply(with_leaves(toy_chunk([len(values)]), steps={"x": values}))
+        column = found.batch.steps["x",]
+        assert column.dtype == target
+        for new, old in zip(column.tolist(), values.tolist(), strict=True):
+            whole = np.dtype(target).kind in "iub"
+            assert new == old if whole else close(new.real, old, target)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,7 @@ def test_types_of_flags_and_rewards(text: str, message: str) -> None:
     assert message in refused(f"cast:{text}", toy_chunk([2]))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint64"])
 @pytest.mark.parametrize(
     ("low", "high"), [(-1.5, 2.5), (2.5, None), (None, 2.5), (-1000, 1000), (-1e30, 3), (2, 1e30)]
 )

@@ -339,7 +339,7 @@ def flags(draw: Any, depth: int = 2) -> str:
     return f"({draw(flags(depth - 1))} {kind} {draw(flags(depth - 1))})"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=flags())
 def test_columns_are_what_rows_are_one_by_one(text: str) -> None:
     columns = {"x": np.array([1, 2, -3]), "y": np.array([0.5, 2.0, 7.0]), "return": np.arange(3)}
