@@ -185,9 +185,7 @@ def test_a_finished_shard_is_not_made_again(settings: Settings, server: FileServ
     assert left(settings) == []
 
 
-@pytest.mark.parametrize(
-    "change", [{"audit": 1.0}, {"layout": "ted"}, {"force": True}]
-)
+@pytest.mark.parametrize("change", [{"audit": 1.0}, {"layout": "ted"}, {"force": True}])
 def test_other_options_make_all_shards_again(
     settings: Settings, server: FileServer, change: dict[str, Any]
 ) -> None:

@@ -278,7 +278,8 @@ class TestSpoiled:
 
     def test_any_spoiled_byte_gives_pixels_or_our_error(self, tmp_path: Path) -> None:
         folders = [
-            write(tmp_path / kind[0], encoded_batch((2, 1), kind)).as_posix() for kind in (PNG, JPEG)
+            write(tmp_path / kind[0], encoded_batch((2, 1), kind)).as_posix()
+            for kind in (PNG, JPEG)
         ]
         done = subprocess.run(
             [sys.executable, "-c", SPOIL, str(Path(__file__).parents[2]), *folders],
