@@ -40,14 +40,8 @@ from offline_data.testing.gen_dgrl_toy import (
 )
 from offline_data.testing.servers import Answer, Fault, FileServer
 from offline_data.testing.sources import SourceCase, SourceContract
-from tests.ingest.here import convert_here
 
 LENGTHS = (5, 1, 12, 3)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert_here(monkeypatch)
 
 
 class TestContract(SourceContract):
@@ -89,9 +83,7 @@ def assert_is(reader: DatasetReader, files: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.xz"])
 @pytest.mark.parametrize("kind", ["npz", "pickle"])
-def test_on_the_disk(
-    settings: Settings, tmp_path: Path, here: None, suffix: str, kind: Any
-) -> None:
+def test_on_the_disk(settings: Settings, tmp_path: Path, suffix: str, kind: Any) -> None:
     files = toy_files(LENGTHS, kind=kind)
     path = write_archive(tmp_path / f"x{suffix}", files)
     reader = open_reader(convert(path, "mine", settings, Options(audit="all")).path)
@@ -100,7 +92,7 @@ def test_on_the_disk(
     np.testing.assert_array_equal(reader.episodes["id",], np.arange(len(LENGTHS)))
 
 
-def test_a_folder_of_episodes(settings: Settings, tmp_path: Path, here: None) -> None:
+def test_a_folder_of_episodes(settings: Settings, tmp_path: Path) -> None:
     """As it lies where an archive was unpacked; in the order of names."""
     files = toy_files(LENGTHS)
     for name, content in files.items():
@@ -112,7 +104,7 @@ def test_a_folder_of_episodes(settings: Settings, tmp_path: Path, here: None) ->
     assert_is(open_reader(convert(tmp_path / "x", "mine", settings, Options()).path), files)
 
 
-def test_the_generated_archives_of_others(realdata: Path, settings: Settings, here: None) -> None:
+def test_the_generated_archives_of_others(realdata: Path, settings: Settings) -> None:
     for path in sorted((realdata / "fixtures_generated" / "gendgrl").iterdir()):
         assert source_accepting(path).name == "gen_dgrl"
         with tarfile.open(path) as archive:
@@ -151,7 +143,7 @@ def test_ids(settings: Settings) -> None:
 
 
 def test_either_place_is_taken(
-    settings: Settings, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an archive of all games, those of the game; the first place answers 404."""
     mine, others = toy_files(LENGTHS, "maze"), toy_files((4, 4), "ninja")
@@ -183,7 +175,7 @@ def test_either_place_is_taken(
         assert "offline-data convert PATH NAME --from" in str(refused.value.hint)
 
 
-def test_an_archive_of_all_games_says_which(settings: Settings, tmp_path: Path, here: None) -> None:
+def test_an_archive_of_all_games_says_which(settings: Settings, tmp_path: Path) -> None:
     files = {**toy_files((4, 2), "ninja"), **toy_files(LENGTHS, "maze")}
     path = write_archive(tmp_path / "x.tar", files)
     reader = open_reader(convert(path, "mine", settings, Options()).path)

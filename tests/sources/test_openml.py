@@ -36,7 +36,6 @@ from offline_data.store.verify import verify
 from offline_data.testing.openml_toy import HOST, ToyTable, toy_of_torchrl, toy_table
 from offline_data.testing.servers import Answer, Fault, FileServer
 from offline_data.testing.sources import SourceCase, SourceContract
-from tests.ingest.here import convert_here
 
 LEVELS = {"low": 0.0, "middle": 1.0, "high": 2.0, None: np.nan}
 
@@ -67,11 +66,6 @@ def write_parquet(folder: Path) -> Path:
     (folder / "data.arff").unlink()
     toy_table().parquet(folder / "data.pq")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert_here(monkeypatch)
 
 
 @pytest.fixture

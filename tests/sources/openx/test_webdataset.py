@@ -34,14 +34,8 @@ from offline_data.testing.webdataset_toy import (
     write_tar,
     write_webdataset,
 )
-from tests.ingest.here import convert_here
 
 LENGTHS = (3, 1, 4)
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert_here(monkeypatch)
 
 
 @pytest.fixture
