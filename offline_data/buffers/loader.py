@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from offline_data.buffers.samplers.base import ValidRows
+
 
 def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
     return rows if isinstance(rows, TensorDictBase) else torch.stack(list(rows))
@@ -107,7 +109,7 @@ class EpochBatches(DistributedSampler[Any]):
             drop_last=drop_last,
         )
         self._given = rank is not None
-        self._rows = buffer.storage.rows(valid_only=True)
+        self._rows: ValidRows = buffer.storage.rows(valid_only=True)
         self.position = (0, 0)
         len(self)  # raises
 

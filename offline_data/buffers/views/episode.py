@@ -164,7 +164,8 @@ def _rows_of(buffer: Any, number: int) -> Tensor:
             "With split_trajs=True rows are whole episodes already: ds[number]",
             hint="open the dataset without split_trajs=True",
         )
-    return buffer.episodes.rows(number)
+    rows: Tensor = buffer.episodes.rows(number)
+    return rows
 
 
 def _made(buffer: Any, number: int, rows: Tensor) -> Episode:
