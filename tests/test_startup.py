@@ -76,7 +76,8 @@ def test_verbs_that_need_neither_torch_nor_readers(root: Path) -> None:
         "list", "list --remote", "search pen human", "info local:toy", "info local:toy --json",
         "info d4rl:pen-human-v1", "head local:toy", "stats local:toy", "verify local:toy",
         "rm local:toy --dry-run", "cache dir", "cache ls", "cache prune --dry-run", "sources",
-        "env", "preprocess --list-steps",
+        "env", "preprocess --list-steps", "step clip", "tail local:toy", "sample local:toy",
+        "sample local:toy --batch 4 --slices 2", "path toy", "cp toy copy", "rename copy other",
         "preprocess local:toy --step clip:action,low=1 --out clipped",
     )  # fmt: skip
     _, loaded = _run(root, _EACH, *lines)
@@ -105,4 +106,4 @@ def test_converting_and_downloading_need_no_torch(root: Path, tmp_path: Path) ->
 
 
 def test_the_probe_sees_torch(root: Path) -> None:
-    assert "torch" in _run(root, _EACH, "sample local:toy")[1]
+    assert "torch" in _run(root, "import offline_data; offline_data.SliceSampler\n")[1]
