@@ -286,13 +286,17 @@ class ReplayBuffer(Saves):
         """
         names = index if isinstance(index, tuple) else (index,)
         if names and all(isinstance(name, str) for name in names):
-            return self[:][index]
+            return self._leaf(names)
         rows = self._cells(index)
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
             return through(self._chain.outward, self._storage.get(int(rows)))
         with self._lock:
             batch = shaped(self._gather, rows)
         return self._transformed(batch, {INDEX: rows})
+
+    def _leaf(self, key: tuple[str, ...]) -> Any:
+        """Return a leaf, or all leaves below a name, of all rows."""
+        return self[:][key]
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return the rows that a `DataLoader` asks for, as one batch; see `loader.fetch`."""

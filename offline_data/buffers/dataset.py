@@ -126,6 +126,16 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
             derived=derived,
         )
 
+    def _leaf(self, key: tuple[str, ...]) -> Any:
+        """Read no other leaves, unless something is computed from them."""
+        storage = self.storage
+        plain = not (self._first or self._chain.outward or self._derived)
+        if plain and isinstance(storage, DatasetStorage):
+            found = [known for known in storage.keys if known[: len(key)] == key]
+            if found:
+                return storage.only(found).gather(torch.arange(len(storage)))[key]
+        return super()._leaf(key)
+
     @property
     def valid_rows(self) -> Tensor:
         """The rows that samplers draw by default, ascending, int64 `[n]`, a copy.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from offline_data.buffers.writers import ImmutableDatasetWriter
-from offline_data.errors import ImmutableError, UsageError
+from offline_data.errors import ImmutableError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,13 +105,27 @@ def test_an_index_that_is_none(ds: BaseDatasetExperienceReplay) -> None:
     for index in missing:
         with pytest.raises(IndexError, match="11"):
             ds[index]
-    wrong: list[Any] = ["observation", ("next", "reward"), None, 1.5, [0.5], object()]
+    for name in ("nothing", ("next", "nothing")):
+        with pytest.raises(KeyError, match="nothing"):
+            ds[name]
+    wrong: list[Any] = [None, 1.5, [0.5], object()]
     for index in wrong:
         with pytest.raises(UsageError):
             ds[index]
     mine = torch.tensor([1, 2])
     ds[mine]["index"].fill_(0)
     assert mine.tolist() == [1, 2]
+
+
+def test_a_leaf_of_all_rows_reads_no_other(toys: Callable[..., Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(toys([6, 2], layout="ted"), tmp_path / "copy")
+    whole = BaseDatasetExperienceReplay(folder)[:]
+    ds = BaseDatasetExperienceReplay(folder)
+    shutil.rmtree(folder / "ted" / "observation")
+    for key in ("action", ("next", "reward")):
+        assert torch.equal(ds[key], whole[key])
+    with pytest.raises(NotFoundError):
+        ds["observation"]
 
 
 def test_collate_then_transforms_in_order(compact: Path) -> None:
