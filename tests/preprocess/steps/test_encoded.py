@@ -13,7 +13,6 @@ import torch
 
 import offline_data
 from offline_data.errors import StepError, UsageError
-from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.chunk import read_transitions
 from offline_data.preprocess.steps.registry import parse_step
 from offline_data.store.layout import OBSERVATIONS, STEPS
@@ -75,7 +74,7 @@ def encodings(folder: Path) -> tuple[str | None, str | None]:
 
 class TestEncode:
     def test_png_is_exact_by_an_independent_reader(self, parent: Path) -> None:
-        folder = made(parent, "encode", engine=LocalProcesses(2))
+        folder = made(parent, "encode")
         for key, first in ((PIXELS, 0), (WRIST, 500)):
             images = images_on_disk(folder, key)
             expected = pictures(len(images), first=first)

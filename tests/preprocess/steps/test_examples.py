@@ -11,16 +11,15 @@ import pytest
 
 import offline_data
 from offline_data.episodes import EpisodeBatch
-from offline_data.executors.local import LocalProcesses
 from offline_data.preprocess.chunk import EpisodeChunk, read_chunk, select_episodes
 from offline_data.preprocess.steps.base import Selection
 from offline_data.preprocess.steps.parse import usage_error
 from offline_data.preprocess.steps.registry import parse_step, step_class, step_names
-from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.store.reader import decode, open_reader
 from offline_data.testing.chunks import episodes_of, joined
 from offline_data.testing.steps import prepared
 from offline_data.testing.toy import write_toy
+from tests.preprocess.runs import Shuffled
 
 LENGTHS = [53, 3, 2, 4, 1, 5, 2, 3, 4, 2, 3]
 """The last episode has the content of episode 1."""
@@ -60,11 +59,10 @@ def toy_episodes() -> EpisodeBatch:
     )
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
-def parent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples") / "toy"
-    layout: LayoutName = request.param
-    write_toy(folder, [toy_episodes()], layout=layout)
+    write_toy(folder, [toy_episodes()])
     return folder
 
 
@@ -115,17 +113,16 @@ def test_an_example(name: str, parent: Path, tmp_path: Path) -> None:
     offline_data.open_dataset(parent).preprocess(
         example_of(name), dest=tmp_path / "made", audit="all"
     )
-    assert open_reader(tmp_path / "made").manifest.layout == open_reader(parent).manifest.layout
     expected = done(name, episodes_on_disk(parent))
     assert_same_rows(episodes_on_disk(tmp_path / "made"), expected)
 
 
-def test_examples_one_after_the_other_in_two_processes(parent: Path, tmp_path: Path) -> None:
+def test_examples_one_after_the_other_in_several_tasks(parent: Path, tmp_path: Path) -> None:
     names = ["normalize", "reward_scale", "return_to_go", "grayscale", "to_chw", "dedupe"]
     offline_data.open_dataset(parent).preprocess(
         [example_of(name) for name in names],
         dest=tmp_path / "made",
-        engine=LocalProcesses(2),
+        engine=Shuffled(),
         num_chunks=5,
         audit="all",
     )
