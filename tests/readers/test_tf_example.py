@@ -37,21 +37,21 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert np.array_equal(mine, values, equal_nan=values.dtype.kind == "f")
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.one_of(FLOATS, INTS, BYTES), max_size=3))
 @example({"é" * 100: [b"x" * 300, b""], "b": np.arange(200), "c": np.ones(200, np.float32)})
 def test_what_protobuf_writes(features: dict[str, Any]) -> None:
     assert_same(parse_example(encode_example(features)), features)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_give_features_or_one_error(data: bytes) -> None:
     with suppress(FormatError):
         parse_example(data)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 255), st.booleans())
 def test_damaged_messages(place: int, byte: int, cut: bool) -> None:
     data = bytearray(RECORD)

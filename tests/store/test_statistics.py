@@ -12,7 +12,7 @@ from offline_data.store.statistics import Moments, moments_of
 FLOATS = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, -np.inf]), max_size=9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(FLOATS, st.integers(0, 9))
 def test_merging_two_parts_is_measuring_both(values: list[float], cut: int) -> None:
     array = np.array(values, dtype=np.float64)
