@@ -107,7 +107,6 @@ def test_converting_and_downloading_need_no_torch(root: Path, tmp_path: Path) ->
 
 
 def test_the_probe_sees_what_is_loaded_on_use(root: Path) -> None:
-    loaded = _run(root, "import offline_data; offline_data.SliceSampler
-")[1]
+    loaded = _run(root, "import offline_data; offline_data.SliceSampler\n")[1]
     assert "torch" in loaded
     assert "torchrl" not in loaded
