@@ -46,7 +46,9 @@ class UsageError(OfflineDataError, ValueError):
 
 
 class BufferUsageError(UsageError, RuntimeError):
-    """A call that a buffer cannot serve as it is now; TorchRL raises `RuntimeError` for these."""
+    """A buffer cannot serve a call in its present state; TorchRL raises `RuntimeError` for these."""
+
+    code = "buffer_usage"
 
 
 class InvalidIdError(UsageError):

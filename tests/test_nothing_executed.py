@@ -37,6 +37,8 @@ ALLOWED = {
     # Functions and values between this program and processes it started, or a pool that a caller
     # gave it: no byte comes from elsewhere.
     "offline_data/processes/protocol.py": {"cloudpickle", "pickle"},
+    # Lets TorchRL's own module be executed as it is imported, and then registers with it.
+    "offline_data/__init__.py": {"exec_module"},
     # Runs the Python file that the user names on the command line as the function's home.
     "offline_data/preprocess/functions/reference.py": {"cloudpickle", "exec_module"},
     # Finds nothing but functions of its own, each of which checks its arguments.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CODES = {
     errors.OfflineDataError: 1,
     errors.UsageError: 2,
+    errors.BufferUsageError: 2,
     errors.InvalidIdError: 2,
     errors.NotFoundError: 3,
     errors.AuthError: 4,

@@ -106,6 +106,7 @@ def test_slices_end_where_the_named_leaves_say(
 
 @pytest.mark.parametrize("keys", KEYS, ids=str)
 @pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes")
 def test_slices_begin_wherever_trajectories_allow(keys: dict[str, Any], strict: bool) -> None:
     """Every start that a loop over the rows finds, and no other, in a ring that has room."""
     data = stream(50, () if "traj_key" in keys else (1,), seed=3)  # TorchRL takes ids `[B]` only

@@ -96,7 +96,7 @@ def test_it_must_be_said_what_becomes_of_a_stopped_run(
     with pytest.raises(UsageError, match="This recipe was interrupted before") as caught:
         make(parent, STAGES, tmp_path / "out", settings)
     assert caught.value.hint == "use --resume to continue or --force to start over"
-    with pytest.raises(UsageError, match="by another recipe, or of other data"):
+    with pytest.raises(UsageError, match="of another recipe or of other data"):
         make(parent, OTHER, tmp_path / "out", settings, resume=True)
     with pytest.raises(UsageError, match="another recipe"):
         make(parent, STAGES, tmp_path / "out", settings, resume=True, num_frames=50)
