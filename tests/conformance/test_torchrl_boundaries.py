@@ -63,23 +63,29 @@ def stream(
     return TensorDict(data, batch_size=[count])
 
 
-def mine(size: int, sampler: str = "SliceSampler", storage: str = "Tensor", **options: Any) -> Any:
+def mine(
+    size: int,
+    sampler: str = "SliceSampler",
+    storage: str = "Tensor",
+    batch_size: int = 60,
+    **options: Any,
+) -> Any:
     kind = "ListStorage" if storage == "List" else f"Lazy{storage}Storage"
     positional = (size, 0.7, 0.5) if sampler.startswith("Prioritized") else ()
     return TensorDictReplayBuffer(
         storage=getattr(our_storages, kind)(size),
         sampler=getattr(ours, sampler)(*positional, **options),
-        batch_size=60,
+        batch_size=batch_size,
     )
 
 
-def both(size: int, **options: Any) -> tuple[Any, Any]:
+def both(size: int, batch_size: int = 60, **options: Any) -> tuple[Any, Any]:
     other = theirs.TensorDictReplayBuffer(
         storage=theirs.LazyTensorStorage(size),
         sampler=theirs.SliceSampler(**options),
-        batch_size=60,
+        batch_size=batch_size,
     )
-    return mine(size, **options), other
+    return mine(size, batch_size=batch_size, **options), other
 
 
 @pytest.mark.parametrize(
@@ -117,11 +123,11 @@ def test_slices_begin_wherever_trajectories_allow(keys: dict[str, Any], strict: 
         before = row - true.index(true[row])
         if (length >= 4 and before + 4 <= length) or (not strict and length < 4 and not before):
             allowed.add(row)
-    for buffer in both(60, slice_len=4, strict_length=strict, **keys):
+    for buffer in both(60, 400, slice_len=4, strict_length=strict, **keys):
         buffer.extend(data.clone())
         found = set()
         for _ in range(9):
-            batch = buffer.sample(400)
+            batch = buffer.sample()
             serial, of = batch["serial"].tolist(), batch["true"].tolist()
             position = 0
             while position < len(serial):

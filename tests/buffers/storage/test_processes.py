@@ -59,7 +59,7 @@ def elsewhere(method: str, target: Any, passed: Any, *, count: int = 1) -> Any:
     answers = context.SimpleQueue()
     process = context.Process(target=target, args=(passed, answers))
     process.start()
-    process.join(300)
+    process.join(600)
     assert process.exitcode == 0
     found = [answers.get() for _ in range(count)]
     return found if count > 1 else found[0]
