@@ -458,13 +458,20 @@ def _spoil_object(random: Random, value: Any) -> Any:
 
 def _make_atari(random: Random, folder: Path) -> Truth:
     path, gapless = folder / "in", False
-    while not gapless:  # a checkpoint that is due between two episodes is never written
+    # A checkpoint that is due between two episodes is never written, and the one at the end is only
+    # joined to the one before it if a terminal of that is still in it.
+    while not gapless:
         shutil.rmtree(path, ignore_errors=True)
         capacity = random.randint(12, 30)
         lengths = [random.randint(1, 14) for _ in range(random.randint(2, 12))]
-        log = write_replay_log(path, lengths, capacity=capacity, final=random.random() < 0.6)
+        final = random.random() < 0.6
+        log = write_replay_log(path, lengths, capacity=capacity, final=final)
         begins = [begin for begin, _ in log.written]
         gapless = begins == [capacity * n for n in range(len(begins))] and bool(begins)
+        if gapless and final and len(begins) > 1:
+            begin, stop = log.written[-1]
+            stale = log.rows[stop - capacity : begin]
+            gapless = any(one and not after for one, after in pairwise(stale))
     files = sorted(path.iterdir())
     columns = {"observation", "action", "reward"}
     known = True
