@@ -149,10 +149,11 @@ def test_named_leaves_decide_alone_and_together_both_cut() -> None:
         buffer.extend(data.clone())
         batch = buffer.sample()
         assert (batch["serial"].reshape(-1, 10).diff(dim=1) == 1).all()
-    for keys, expected in (
+    cases: list[tuple[dict[str, Any], set[int]]] = [
         ({"traj_key": "whole", "end_key": "half"}, {0, 1, 2, 6, 7, 8}),
         ({"traj_key": "pair"}, {0, 4, 8}),  # another number where one of its parts is
-    ):
+    ]
+    for keys, expected in cases:
         buffer = mine(20, slice_len=4, **keys)
         buffer.extend(data)
         starts = {int(row) for _ in range(10) for row in buffer.sample(240)["serial"][::4]}
