@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,18 +20,6 @@ def test_type_checkers_know_the_same_names() -> None:
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     typed = {alias.asname for node in imports for alias in node.names if alias.asname}
     assert {*typed, "__version__"} == set(offline_data.__all__)
-
-
-def test_names_are_imported_on_use_only() -> None:
-    program = (
-        "import sys, offline_data\n"
-        "dir(offline_data), offline_data.__version__\n"
-        "heavy = {'torch', 'tensordict', 'h5py', 'minari', 'numpy', 'httpx'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
-        "offline_data.ReplayBuffer\n"
-        "assert 'torch' in sys.modules and 'torchrl' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -20,8 +20,9 @@ LATER = {*TORCH, "h5py", "pyarrow", "PIL", "minari", "gymnasium", "httpx", "hugg
 
 _LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
 _EACH = """
-import json, shlex, sys
+import functools, json, shlex, sys, typer
 from offline_data_cli.main import main
+typer.main.get_command = functools.cache(typer.main.get_command)
 codes = [main(shlex.split(line)) for line in sys.argv[1:]]
 assert not any(codes), codes
 """
@@ -55,7 +56,7 @@ def _run(root: Path, code: str, *arguments: str) -> tuple[str, set[str]]:
 
 
 def test_importing_the_package_is_nothing(root: Path) -> None:
-    _, loaded = _run(root, "import offline_data\n")
+    _, loaded = _run(root, "import offline_data\ndir(offline_data), offline_data.__version__\n")
     assert "offline_data" in loaded
     assert not loaded & {*LATER, "numpy", "rich", "typer"}
     settle = "from offline_data.config import resolve_settings; resolve_settings(environ={})\n"
@@ -104,5 +105,7 @@ def test_converting_and_downloading_need_no_torch(root: Path, tmp_path: Path) ->
     assert not loaded & TORCH
 
 
-def test_the_probe_sees_torch(root: Path) -> None:
-    assert "torch" in _run(root, _EACH, "sample local:toy")[1]
+def test_the_probe_sees_what_is_loaded_on_use(root: Path) -> None:
+    loaded = _run(root, "import offline_data\noffline_data.ReplayBuffer\n")[1]
+    assert "torch" in loaded
+    assert "torchrl" not in loaded

@@ -96,7 +96,8 @@ SPLICED = [
     (how, says, size)
     for how, says in KINDS
     for size in SIZES
-    if size != "same size" or (how, says, False) not in UNKNOWABLE
+    if (size == "same size" and (how, says, False) not in UNKNOWABLE)
+    or (size != "same size" and how in {"the tag changes", "the tag stays", "nothing is said"})
 ]
 CONTINUED = [(how, says) for how, says in KINDS if (how, says, True) not in UNKNOWABLE]
 

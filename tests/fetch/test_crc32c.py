@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offline_data.fetch.crc32c import Crc32c
@@ -41,12 +41,13 @@ def test_published_examples(data: bytes, expected: str) -> None:
     assert crc(data) == expected
 
 
-@pytest.mark.parametrize("size", [16_383, 16_384, 16_385, 32_768, 200_003])
+@pytest.mark.parametrize("size", [16_383, 16_384, 16_385, 40_003])
 def test_large_blocks_by_the_definition(size: int) -> None:
     data = random.Random(size).randbytes(size)  # noqa: S311 - any bytes will do
     assert crc(data) == bit_by_bit(data)
 
 
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 150_000), max_size=4))
 def test_any_cut_gives_the_same(cuts: list[int]) -> None:
     data = random.Random(3).randbytes(150_000)  # noqa: S311 - any bytes will do

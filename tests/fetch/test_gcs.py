@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from offline_data.config import Settings
@@ -125,12 +126,14 @@ json_values = st.recursive(
 )
 
 
+@hypothesis_settings(max_examples=40)
 @given(st.sampled_from(sorted([*ITEM, "contentEncoding"])), json_values)
 def test_any_value_is_read_or_named(key: str, value: Any) -> None:
     _read(page({**ITEM, key: value}))
     _read(page(ITEM, **{key: value, "items": value, "nextPageToken": value}))
 
 
+@hypothesis_settings(max_examples=40)
 @given(st.data())
 def test_any_change_of_bytes_is_read_or_named(data: st.DataObject) -> None:
     whole = page(ITEM, ITEM)

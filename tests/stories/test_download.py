@@ -172,5 +172,3 @@ def test_the_only_place_fails(
     assert "main_data.hdf5" in result.stderr
     assert "hint: " in result.stderr
     assert user.datasets() == []
-    hub.clear_script()
-    user.run("download", DOOR)

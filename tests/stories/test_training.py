@@ -16,6 +16,8 @@ from offline_data.config import resolve_settings
 from offline_data.ids import parse_id
 from offline_data.ingest import Options, download
 
+pytestmark = pytest.mark.slow
+
 recording = importlib.import_module("offline_data_cli.commands.demo")
 
 
