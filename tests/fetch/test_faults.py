@@ -88,7 +88,7 @@ OF_EVERY_KIND = {
 CASES = [
     (fault, kind)
     for fault in FAULTS
-    for kind in (KINDS if fault in OF_EVERY_KIND else ("all", "nothing"))
+    for kind in (list(KINDS) if fault in OF_EVERY_KIND else ["all", "nothing"])
     if (fault, kind) not in UNKNOWABLE
 ]
 

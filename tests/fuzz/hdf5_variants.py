@@ -350,7 +350,7 @@ def deep_groups(leaf: Leaf) -> None:
 
 @_both
 def many_names_of_one_dataset(leaf: Leaf) -> None:
-    for number in range(5_000):
+    for number in range(10_500):
         leaf.infos[f"n{number}"] = leaf.file[leaf.name]
 
 
