@@ -76,7 +76,8 @@ def test_a_function_that_cannot_be_imported_there(monkeypatch: pytest.MonkeyPatc
     module = types.ModuleType("only_here")
     exec("def double(x): return 2 * x", module.__dict__)  # noqa: S102 - a module without a file
     monkeypatch.setitem(sys.modules, "only_here", module)
-    with Child(module.double) as child, pytest.raises(ModuleNotFoundError, match="only_here"):
+    child = Child(module.double, threads=1)  # not forked, which would have the module
+    with child, pytest.raises(ModuleNotFoundError, match="only_here"):
         child.ask(1)
 
 
