@@ -39,6 +39,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.one_of(FLOATS, INTS, BYTES), max_size=3))
+@example({"x" * size: np.arange(size) for size in (0, 1, 2, 9, 60, 126, 127, 128)})
 @example({"é" * 100: [b"x" * 300, b""], "b": np.arange(200), "c": np.ones(200, np.float32)})
 def test_what_protobuf_writes(features: dict[str, Any]) -> None:
     assert_same(parse_example(encode_example(features)), features)
