@@ -84,7 +84,7 @@ SYNONYMS: dict[str, str] = {
     "settings": "config",
     "doctor": "env",
 }
-"""What other programs call a verb; each runs it."""
+"""Synonyms of verbs, by the names that other programs use."""
 
 ELSEWHERE: dict[str, str] = {
     "merge": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
@@ -98,7 +98,7 @@ ELSEWHERE: dict[str, str] = {
     "train": "load_dataset(ID, batch_size=256).sample() in Python gives batches",
     "create": "convert PATH NAME, or preprocess ID --step … --out NAME",
 }
-"""What is asked for where there is no verb, and what to do instead."""
+"""Hints for words that are no verbs."""
 
 GLOBALS = (
     "Global: --root DIR, --offline, --json, -q/--quiet, -y/--yes, -v/--verbose, -V,\n"
@@ -109,7 +109,7 @@ CODES = (
     "  3 not found · 4 no access · 5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
 )
 DOCUMENTATION = "README.md of offline-data"
-"""Where the rest is written."""
+"""Where the documentation is."""
 
 
 def epilog(verb: str) -> str:

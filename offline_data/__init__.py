@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from offline_data.buffers.ensemble import SamplerEnsemble as SamplerEnsemble
     from offline_data.buffers.ensemble import StorageEnsemble as StorageEnsemble
     from offline_data.buffers.ensemble import WriterEnsemble as WriterEnsemble
+    from offline_data.buffers.ensemble.offline_to_online import (
+        OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
+    )
+    from offline_data.buffers.ensemble.offline_to_online import (
+        prefill_replay_buffer as prefill_replay_buffer,
+    )
     from offline_data.buffers.experience_replay import (
         AtariDQNExperienceReplay as AtariDQNExperienceReplay,
     )
@@ -64,12 +70,6 @@ if TYPE_CHECKING:
     from offline_data.buffers.load import open_dataset as open_dataset
     from offline_data.buffers.load import register_dataset as register_dataset
     from offline_data.buffers.load import torchrl_dataset as torchrl_dataset
-    from offline_data.buffers.offline_to_online import (
-        OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer,
-    )
-    from offline_data.buffers.offline_to_online import (
-        prefill_replay_buffer as prefill_replay_buffer,
-    )
     from offline_data.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from offline_data.buffers.prioritized import (
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
@@ -118,7 +118,7 @@ _NAMES = {
         "RobosetExperienceReplay VD4RLExperienceReplay"
     ),
     "buffers.load": "load_dataset open_dataset register_dataset torchrl_dataset",
-    "buffers.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
+    "buffers.ensemble.offline_to_online": "OfflineToOnlineReplayBuffer prefill_replay_buffer",
     "buffers.prioritized": "PrioritizedReplayBuffer TensorDictPrioritizedReplayBuffer",
     "buffers.samplers": (
         "PrioritizedSampler PrioritizedSliceSampler RandomSampler Sampler "

@@ -221,12 +221,14 @@ def convert(
     def handle(place: Path) -> Result:
         if plan is not None:
             file = user_path(plan, "--plan")
-            made = ingest.plan_conversion(
+            made = ingest.plan_convert_for_workers(
                 place, name, file, settings, options, context.progress, source=source
             )
             return shard_plan_result(made)
         if dry_run:
-            return _foreseen_result(ingest.foresee(place, name, settings, options, source=source))
+            return _convert_plan_result(
+                ingest.plan_convert(place, name, settings, options, source=source)
+            )
         stored = ingest.convert(
             place, name, settings, options, context.progress, source=source, executor=executor
         )
@@ -247,7 +249,7 @@ def convert(
         return handle(by_name[chosen])
 
 
-def _foreseen_result(found: "ingest.ForeseenConversion") -> Result:
+def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:
     """Lay out what a conversion would do."""
     data = {
         "id": str(found.id),

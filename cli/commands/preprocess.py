@@ -140,7 +140,7 @@ def preprocess(
     }
     _check(stages, [name for name, is_given in given.items() if is_given], out, dest)
     check_plan(plan, {"--dry-run": dry_run}, plan_only=plan_only)
-    from offline_data.preprocess.engine import dry_run as foresee
+    from offline_data.preprocess.engine import dry_run as plan_run
     from offline_data.preprocess.engine import preprocess as run
     from offline_data.preprocess.job import Job, RunOptions
     from offline_data.preprocess.recipe import Calling
@@ -164,7 +164,7 @@ def preprocess(
 
         return _plan_result(plan_job(job, plan, context.settings, context.progress))
     if dry_run:
-        return _dry_run_result(foresee(job, context.settings, context.progress))
+        return _dry_run_result(plan_run(job, context.settings, context.progress))
     return _made_result(run(job, context.settings, context.progress))
 
 

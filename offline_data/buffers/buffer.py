@@ -300,7 +300,7 @@ class ReplayBuffer(Saves):
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return the rows that a `DataLoader` asks for, as one batch; see `loader.fetch`."""
-        from offline_data.buffers.loader import fetch
+        from offline_data.buffers.bridges.loader import fetch
 
         return fetch(self, rows)
 

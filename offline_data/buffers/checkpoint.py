@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import shutil
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -30,16 +31,16 @@ _ALIGN = 64
 _DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 
 
-class Saves:
+class Saves(ABC):
     """Something whose `state_dict` is written to a folder, and read again; nothing is executed."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state of `state_dict`."""
-        raise NotImplementedError
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder; see `save_tree` for what is raised."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack
 
+from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
-from offline_data.buffers.loader import DatasetLoader, EpochBatches
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -238,9 +236,9 @@ def torchrl_dataset(id: str, **options: Any) -> Any:
 def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = False) -> None:
     """Make `load_dataset("prefix:name", **options)` call `dataset("name", **options)`.
 
-    If TorchRL is installed (0.14 and newer have a registry), this imports it and makes the prefix
-    `offline_data` known there: `torchrl.data.datasets.load_dataset("offline_data:" + id)` then
-    loads whatever `load_dataset(id)` here does. For adapters of data see `offline_data.sources`.
+    TorchRL's own `torchrl.data.datasets.load_dataset("offline_data:" + id)` loads whatever
+    `load_dataset(id)` here does, from 0.14 on: importing this package registers the prefix. For
+    adapters of data see `offline_data.sources`.
 
     Args:
         prefix: Not empty, without `:`; lower and upper case are the same.
@@ -265,11 +263,6 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
     if not replace and (name in _FACTORIES or _is_source(name)):
         raise UsageError(f"The prefix {name!r} is taken", hint="choose another, or replace=True")
     _FACTORIES[name] = dataset
-    if find_spec("torchrl") is not None:
-        with suppress(ImportError):  # ours for a missing registry is one too
-            from offline_data.buffers.bridges.torchrl import register_in_torchrl
-
-            register_in_torchrl()
 
 
 def _is_source(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage.base import GrowingStorage
 
 
-class Writer(Saves, ABC):
+class Writer(Saves):
     """Puts rows into a storage; one instance belongs to one buffer.
 
     `write_count` counts rows since the buffer was made or emptied, those overwritten included.

@@ -1,6 +1,6 @@
 """id → source → fetch → episodes → store: the implementation of `download` and `convert`."""
 
-from offline_data.ingest.convert import convert, foresee, plan_conversion
+from offline_data.ingest.convert import convert, plan_convert, plan_convert_for_workers
 from offline_data.ingest.download import (
     download,
     ensure,
@@ -9,20 +9,20 @@ from offline_data.ingest.download import (
     plan_download,
     plan_for_workers,
 )
-from offline_data.ingest.options import DownloadPlan, ForeseenConversion, Options, Stored
+from offline_data.ingest.options import ConvertPlan, DownloadPlan, Options, Stored
 
 __all__ = [
+    "ConvertPlan",
     "DownloadPlan",
-    "ForeseenConversion",
     "Options",
     "Stored",
     "convert",
     "download",
     "ensure",
     "fetch_raw",
-    "foresee",
     "known_names",
-    "plan_conversion",
+    "plan_convert",
+    "plan_convert_for_workers",
     "plan_download",
     "plan_for_workers",
 ]

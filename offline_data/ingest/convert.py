@@ -12,7 +12,7 @@ from offline_data.files import free_bytes
 from offline_data.ids import parse_id
 from offline_data.ingest.build import BuildJob, destination_of
 from offline_data.ingest.conversion import ConversionProcess, open_release
-from offline_data.ingest.options import ForeseenConversion, Options, Stored
+from offline_data.ingest.options import ConvertPlan, Options, Stored
 from offline_data.ingest.raw import local_files
 from offline_data.ingest.shard_plan import ShardPlan, write_plan
 from offline_data.ingest.shards import convert_shards, convert_whole
@@ -97,9 +97,9 @@ def convert(
     return Stored(entry.id, destination, entry.manifest, existed, seconds)
 
 
-def foresee(
+def plan_convert(
     path: Path, name: str, settings: Settings, options: Options, *, source: str | None = None
-) -> ForeseenConversion:
+) -> ConvertPlan:
     """Return what `convert` with the same arguments would do; opens the files, writes nothing.
 
     Raises what `convert` raises before it writes.
@@ -117,7 +117,7 @@ def foresee(
             older = _replaced(dataset, job.destination, settings, options)
         opened = process.open(partial(open_release, job.adapter, release))
     sizes = [file["size"] for file in job.files]
-    return ForeseenConversion(
+    return ConvertPlan(
         job.id,
         job.adapter,
         job.layout,
@@ -133,7 +133,7 @@ def foresee(
     )
 
 
-def plan_conversion(
+def plan_convert_for_workers(
     path: Path,
     name: str,
     file: Path,

@@ -138,7 +138,7 @@ class DownloadPlan:
 
 
 @dataclass(frozen=True)
-class ForeseenConversion:
+class ConvertPlan:
     """What a conversion of local files would do; nothing has been changed."""
 
     id: DatasetId

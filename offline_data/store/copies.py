@@ -1,4 +1,4 @@
-"""A dataset under another name: moved there, or copied."""
+"""Renaming and copying datasets."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from offline_data.store.layout import MANIFEST
 from offline_data.store.library import Entry, entry_at, find, foreign_files, remove
 from offline_data.store.manifest import dump_manifest
 from offline_data.store.publish import dataset_lock, publish, staging_folder
+from offline_data.store.reader import file_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,21 +34,22 @@ def rename_dataset(
 ) -> Entry:
     """Give a dataset the id `local:NAME`; the manifest keeps the old one in a note.
 
-    The new directory is complete before it gets its name, and the old one goes after that; where
-    both are on one filesystem no byte is copied. A process that has the dataset open goes on with
-    it. Files in the old directory that are not the dataset's stay there.
+    The new directory is complete before it is published, and the old one is deleted after that. On
+    one filesystem files are hard links, of which only the sizes are checked; else they are copied
+    and compared with their digests. A process that has the dataset open can go on reading it. Foreign
+    files stay in the old directory.
 
     Args:
         entry: The dataset.
         name: `NAME` or `local:NAME`.
         settings: The root.
-        progress: Where to tell of long work.
+        progress: Receives progress and notes.
         force: Whether to replace a dataset of that name.
 
     Raises:
         UsageError: A dataset of that name exists, or is this one.
-        IntegrityError: A file is not what the manifest says; nothing has changed.
-        InvalidIdError, AccessError, NoSpaceError: The name; the disk.
+        IntegrityError: A file does not match the manifest; nothing has changed.
+        InvalidIdError, AccessError, NoSpaceError: Of the name, of the disk.
     """
     made = _publish_as(entry, name, settings, progress, force=force, move=True)
     for left in foreign_files(entry.path) if entry.path.exists() else ():
@@ -58,7 +60,7 @@ def rename_dataset(
 def copy_dataset(
     entry: Entry, name: str, settings: Settings, progress: Progress = SILENT, *, force: bool = False
 ) -> Entry:
-    """Copy a dataset to `local:NAME`; every file is compared with its digest while it is read.
+    """Copy a dataset to `local:NAME`; every file is compared with its digest.
 
     The new manifest names the old dataset as its parent. Arguments and errors are those of
     `rename_dataset`.
@@ -87,8 +89,12 @@ def _publish_as(
             if not move:
                 require_bytes(folder, entry.bytes, f"A copy of {entry.id}")
             with progress.task(f"{'move' if move else 'copy'} {entry.id}", entry.bytes, "B") as bar:
+                plain: set[str] = set()
                 for file, digest in entry.manifest.digests.items():
-                    _place(entry.path / file, folder / file, digest, bar, move=move)
+                    source = entry.path / file
+                    if problem := file_problem(entry.path, file, digest["size"], plain):
+                        raise _damaged(source, problem)
+                    _place(source.resolve(), folder / file, digest, bar, move=move)
             write_durably(folder / MANIFEST, _manifest_of(entry, target, move=move).encode())
             for path in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
                 sync_folder(path)
@@ -113,7 +119,7 @@ def _target_of(entry: Entry, name: str) -> DatasetId:
 
 
 def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
-    """Return the manifest of the new dataset: what was known of the old one, and where it is from."""
+    """Return the manifest of the new dataset: that of the old one, with its origin."""
     old = entry.manifest
     today = datetime.now(timezone.utc).date().isoformat()
     note = f"{'Renamed' if move else 'Copied'} from {entry.id} on {today}."
@@ -133,10 +139,8 @@ def _manifest_of(entry: Entry, target: DatasetId, *, move: bool) -> str:
 def _place(
     source: Path, target: Path, expected: Mapping[str, Any], bar: Task, *, move: bool
 ) -> None:
-    """Link or copy one file; raises `IntegrityError` if it is not the one of the manifest."""
+    """Link or copy one file; raises `IntegrityError` if a copy has another digest."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_symlink() or not source.is_file() or source.stat().st_size != expected["size"]:
-        raise _damaged(source)
     if move:
         try:
             os.link(source, target)
@@ -154,11 +158,11 @@ def _place(
         written.flush()
         os.fsync(written.fileno())
     if found.hexdigest() != expected["sha256"]:
-        raise _damaged(source)
+        raise _damaged(source, "has another sha256 than in the manifest")
 
 
-def _damaged(file: Path) -> IntegrityError:
+def _damaged(file: Path, problem: str) -> IntegrityError:
     return IntegrityError(
-        f"{file} is not what the manifest says",
+        f"{file} {problem}",
         hint=f"offline-data verify {file.parent} shows what is damaged",
     )

@@ -72,6 +72,20 @@ def test_only_a_whole_name_is_deleted_or_renamed(cli: Cli, toy: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("verb", ["rename", "cp"])
+def test_files_outside_of_a_dataset_are_neither_linked_nor_copied(
+    cli: Cli, toy: Path, tmp_path: Path, verb: str
+) -> None:
+    """A folder in a stranger's dataset may be a link; its files have the sizes of the manifest."""
+    outside = tmp_path / "outside"
+    shutil.move(toy / "steps", outside)
+    (toy / "steps").symlink_to(outside)
+    ran = cli(verb, "local:toy", "mine")
+    assert ran.code == 5
+    assert "leads out of the dataset directory" in ran.err
+    assert [line.split("@")[0] for line in cli("list", "-q").out.splitlines()] == ["local:toy"]
+
+
 def test_rename_and_cp_keep_every_byte_and_say_where_from(cli: Cli, toy: Path) -> None:
     before = {name: (toy / name).read_bytes() for name in entry_at(toy).manifest.digests}
     root = toy.parents[2]
@@ -102,7 +116,10 @@ def test_a_damaged_dataset_is_not_copied(cli: Cli, toy: Path) -> None:
     content[-1] ^= 1
     (toy / name).write_bytes(content)
     ran = cli("cp", "toy", "copy")
-    assert (ran.code, f"{toy / name} is not what the manifest says" in ran.err) == (5, True)
+    assert (ran.code, f"{toy / name} has another sha256 than in the manifest" in ran.err) == (
+        5,
+        True,
+    )
     assert cli("list", "-q").out == "local:toy@1\n"
     ran = cli("verify", "--all")
     assert (ran.code, "1 of " in ran.err) == (5, True)

@@ -14,7 +14,7 @@ from offline_data.config import Settings
 from offline_data.errors import ManifestError, NewerFormatError, NotFoundError, UsageError
 from offline_data.executors.local import InProcess
 from offline_data.ids import parse_id
-from offline_data.ingest import Options, download, plan_conversion, plan_for_workers
+from offline_data.ingest import Options, download, plan_convert_for_workers, plan_for_workers
 from offline_data.ingest.shards import ShardedRun
 from offline_data.preprocess.worker import finish_job, run_share
 from offline_data.progress import SILENT
@@ -122,16 +122,16 @@ def test_a_download_goes_on_with_what_ranks_have_done(settings: Settings, plan: 
 
 def test_a_plan_of_a_folder(settings: Settings, plan: Path, tmp_path: Path) -> None:
     folder = write_toy_shards(tmp_path / "raw", NAME)
-    plan_conversion(folder, "mine", plan, settings, Options())
+    plan_convert_for_workers(folder, "mine", plan, settings, Options())
     share = run_share(plan, 0, 1, settings)
     assert share.result is not None
     check(share.result, range(10))
     assert str(share.result.id).startswith("local:mine@local-")
-    again = plan_conversion(folder, "mine", tmp_path / "b.json", settings, Options())
+    again = plan_convert_for_workers(folder, "mine", tmp_path / "b.json", settings, Options())
     assert again.published
     (folder / "extra").write_text("changed")
     with pytest.raises(UsageError, match="made from other files"):
-        plan_conversion(folder, "mine", tmp_path / "c.json", settings, Options(force=True))
+        plan_convert_for_workers(folder, "mine", tmp_path / "c.json", settings, Options(force=True))
 
 
 def test_a_range_of_episodes(settings: Settings, plan: Path, tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ def test_a_plan_of_one_file(settings: Settings, plan: Path, tmp_path: Path) -> N
     toy = write_toy(tmp_path / "toy", [toy_batch([3, 1, 2, 4])])
     for episodes, count in ((None, 4), ((1, 3), 2)):
         options = Options(episodes=episodes, layout="ted")
-        made = plan_conversion(tmp_path / "toy", f"of{count}", plan, settings, options)
+        made = plan_convert_for_workers(tmp_path / "toy", f"of{count}", plan, settings, options)
         assert made.tasks == 1
         share = run_share(plan, 0, 1, settings)
         assert share.result is not None
         assert share.result.manifest.counts["episodes"] == count
         assert share.result.manifest.parents == (toy.id,)
         plan.unlink()
-    plan_conversion(tmp_path / "toy", "none", plan, settings, Options(episodes=(4, 9)))
+    plan_convert_for_workers(tmp_path / "toy", "none", plan, settings, Options(episodes=(4, 9)))
     with pytest.raises(NotFoundError, match="4 episodes"):
         run_share(plan, 0, 1, settings)
 

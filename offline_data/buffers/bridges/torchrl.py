@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from offline_data.buffers.indexing import rows_of
@@ -17,16 +15,15 @@ from offline_data.buffers.keys import path_of
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
-from offline_data.errors import ImmutableError, MissingDependencyError, UsageError
+from offline_data.errors import ImmutableError, UsageError
 
 with warnings.catch_warnings():  # it deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
-    import torchrl.data.datasets as their_datasets
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -206,42 +203,3 @@ def to_torchrl(
     if transform is not None:
         made.append_transform(transform)
     return made
-
-
-def register_in_torchrl() -> None:
-    """Make `torchrl.data.datasets.load_dataset("offline_data:minari:…")` call `torchrl_dataset`.
-
-    TorchRL looks for no plugins, so that this has to be called once in a program. Raises
-    `MissingDependencyError` where this version of TorchRL has no registry of datasets.
-    """
-    register = getattr(their_datasets, "register_dataset", None)
-    if register is None:
-        raise MissingDependencyError(
-            "This version of torchrl has no registry of datasets",
-            hint="pip install -U torchrl, or use offline_data.load_dataset(id).to_torchrl()",
-        )
-    register("offline_data", "offline_data.buffers.load:torchrl_dataset", replace=True)
-
-
-def to_spec(space: Mapping[str, Any] | None) -> Any:
-    """Return the spec of a Box, Discrete or Dict space, as TorchRL's `MinariExperienceReplay` has it.
-
-    None for text and for other spaces.
-    """
-    kind = None if space is None else space.get("type")
-    if space is None or kind not in ("Dict", "Box", "Discrete"):
-        return None
-    if kind == "Dict":
-        return theirs.Composite({name: to_spec(part) for name, part in space["subspaces"].items()})
-    dtype = torch.from_numpy(np.zeros(0, space.get("dtype", "int64"))).dtype
-    if kind == "Discrete":
-        return theirs.Categorical(int(space["n"]), shape=space.get("shape", ()), dtype=dtype)
-    low, high = (np.asarray(space[side], dtype=np.float64) for side in ("low", "high"))
-    if bool((low == -math.inf).all() and (high == math.inf).all()):
-        return theirs.Unbounded(space["shape"], dtype=dtype)
-    return theirs.Bounded(
-        shape=space["shape"],
-        low=torch.as_tensor(low).to(dtype),
-        high=torch.as_tensor(high).to(dtype),
-        dtype=dtype,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -112,7 +112,7 @@ class Sampleable(Protocol):
         """Return which rows follow each other: the same object until rows are written."""
 
 
-class Sampler(Saves, ABC):
+class Sampler(Saves):
     """Draws the rows of batches; one instance belongs to one buffer.
 
     A subclass implements `sample`, which is called by one thread at a time, in the order of the

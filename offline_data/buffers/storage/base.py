@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,7 +54,7 @@ class Storage(Sampleable, Protocol):
         """
 
 
-class GrowingStorage(Saves, ABC):
+class GrowingStorage(Saves):
     """Up to `max_size` rows, a `Storage` as datasets are, so that it can be sampled.
 
     Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
