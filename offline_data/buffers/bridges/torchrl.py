@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from offline_data.buffers.indexing import rows_of
@@ -23,7 +25,7 @@ with warnings.catch_warnings():  # it deprecates classes of its own while it is 
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -203,3 +205,27 @@ def to_torchrl(
     if transform is not None:
         made.append_transform(transform)
     return made
+
+
+def to_spec(space: Mapping[str, Any] | None) -> Any:
+    """Return the spec of a Box, Discrete or Dict space, as TorchRL's `MinariExperienceReplay` has it.
+
+    None for text and for other spaces.
+    """
+    kind = None if space is None else space.get("type")
+    if space is None or kind not in ("Dict", "Box", "Discrete"):
+        return None
+    if kind == "Dict":
+        return theirs.Composite({name: to_spec(part) for name, part in space["subspaces"].items()})
+    dtype = torch.from_numpy(np.zeros(0, space.get("dtype", "int64"))).dtype
+    if kind == "Discrete":
+        return theirs.Categorical(int(space["n"]), shape=space.get("shape", ()), dtype=dtype)
+    low, high = (np.asarray(space[side], dtype=np.float64) for side in ("low", "high"))
+    if bool((low == -math.inf).all() and (high == math.inf).all()):
+        return theirs.Unbounded(space["shape"], dtype=dtype)
+    return theirs.Bounded(
+        shape=space["shape"],
+        low=torch.as_tensor(low).to(dtype),
+        high=torch.as_tensor(high).to(dtype),
+        dtype=dtype,
+    )
