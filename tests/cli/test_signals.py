@@ -86,7 +86,7 @@ def test_an_interrupt_at_any_time(arguments: tuple[str, ...], delay: float, toy_
         assert word not in ran.err
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_each_ends_cleanly_and_twice_is_once(name: str) -> None:
     with started(_ENV + RUN) as process:
         for _ in range(2):  # as a terminal that closes does
@@ -130,7 +130,8 @@ def test_an_interrupt_is_told_as_one(how: str) -> None:
     assert (ran.code, ran.err) == (130, SAID)
 
 
-def test_a_conversion_leaves_nothing_staged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_a_conversion_leaves_nothing_staged(name: str, tmp_path: Path) -> None:
     raw = write_d4rl_hdf5(tmp_path / "mine.hdf5", TOYS["mujoco-v2"])
     code = f"""
 import sys, time
@@ -149,7 +150,7 @@ sys.argv = ["offline-data", "convert", {str(raw)!r}, "mine", "--from", "d4rl"]
     with started(code + RUN) as process:
         while not list((root / ".staging").glob("*/dataset/**/*.memmap")):
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(getattr(signal, name))
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert said.replace("ready\n", "") == SAID
