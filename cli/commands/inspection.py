@@ -268,7 +268,7 @@ def sample_result(
 
     reader = open_reader(entry.path)
     begin = time.perf_counter()
-    leaves = sampled_leaves(reader, random_rows(reader, batch, slices, seed))
+    leaves = sampled_leaves(reader, random_rows(reader, batch, slices, seed), slices)
     seconds = time.perf_counter() - begin
     data = {"id": str(entry.id), "batch": batch, "slices": slices, "seed": seed}
     data |= {"seconds": seconds, "leaves": leaves}

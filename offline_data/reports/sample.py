@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offline_data.episodes.fields import join_key
+from offline_data.episodes.fields import DONE, TRUNCATED, join_key
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +28,19 @@ class SampledLeaf:
     max: float | int | bool | None
 
 
-def sampled_leaves(reader: DatasetReader, rows: NDArray[np.int64]) -> dict[str, SampledLeaf]:
-    """Read rows and describe their leaves in TED, by key; `index` is the row, text comes as codes."""
+def sampled_leaves(
+    reader: DatasetReader, rows: NDArray[np.int64], slice_len: int | None = None
+) -> dict[str, SampledLeaf]:
+    """Read rows and describe their leaves in TED, by key; `index` is the row, text comes as codes.
+
+    In a batch of slices of `slice_len` rows the last row of each is truncated, and so done, as
+    `SliceSampler` marks them.
+    """
     columns = {**reader.transitions_at(rows), ("index",): rows}
+    if slice_len:
+        for key in (TRUNCATED, DONE):
+            columns[key] = np.array(columns[key])
+            columns[key][slice_len - 1 :: slice_len] = True
     named = {join_key(key): np.asarray(values) for key, values in columns.items()}
     return {key: _described(named[key]) for key in sorted(named)}
 

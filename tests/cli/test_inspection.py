@@ -108,7 +108,8 @@ def test_sample(cli: Cli, toy: Path) -> None:
     data = cli("sample", "local:toy", "--batch", "6", "--slices", "2", "--json").json
     assert data["slices"] == 2
     assert data["leaves"]["next/truncated"]["shape"] == [6, 1]
-    assert data["leaves"]["next/truncated"]["max"] is True
+    for flag in ("next/truncated", "next/done"):  # at the end of each slice
+        assert data["leaves"][flag]["max"] is True
     refused = cli("sample", "local:toy", "--batch", "7", "--slices", "2")
     assert refused.code == 2
     assert "must be a multiple of --slices 2" in refused.err
