@@ -82,6 +82,7 @@ def test_an_interrupt_at_any_time(arguments: tuple[str, ...], delay: float, toy_
     where = {"OFFLINE_DATA_HOME": str(toy_root), "OFFLINE_DATA_OFFLINE": "1"}
     ran = program(str(delay), *arguments, code=_TIMED, **where)
     assert ran.code in {0, 130}, ran.err
+    assert (ran.code == 130) == ("interrupted; run the same command" in ran.out + ran.err)
     for word in ("Traceback", "unexpected", "Exception ignored"):
         assert word not in ran.err
 
@@ -114,6 +115,14 @@ def guard():
     strike()
 streams.guard_streams = guard
 """
+_PARSING = """
+import typer.core
+real = typer.core.TyperGroup.make_context
+def make_context(self, *given, **named):
+    strike()
+    return real(self, *given, **named)
+typer.core.TyperGroup.make_context = make_context
+"""
 _TURNED = """
 def fail(settings):
     try:
@@ -124,7 +133,7 @@ environment.environment = fail
 """
 
 
-@pytest.mark.parametrize("how", [_BEFORE, _TURNED], ids=["before the command", "turned to another"])
+@pytest.mark.parametrize("how", [_BEFORE, _PARSING, _TURNED], ids=["before", "parsing", "turned"])
 def test_an_interrupt_is_told_as_one(how: str) -> None:
     ran = program(code=_ENV + how)
     assert (ran.code, ran.err) == (130, SAID)
