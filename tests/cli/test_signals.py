@@ -33,7 +33,7 @@ def start(event, arguments):
 started = threading.Event()
 sys.addaudithook(start)
 def wait():
-    started.wait(20)
+    started.wait(120)
     time.sleep(delay)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -52,11 +52,13 @@ def wait(settings):
     while True:
         try:
             print("ready", file=sys.stderr, flush=True)
-            time.sleep(60)
+            time.sleep(600)
         finally:
-            time.sleep(0.5)
+            if twice is not None:  # as a terminal that closes does
+                signal.raise_signal(twice)
             print("cleaned up", file=sys.stderr, flush=True)
 
+twice = None
 environment.environment = wait
 sys.argv = ["offline-data", "env"]
 """
@@ -89,11 +91,9 @@ def test_an_interrupt_at_any_time(arguments: tuple[str, ...], delay: float, toy_
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_each_ends_cleanly_and_twice_is_once(name: str) -> None:
-    with started(_ENV + RUN) as process:
-        for _ in range(2):  # as a terminal that closes does
-            process.send_signal(getattr(signal, name))
-            time.sleep(0.05)
-        _, said = process.communicate(timeout=20)
+    with started(f"{_ENV}twice = signal.{name}\n{RUN}") as process:
+        process.send_signal(getattr(signal, name))
+        _, said = process.communicate(timeout=120)
     assert (process.returncode, said) == (130, f"cleaned up\n{SAID}")
 
 
@@ -103,7 +103,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         time.sleep(0.3)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode == 130
 
 
@@ -158,9 +158,10 @@ sys.argv = ["offline-data", "convert", {str(raw)!r}, "mine", "--from", "d4rl"]
     root = tmp_path / "root"
     with started(code + RUN) as process:
         while not list((root / ".staging").glob("*/dataset/**/*.memmap")):
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(getattr(signal, name))
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert said.replace("ready\n", "") == SAID
     assert [path for path in (root / ".staging").iterdir() if path.is_dir()] == []

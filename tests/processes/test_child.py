@@ -256,6 +256,6 @@ def test_functions_and_classes_of_a_script_without_a_guard(tmp_path: Path) -> No
         "        print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=240
     )
     assert (done.stdout, done.returncode) == ("Point(x=7) True\nleft\n", 0), done.stderr
