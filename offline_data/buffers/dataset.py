@@ -395,12 +395,15 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
 
         With `"qlearning"` numbers are float32. What d4rl's own functions do otherwise:
 
-        - `qlearning_dataset` is `style="qlearning"`, number for number. It drops the transition before
-          every time-out, so that episodes of 1000 steps have 999 and code that counts steps
-          (`return_reward_range`) is one row off with each; the last row of the set is dropped even
-          where it is terminated; and the next observation is the one of the next row, also where that
-          begins another episode. `"transitions"` has none of the three; counting and cutting want
-          `"episodes"`.
+        - `qlearning_dataset` is `style="qlearning"`, number for number where episodes end as the file's
+          `terminals` and `timeouts` say (`manifest.notes` tells where they do not). It drops the
+          transition of every time-out, so that episodes of 1000 steps have 999 and code that counts
+          steps (`return_reward_range`) is one row off with each; the last row of the set is dropped
+          even where it is terminated; and the next observation is the one of the next row, also where
+          that begins another episode. `"transitions"` has none of the three; counting and cutting want
+          `"episodes"`. Where the file has no `timeouts` (v0 sets), d4rl counts steps, one too many after
+          a terminated episode: it drops the row before a time-out, and keeps the one that leads into
+          the next episode.
         - `sequence_dataset` cuts `env.get_dataset()` at `terminals | timeouts`, as can be done with
           `"episodes"`; without `timeouts` in the file it counts to `max_episode_steps`, and rows after
           the last end are lost. Here every episode has an end.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import distributed
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -25,7 +25,35 @@ if TYPE_CHECKING:
     from offline_data.buffers.samplers.base import ValidRows
 
 
+class RowBatch(TensorDict):  # type: ignore[misc]
+    """Rows for a `DataLoader` to collate, as the batch `[B]` that stacking them gives.
+
+    `torch.stack` of a TensorDict takes it apart into rows, once for each leaf, and puts these
+    together again: 300 ms for 256 rows of 14 leaves. Of this one it returns the batch that is there.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Return the batch as a TensorDict for `torch.stack(rows)`; see torch for all else."""
+        if (
+            func is torch.stack
+            and not kwargs
+            and isinstance(args[0], cls)
+            and args[1:] in {(), (0,)}
+        ):
+            return args[0].as_tensordict()
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def as_tensordict(self) -> TensorDict:
+        """Return the batch as a plain TensorDict of the same tensors."""
+        return TensorDict(self, batch_size=self.batch_size, device=self.device, names=self.names)
+
+
 def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
+    if isinstance(rows, RowBatch):
+        return rows.as_tensordict()
     return rows if isinstance(rows, TensorDictBase) else torch.stack(list(rows))
 
 
@@ -35,7 +63,7 @@ default_collate_fn_map.setdefault(TensorDictBase, _collated)
 
 
 def fetch(buffer: Any, rows: Sequence[int]) -> Any:
-    """Return rows for a `DataLoader` to collate: the batch `[B]`, where a TensorDict comes of it.
+    """Return rows for a `DataLoader` to collate: a `RowBatch`, where a TensorDict comes of it.
 
     Of anything else that a transform makes of a batch only the transform knows what a row is: then
     it is a list of rows, made one by one.
@@ -51,7 +79,9 @@ def fetch(buffer: Any, rows: Sequence[int]) -> Any:
             "DataLoader(torch.utils.data.Subset(ds, ds.valid_rows.tolist()), …)",
             stacklevel=2,
         )
-    return batch
+    if type(batch) is not TensorDict:  # of a transform: a class of its own
+        return batch
+    return RowBatch(batch, batch_size=batch.batch_size, device=batch.device, names=batch.names)
 
 
 class EpochBatches(DistributedSampler[Any]):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offline_data.buffers.derived.base import Cached, check_rows, episode_bounds, widen
+from offline_data.buffers.derived.base import Cached, episode_bounds, widen
+from offline_data.buffers.trajectories import MASK
 from offline_data.episodes.fields import REWARD, Key
 
 if TYPE_CHECKING:
@@ -32,12 +33,17 @@ class Neighbour(Cached):
     step: int
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """See `Derived`."""
-        check_rows("A leaf of TorchRL's", batch)
-        spans, others = episode_bounds(storage, rows), rows + self.step
-        inside = (others >= spans.first) & (others <= spans.last)
-        others = torch.where(inside, others, rows)
-        found: Any = self._memory.only(storage, (self.source,)).gather(others).get(self.source)
+        """See `Derived`; rows may be whole episodes `[E, T]` (`split_trajs=True`)."""
+        stored = self._memory.only(storage, (self.source,))
+        if batch.batch_dims == 2:
+            steps = torch.arange(batch.shape[1]) + self.step
+            there = (steps >= 0) & (steps < len(steps))
+            found: Any = stored.gather(rows).get(self.source)[:, torch.where(there, steps, 0)]
+            inside = batch.get(MASK) & there.to(batch.get(MASK).device)
+        else:
+            spans, others = episode_bounds(storage, rows), rows + self.step
+            inside = (others >= spans.first) & (others <= spans.last)
+            found = stored.gather(torch.where(inside, others, rows)).get(self.source)
         if isinstance(found, torch.Tensor):
             return batch.set(self.target, found * widen(inside, found))
         return batch.set(self.target, found.apply(lambda leaf: leaf * widen(inside, leaf)))
