@@ -218,7 +218,7 @@ def _new_drawing(console: Any, *, transient: bool) -> Any:
     )
 
 
-def progress_of(progress: bool | Progress) -> Progress:
+def progress_of(progress: bool | Progress = True) -> Progress:
     """Return what receives the progress of a function that a user calls.
 
     Args:

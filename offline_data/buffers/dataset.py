@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from offline_data.buffers.bridges.numpy import Style
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.indexing import Index
     from offline_data.buffers.views.rows import RowMap
     from offline_data.buffers.writers import Writer
+    from offline_data.store.arrays import Style
     from offline_data.store.manifest import Manifest
 
     SamplerLike = Sampler | Callable[[], Sampler]
