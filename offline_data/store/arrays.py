@@ -145,6 +145,16 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         return self._view(table, key)[run]
 
 
+class ReadOnlyArrays(DatasetArrays):
+    """Arrays that cannot be written to, copies as well as views."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return an array."""
+        array = super().__getitem__(name)
+        array.flags.writeable = False
+        return array
+
+
 def whole_arrays(reader: DatasetReader, style: Style, key: Key) -> DatasetArrays:
     """Return all rows of a dataset as arrays that are views of its files where they can be."""
     starts, lengths = reader.starts, reader.lengths
@@ -154,7 +164,7 @@ def whole_arrays(reader: DatasetReader, style: Style, key: Key) -> DatasetArrays
         known = np.array(reader.episodes[("final_observation",)], bool)
         ended = np.array(reader.step(TERMINATED)[last], bool).reshape(-1)
         rows = np.delete(rows, last[~known & ~ended])
-    return DatasetArrays(reader, style, key, rows, last, reader.leaf)
+    return ReadOnlyArrays(reader, style, key, rows, last, reader.leaf)
 
 
 def check_style(style: Style) -> None:
