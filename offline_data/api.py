@@ -268,22 +268,25 @@ def load_arrays(
         UsageError: Invalid argument; the observation has several leaves, or `"episodes"` of a
             dataset with end flags inside of episodes.
     """
-    from offline_data.ingest import ensure
     from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
+    from offline_data.store.library import at_hand
     from offline_data.store.reader import open_reader
 
     check_style(style)
-    path = ensure(
-        id,
-        settings=_settings(root, settings),
-        download=download,
-        revision=revision,
-        progress=progress_of(progress),
-    )
+    chosen, shown, path = _settings(root, settings), progress_of(progress), None
+    if isinstance(download, bool) and revision is None:
+        path = at_hand(_text(id), chosen.root)
+    if path is None:  # what converts takes as long to import as all else
+        from offline_data.ingest import ensure
+
+        path = ensure(id, settings=chosen, download=download, revision=revision, progress=shown)
     reader = open_reader(path)
-    named = isinstance(observation_key, str)
-    key = split_key(observation_key) if named else tuple(observation_key)
-    return whole_arrays(reader, style, observation_leaf(reader, key))
+    key = observation_key
+    return whole_arrays(
+        reader,
+        style,
+        observation_leaf(reader, split_key(key) if isinstance(key, str) else tuple(key)),
+    )
 
 
 @overload
@@ -353,7 +356,7 @@ def list_datasets(
         listing = catalog.list_remote(source, chosen)
     else:
         listing = list_local(chosen.root, source)
-    found = [
+    found: list[Any] = [
         one
         for one in listing.datasets
         if one.id.startswith(prefix) or one.id.partition(":")[2].startswith(prefix)

@@ -49,7 +49,8 @@ def list_(
     """List the datasets on this disk or, with --remote, those that sources offer."""
     from offline_data import api
 
-    settings, order = context.settings, sort.value
+    settings = context.settings
+    order: api.Sort = "size" if sort is Sort.size else "name"
     if remote:
         return _catalog_result(
             api.list_datasets(source, remote=True, prefix=prefix, sort=order, settings=settings)

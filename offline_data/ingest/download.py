@@ -131,8 +131,10 @@ def ensure(
     """
     if download not in {True, False, "force"}:
         raise UsageError(f"download is {download!r}; expected True, False or 'force'")
-    named = isinstance(dataset, (str, DatasetId))
-    text = str(dataset) if named else os.fspath(user_path(dataset, "the dataset"))
+    if isinstance(dataset, (str, DatasetId)):
+        text = str(dataset)
+    else:
+        text = os.fspath(user_path(dataset, "the dataset"))
     if revision is not None:
         if looks_like_path(text):
             raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -143,7 +143,7 @@ class GivenEpisodes(RawDataset):
 
     def shards(self) -> Sequence[Shard]:
         """Return the only shard."""
-        count = len(self._episodes) if hasattr(self._episodes, "__len__") else None
+        count = len(self._episodes) if isinstance(self._episodes, Sized) else None
         return (Shard("the episodes", episodes=count),)
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:  # noqa: ARG002 - there is only one
