@@ -19,6 +19,7 @@ from offline_data.buffers.storage import DatasetStorage
 from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
+from offline_data.buffers.views.html import fields_html, leaves_html
 from offline_data.buffers.views.rows import (
     SubsetStorage,
     rows_at,
@@ -29,6 +30,7 @@ from offline_data.buffers.views.rows import (
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.files import human_bytes
 from offline_data.preprocess.api import Preprocesses
 from offline_data.store.library import entry_at, remove
 from offline_data.store.reader import decode
@@ -39,11 +41,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from offline_data.buffers.bridges.numpy import Style
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.indexing import Index
     from offline_data.buffers.views.rows import RowMap
     from offline_data.buffers.writers import Writer
+    from offline_data.store.arrays import Style
     from offline_data.store.manifest import Manifest
 
     SamplerLike = Sampler | Callable[[], Sampler]
@@ -450,6 +452,25 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         """
         remove(entry_at(self.data_path))
         self._steps_storage.close()
+
+    def _repr_html_(self) -> str:
+        """Show what it is, and its leaves, in a notebook."""
+        from offline_data.reports.info import schema_of
+
+        manifest, kind = self.manifest, type(self).__name__
+        fields = {
+            "rows": f"{len(self):,}",
+            "episodes": f"{len(self.episodes):,}",
+            "layout": manifest.layout,
+            "size": human_bytes(manifest.bytes),
+            "directory": self.data_path,
+            "licence": manifest.licence,
+            "sampler": repr(self.sampler),
+            "batch size": self.batch_size,
+        }
+        schema = schema_of(self._steps_storage.reader)
+        leaves = ((key, leaf["dtype"], leaf["shape"]) for key, leaf in schema.items())
+        return fields_html(f"{kind} {manifest.id}", fields) + leaves_html(leaves)
 
     def _origin(self) -> dict[str, Any]:
         return {**super()._origin(), "dataset": self.manifest.id}

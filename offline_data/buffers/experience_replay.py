@@ -13,7 +13,6 @@ import torch
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived.neighbour import leaves_of_torchrl
 from offline_data.buffers.keys import as_key
-from offline_data.buffers.load import Download, ensure_dataset
 from offline_data.buffers.samplers import (
     RandomSampler,
     Sampler,
@@ -24,6 +23,7 @@ from offline_data.buffers.samplers import (
 from offline_data.config import resolve_settings
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import DatasetId, parse_id
+from offline_data.progress import progress_of
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.buffers.buffer import Transform
+    from offline_data.buffers.load import Download
     from offline_data.buffers.writers import ImmutableDatasetWriter
 
 
@@ -78,7 +79,9 @@ class _OfSource(BaseDatasetExperienceReplay):
             )
         settings = resolve_settings(root=root, offline=offline, workers=workers)
         self.dataset_id, self.root = dataset_id, settings.root
-        return ensure_dataset(str(dataset), settings, download=download)
+        from offline_data.ingest import ensure
+
+        return ensure(dataset, settings=settings, download=download, progress=progress_of())
 
 
 class MinariExperienceReplay(_OfSource):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.views.saved import dataset_beside, read_view
-from offline_data.config import Settings, resolve_settings, user_path
+from offline_data.config import resolve_settings
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id
+from offline_data.progress import progress_of
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import find, how_to_get
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable
 
     import torch
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import Writer
+    from offline_data.ids import DatasetId
+    from offline_data.progress import Progress
     from offline_data.store.layout import LayoutName
 
 Download: TypeAlias = Literal["force"] | bool
@@ -39,7 +42,7 @@ Loader = TypeVar("Loader", bound="Callable[..., Any]")
 _FACTORIES: dict[str, Factory | str] = {}
 
 _DATA_OPTIONS = (
-    *("root", "download", "revision", "layout", "view"),
+    *("root", "download", "revision", "layout", "view", "progress"),
     *("keys", "device", "derived", "decode_text", "decode", "split_trajs"),
 )
 """Options of `load_dataset` that say what the data are; the others are TorchRL's buffer's."""
@@ -79,7 +82,7 @@ def _registered_first(load: Loader) -> Loader:
 
 @_registered_first
 def load_dataset(
-    id: str | os.PathLike[str] | None = None,
+    id: str | os.PathLike[str] | DatasetId | None = None,
     batch_size: int | None = None,
     *,
     dataset_id: str | None = None,  # noqa: ARG001 - `_registered_first` makes it `id`
@@ -101,6 +104,7 @@ def load_dataset(
     decode_text: bool = False,
     decode: bool = True,
     view: str | os.PathLike[str] | None = None,
+    progress: bool | Progress = True,
 ) -> BaseDatasetExperienceReplay:
     """Load a dataset, downloaded and converted first if need be.
 
@@ -133,6 +137,8 @@ def load_dataset(
         decode: Whether encoded images are tensors of pixels, decoded in `torch.get_num_threads`
             threads; False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None where
             padded).
+        progress: Whether a download or conversion of more than two seconds shows a bar on stderr, in
+            a terminal or notebook; or what receives progress. Notes go to the logger `offline_data`.
 
     Returns:
         A buffer of transitions in TED, see `BaseDatasetExperienceReplay`.
@@ -143,9 +149,18 @@ def load_dataset(
         NoSpaceError, AccessError: The disk.
         UsageError: Invalid argument.
     """
-    settings = resolve_settings(root=root)
+    from offline_data.ingest import ensure
+
+    path = ensure(
+        id or "",
+        settings=resolve_settings(root=root),
+        download=download,
+        revision=revision,
+        layout=layout,
+        progress=progress_of(progress),
+    )
     dataset = BaseDatasetExperienceReplay(
-        ensure_dataset(id or "", settings, download=download, revision=revision, layout=layout),
+        path,
         batch_size,
         sampler=sampler,
         writer=writer,
@@ -162,30 +177,6 @@ def load_dataset(
         decode=decode,
     )
     return dataset if view is None else dataset.saved_view(view, sampler=dataset.sampler)
-
-
-def ensure_dataset(
-    id: str | os.PathLike[str],
-    settings: Settings,
-    *,
-    download: Download,
-    revision: str | None = None,
-    layout: LayoutName | None = None,
-) -> Path:
-    """Return the directory of a dataset, downloaded and converted if need be; see `load_dataset`."""
-    from offline_data.ingest import ensure
-
-    if download not in {True, False, "force"}:
-        raise UsageError(f"download is {download!r}; expected True, False or 'force'")
-    # A path object is a path, also where its text could be an id.
-    text = id if isinstance(id, str) else os.fspath(user_path(id, "the dataset"))
-    if revision is not None:
-        if looks_like_path(text):
-            raise UsageError(
-                f"{text} is one revision of a dataset; revision={revision!r} is for ids"
-            )
-        text = str(parse_id(text).at(revision))
-    return ensure(text, settings=settings, download=download, layout=layout)
 
 
 def open_view(

@@ -7,7 +7,7 @@ that pays; what needs no parsing, a dataset directory of this package, in this p
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
@@ -267,7 +267,8 @@ def read_shard(
     first, stop = episodes or (None, None)
     seen, chosen = 0, False
     skipped: list[Skipped] = []
-    with closing(Ahead(iter(raw.read(shard)))) as batches:
+    reading = iter(raw.read(shard))
+    with closing(Ahead(reading)) if raw.own_thread else nullcontext(reading) as batches:
         for batch in batches:
             begin, seen = seen, seen + len(batch.lengths)
             skipped += batch.skipped

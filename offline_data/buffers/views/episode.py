@@ -12,6 +12,7 @@ from tensordict import NonTensorStack, TensorDictBase
 
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views.html import fields_html, leaves_html, leaves_of
 from offline_data.buffers.views.rows import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.errors import UsageError
@@ -137,6 +138,21 @@ class Episode:
         known = {"id": self.id, "seed": self.seed}
         told = "".join(f", {name}={value!r}" for name, value in known.items() if value is not None)
         return f"Episode({self.number}, length={self.length}, return={self.return_:.6g}{told})"
+
+    def _repr_html_(self) -> str:
+        """Show what it is, and its leaves, in a notebook."""
+        ends = [name for name in ("terminated", "truncated") if self.metadata.get(name)]
+        fields = {
+            "length": self.length,
+            "return": self.return_,
+            "id": self.id,
+            "seed": self.seed,
+            "ends": " and ".join(ends),
+            "final observation": "" if self.final_observation else "not known",
+        }
+        return fields_html(f"Episode {self.number}", fields) + leaves_html(
+            leaves_of(self.transitions)
+        )
 
 
 def read_episode(buffer: Any, number: int) -> Episode:

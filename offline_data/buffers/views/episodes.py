@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.views.html import ROWS, table_html
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.store.layout import EPISODES
@@ -133,6 +134,13 @@ class EpisodeTable:
     def __repr__(self) -> str:
         names = ", ".join(map(join_key, self.columns))
         return f"EpisodeTable({len(self)} episodes: {names})"
+
+    def _repr_html_(self) -> str:
+        """Show the first episodes in a notebook."""
+        names, shown = self.keys(), min(len(self), ROWS)
+        columns = [map(_plain, self[name][:shown]) for name in names]
+        rows = ((number, *row) for number, row in enumerate(zip(*columns, strict=True)))
+        return table_html(("", *names), rows, len(self) - shown)
 
     def _load(self, key: Key) -> Tensor | list[Any]:
         values = self._reader.episodes[key]
