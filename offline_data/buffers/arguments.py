@@ -73,8 +73,11 @@ def as_writer(
 
 
 def _foreign(part: Any, kind: str, ours: str, why: str = "") -> UsageError:
+    shown = repr(part)
+    if "\n" in shown:  # of a storage with its data
+        shown = f"{type(part).__module__.partition('.')[0]}'s {type(part).__name__}"
     return UsageError(
-        f"{part!r} is not {kind} of this package{why}",
+        f"{shown} is not {kind} of this package{why}",
         hint=f"offline_data.{ours} take the same arguments as TorchRL's",
     )
 

@@ -106,12 +106,15 @@ def test_a_batch_is_one_gather(ds: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_stacking_the_rows_of_a_batch_is_that_batch(ds: Any) -> None:
     rows = ds.__getitems__([3, 30, 3])
-    for stacked in (torch.stack(rows), torch.stack(rows, 0), default_collate(rows)):
+    ways: list[Any] = [torch.stack(rows), torch.stack(rows, 0), default_collate(rows)]
+    for stacked in ways:
         assert type(stacked) is TensorDict
         assert stacked["index"].tolist() == [3, 30, 3]
         assert stacked["action"].data_ptr() == rows["action"].data_ptr()  # not row by row
-    assert torch.stack([rows, rows], 1)["action"].shape == (3, 2, 1)
-    assert torch.equal(torch.stack(rows)["action"], torch.stack([ds[3], ds[30], ds[3]])["action"])
+    twice: Any = torch.stack([rows, rows], 1)
+    assert twice["action"].shape == (3, 2, 1)
+    one_by_one: Any = torch.stack([ds[3], ds[30], ds[3]])
+    assert torch.equal(ways[0]["action"], one_by_one["action"])
 
 
 def test_views_derived_leaves_and_transforms(ds: Any) -> None:

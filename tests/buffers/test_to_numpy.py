@@ -193,10 +193,12 @@ def test_qlearning_drops_time_outs_where_d4rl_would_count_wrongly(tmp_path: Path
     every, found = (
         ds.to_numpy(style, observation_key=STATE) for style in ("episodes", "qlearning")
     )
-    dropped, count = [], 0
+    dropped: list[int] = []
+    count = 0
     for row in range(20):
         if count == horizon - 1:
-            dropped, count = [*dropped, row], 0
+            dropped.append(row)
+            count = 0
             continue
         count = 1 if every["terminals"][row] else count + 1
     assert dropped == [last[1] - 1, last[2] - 1]
