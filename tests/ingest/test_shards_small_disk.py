@@ -67,9 +67,10 @@ class HoldingServer(FileServer):
 
 def raw_bytes(root: Path) -> int:
     total = 0
-    for path in (root / ".downloads" / "sha256").rglob("?" * 64):
-        with contextlib.suppress(FileNotFoundError):  # freed by the program meanwhile
-            total += path.stat().st_size
+    for folder, _, names in os.walk(root / ".downloads" / "sha256"):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # freed by the program meanwhile
+                total += (Path(folder) / name).stat().st_size * (len(name) == 64)
     return total
 
 

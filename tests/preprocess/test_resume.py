@@ -46,6 +46,7 @@ from tests.preprocess.stopping import (
     write_parent,
 )
 from tests.processes.waiting import ended, wait_until
+from tests.syncs import Syncs, files_in
 
 
 @pytest.fixture
@@ -142,7 +143,12 @@ def test_after_the_machine_has_stopped(
     shards: bool,
 ) -> None:
     """Rows that were only in memory count for nothing then; shards were forced to the disk."""
-    stopped(parent, tmp_path, settings, shards=shards)
+    with monkeypatch.context() as patch:
+        syncs = Syncs(patch)
+        stopped(parent, tmp_path, settings, shards=shards)
+    rows = files_in(work_of(tmp_path).path / "shards")
+    assert bool(rows) == shards
+    assert syncs.lacks(rows) == []
     monkeypatch.setattr(working, "boot_id", lambda: "another start")
     assert len(goes_on(parent, tmp_path, settings, shards=shards)) == (10 if shards else 15)
     assert digests(tmp_path / "out") == wanted
@@ -178,10 +184,13 @@ class Doubling(Step):
 
 @pytest.mark.parametrize("shards", [False, True])
 def test_finished_tasks_are_kept_when_a_step_fails_and_when_it_is_revised(
-    parent: Path, tmp_path: Path, settings: Settings, shards: bool
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
 ) -> None:
     step, notes = Doubling(tmp_path / "trap"), Notes()
-    make(parent, [step], tmp_path / "whole" / "out", settings, executor=Shuffled(shards=shards))
+    with monkeypatch.context() as patch:
+        syncs = Syncs(patch)
+        make(parent, [step], tmp_path / "whole" / "out", settings, executor=Shuffled(shards=shards))
+    assert syncs.lacks(files_in(tmp_path / "whole" / "out")) == []
     step.trap.touch()
     order = InProcess()
     watched = Watched(order, tmp_path / "marks", shards=shards)

@@ -148,7 +148,7 @@ def test_what_a_function_prints_goes_to_stderr_at_once(
         subprocess.run(["echo", "echo it"], check=True)
         return x, sys.stdin.read()
 
-    with Child(loud) as child:
+    with Child(loud, threads=1) as child:  # not forked: pytest has put streams of its own there
         assert child.ask(3) == (3, "")
     out, err = capfd.readouterr()
     assert out == ""

@@ -21,6 +21,7 @@ from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
 from tests.pictures import encoded_batch
+from tests.syncs import Syncs, files_in
 
 LENGTHS = ([3, 1], [2], [4, 1, 5], [1])
 
@@ -54,6 +55,23 @@ def write_parts(folder: Path, made: list[EpisodeBatch], layout: LayoutName) -> l
 
 def header(part: Path) -> Manifest:
     return replace(read_manifest(part), tables={}, counts={}, digests={}, notes=(), audit={})
+
+
+def test_rows_are_on_the_disk_before_those_of_the_parts_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, both = write_parts(tmp_path / "parts", batches(), "compact"), tmp_path / "both"
+    syncs, deleted, unlink = Syncs(monkeypatch), list[Path](), Path.unlink
+
+    def checked(self: Path, missing_ok: bool = False) -> None:
+        if self.parent.parent in parts:
+            deleted.append(self)
+            assert syncs.lacks([*files_in(both), both / "steps"]) == []
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", checked)
+    join(parts, both, header(parts[0]), consume=True)
+    assert len(deleted) >= 2 * len(parts)
 
 
 @pytest.mark.parametrize("consume", [False, True])
