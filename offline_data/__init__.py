@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from offline_data.buffers.bridges.ted_flat import Flat2TED as Flat2TED
     from offline_data.buffers.bridges.ted_flat import TED2Flat as TED2Flat
     from offline_data.buffers.buffer import ReplayBuffer as ReplayBuffer
-    from offline_data.buffers.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
     from offline_data.buffers.dataset import (
         BaseDatasetExperienceReplay as BaseDatasetExperienceReplay,
     )
@@ -97,6 +96,9 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import ListStorage as ListStorage
     from offline_data.buffers.storage import TensorStorage as TensorStorage
     from offline_data.buffers.streaming import StreamingDataset as StreamingDataset
+    from offline_data.buffers.tensordict_buffer import (
+        TensorDictReplayBuffer as TensorDictReplayBuffer,
+    )
     from offline_data.buffers.trajectories import split_trajs as split_trajs
     from offline_data.buffers.views.episode import Episode as Episode
     from offline_data.buffers.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
@@ -116,7 +118,7 @@ _NAMES = {
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",
-    "buffers.buffer": "ReplayBuffer TensorDictReplayBuffer",
+    "buffers.buffer": "ReplayBuffer",
     "buffers.dataset": "BaseDatasetExperienceReplay",
     "buffers.derived": "action_chunk frame_stack n_step normalize relabel return_to_go timestep",
     "buffers.ensemble": (
@@ -136,6 +138,7 @@ _NAMES = {
     ),
     "buffers.storage": "LazyMemmapStorage LazyTensorStorage ListStorage TensorStorage",
     "buffers.streaming": "StreamingDataset",
+    "buffers.tensordict_buffer": "TensorDictReplayBuffer",
     "buffers.trajectories": "split_trajs",
     "buffers.views.episode": "Episode",
     "buffers.writers": (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
 from tensordict import TensorDictBase
+from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import (
     as_sampler,
@@ -19,15 +20,12 @@ from offline_data.buffers.arguments import (
 )
 from offline_data.buffers.checkpoint import Saves, load_tree, owned, save_tree
 from offline_data.buffers.indexing import Index, cells_of, rows_of
-from offline_data.buffers.keys import KeyLike, as_key, path_of
+from offline_data.buffers.keys import KeyLike, path_of
 from offline_data.buffers.prefetch import Draw, Prefetcher
-from offline_data.buffers.samplers import Sampler
-from offline_data.buffers.samplers.reduce import one_per_trajectory
 from offline_data.buffers.storage import GrowingStorage, ListStorage, TensorStorage
 from offline_data.buffers.storage.dataset import pinnable
 from offline_data.buffers.storage.rows import across
 from offline_data.buffers.storage.tensors import shaped
-from offline_data.buffers.trajectories import MASK
 from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed
 from offline_data.buffers.unsupported import refuse
 from offline_data.buffers.writers import (
@@ -38,7 +36,6 @@ from offline_data.buffers.writers import (
     Writer,
     immutable,
 )
-from offline_data.episodes.fields import join_key
 from offline_data.errors import BufferUsageError, UsageError
 
 if TYPE_CHECKING:
@@ -49,16 +46,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offline_data.buffers.derived.base import Derived
+    from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.storage import Storage
 
-__all__ = ["ReplayBuffer", "TensorDictReplayBuffer", "Transform"]
+__all__ = ["ReplayBuffer", "Transform"]
+
+Batch = TypeVar("Batch", default=Any)
+"""Type of the batches of a buffer."""
 
 INDEX = "index"
 
 LOOKAHEAD_MISSES = 2
 """Batches in a row that were not those looked ahead for, after which no more are looked for."""
-
-_MASKS = (MASK, ("collector", MASK))  # of steps in padded trajectories
 
 _TORCHRL = (
     "sample_unit checkpointer consume_after_n_samples shared compilable delayed_init "
@@ -66,7 +65,7 @@ _TORCHRL = (
 )
 
 
-class ReplayBuffer(Saves):
+class ReplayBuffer(Saves, Generic[Batch]):
     """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
 
     A batch is gathered, gets derived leaves, then those of the sampler; then `collate_fn` and the
@@ -222,6 +221,24 @@ class ReplayBuffer(Saves):
         """Dimension of written data that is time."""
         return self._dim_extend
 
+    @overload
+    def sample(
+        self, batch_size: int | None = None, return_info: Literal[False] = False
+    ) -> Batch: ...
+
+    @overload
+    def sample(
+        self, batch_size: int | None = None, *, return_info: Literal[True]
+    ) -> tuple[Batch, dict[Any, Any]]: ...
+
+    @overload
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+    ) -> Any: ...
+
     def sample(
         self,
         batch_size: int | None = None,
@@ -245,13 +262,13 @@ class ReplayBuffer(Saves):
         draw, batch = self._take(self._size(batch_size))
         return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
 
-    def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Any:
+    def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Batch:
         """Make the batch of rows, int64 `[B]`, that a sampler drew elsewhere with these leaves."""
         with self._lock:
             gathered = self._gather(rows, indexed=True)
         return self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does."""
         size = self._size(None)
         last = False
@@ -260,7 +277,7 @@ class ReplayBuffer(Saves):
             last = draw.last
             yield batch
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         """Return the next batch; after the last one of an epoch once `StopIteration`."""
         if self._ended:
             self._ended = False
@@ -269,9 +286,15 @@ class ReplayBuffer(Saves):
         self._ended = draw.last
         return batch
 
-    def next(self) -> Any:
+    def next(self) -> Batch | None:
         """Return the next batch, or None once after the last one of an epoch, as TorchRL's does."""
         return next(self, None)
+
+    @overload
+    def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: Index) -> Batch: ...
 
     def __getitem__(self, index: Index) -> Any:
         """Return rows, transformed as batches are, in the shape of the index, `[]` for an int.
@@ -755,85 +778,3 @@ def _places(rows: Tensor, storage: GrowingStorage) -> Any:
 
 def _has(draw: Draw, rows: Tensor) -> bool:
     return bool(torch.isin(draw.rows, rows).any())
-
-
-class TensorDictReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` with priorities in the data; its default writer: `TensorDictRoundRobinWriter`.
-
-    `priority_key` is the leaf that has priorities, in what is written and in what
-    `update_tensordict_priority` gets; of several numbers in a row the sampler makes one.
-    """
-
-    _default_writer = TensorDictRoundRobinWriter
-
-    def __init__(
-        self,
-        storage: Storage | Callable[[], Storage] | None = None,
-        *,
-        priority_key: KeyLike = "td_error",
-        **options: Any,
-    ) -> None:
-        super().__init__(storage, **options)
-        self.priority_key = as_key(priority_key)
-
-    def _has_index(self) -> bool:
-        return True
-
-    def add(self, data: Any) -> Any:
-        """Write one row, with its priority if it has one; see `ReplayBuffer.add`."""
-        row = super().add(data)
-        if isinstance(row, int) and self._prioritized:
-            self._take_priority([data], torch.tensor([row]))
-        elif isinstance(row, torch.Tensor) and row.numel():
-            self._take_priority(data, row)
-        return row
-
-    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
-        """Write rows, with their priorities if they have some; see `ReplayBuffer.extend`.
-
-        `update_priority=False`: whatever they have, rows get the priority of new ones.
-        """
-        rows = super().extend(data)
-        if update_priority is not False and len(rows):
-            self._take_priority(data, rows)
-        return rows
-
-    def update_tensordict_priority(self, data: Any) -> None:
-        """Tell the sampler, if it has a use for them, the priorities of a batch `[B, …]` or `[]`.
-
-        A row that is a trajectory `[T]` has one priority: the sampler's `reduction` makes it of
-        those of its steps, padding left out where the batch has a `mask`.
-
-        Raises:
-            UsageError: `index` or `priority_key` is missing, or an invalid priority.
-        """
-        if not self._prioritized:
-            return
-        data = data if data.batch_dims else data.unsqueeze(0)
-        index = data.get("index", None)
-        if index is None or data.get(self.priority_key, None) is None:
-            raise UsageError(
-                f"Priorities are in the leaf {join_key(self.priority_key)}, beside index; found "
-                f"{', '.join(map(str, data.keys()))}",
-                hint="TensorDictReplayBuffer(priority_key=…) names the leaf",
-            )
-        self._take_priority(data, index.reshape(len(index), -1)[:, 0])
-
-    @property
-    def _prioritized(self) -> bool:
-        return type(self._sampler).update_priority is not Sampler.update_priority
-
-    def _take_priority(self, data: Any, rows: Tensor) -> None:
-        if not self._prioritized:
-            return
-        if isinstance(data, list | tuple):
-            has = [isinstance(row, TensorDictBase) and self.priority_key in row for row in data]
-            data = torch.stack([*data]) if data and all(has) else None
-        found = data.get(self.priority_key, None) if hasattr(data, "batch_dims") else None
-        if found is None:
-            return
-        mask = next((one for key in _MASKS if (one := data.get(key, None)) is not None), None)
-        reduction = getattr(self._sampler, "reduction", None)
-        if mask is not None and reduction and 1 < mask.ndim <= found.ndim:
-            found = one_per_trajectory(found, mask, reduction)
-        self.update_priority(rows, found)

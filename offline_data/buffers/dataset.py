@@ -11,11 +11,11 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
-from offline_data.buffers.buffer import TensorDictReplayBuffer, Transform
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.storage import DatasetStorage
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from offline_data.buffers.buffer import Transform
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.indexing import Index
     from offline_data.buffers.views.rows import RowMap

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from offline_data.buffers.arguments import as_storage
-from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
+from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.samplers import PrioritizedSampler
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:

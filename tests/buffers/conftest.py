@@ -11,7 +11,6 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.gather import native
 from offline_data.buffers.samplers import (
@@ -22,6 +21,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
 )
 from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.episodes.fields import next_of
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy

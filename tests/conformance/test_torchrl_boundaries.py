@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from offline_data import open_dataset
 from offline_data.buffers import samplers as ours
 from offline_data.buffers import storage as our_storages
-from offline_data.buffers.buffer import TensorDictReplayBuffer
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported

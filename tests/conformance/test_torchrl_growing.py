@@ -14,8 +14,9 @@ from tensordict import TensorDict
 
 from offline_data.buffers import storage as our_storages
 from offline_data.buffers import writers as our_writers
-from offline_data.buffers.buffer import ReplayBuffer, TensorDictReplayBuffer
+from offline_data.buffers.buffer import ReplayBuffer
 from offline_data.buffers.samplers import RandomSampler
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 
 with warnings.catch_warnings():  # torchrl deprecates classes of its own while it is imported
     warnings.simplefilter("ignore")

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -29,6 +28,7 @@ from offline_data.buffers.samplers import (
     SliceSamplerWithoutReplacement,
 )
 from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 
 STORAGES = (LazyTensorStorage, LazyMemmapStorage, ListStorage)

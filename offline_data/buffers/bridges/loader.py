@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from tensordict import TensorDict
 
     from offline_data.buffers.samplers.base import ValidRows
 
@@ -210,7 +211,7 @@ class DatasetLoader(DataLoader[Any]):
         self.batches.set_epoch(epoch)
         self._position = self.batches.position
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class
+    def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch names its own class
         """Yield the batches of the next epoch."""
         (epoch, begin), count = self.batches.position, len(self)
         self._position = (epoch, begin)

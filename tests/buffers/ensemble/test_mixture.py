@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay as Dataset
 from offline_data.buffers.ensemble import DatasetMixture
 from offline_data.buffers.gather import native
@@ -22,6 +21,7 @@ from offline_data.buffers.samplers import (
     SliceSampler,
 )
 from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 from offline_data.testing.toy import toy_batch, write_toy
 

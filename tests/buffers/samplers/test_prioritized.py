@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike
 from tensordict import TensorDict
 
 from offline_data import open_dataset
-from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
     SliceSampler,
 )
 from offline_data.buffers.storage import LazyTensorStorage
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.errors import UsageError
 from tests.buffers.samplers.conftest import Episodes
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from offline_data.buffers.buffer import TensorDictReplayBuffer
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import frame_stack, n_step
 from offline_data.buffers.ensemble import DatasetMixture
 from offline_data.buffers.samplers import RandomSampler, SliceSampler
 from offline_data.buffers.storage import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.buffers.writers import RoundRobinWriter
 from offline_data.errors import UsageError
 from tests import oracles_derived as oracle

@@ -1,0 +1,108 @@
+"""`TensorDictReplayBuffer`: a buffer whose rows are TensorDicts, with priorities among their leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from offline_data.buffers.buffer import ReplayBuffer
+from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.samplers import Sampler
+from offline_data.buffers.samplers.reduce import one_per_trajectory
+from offline_data.buffers.trajectories import MASK
+from offline_data.buffers.writers import TensorDictRoundRobinWriter
+from offline_data.episodes.fields import join_key
+from offline_data.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from offline_data.buffers.storage import Storage
+
+_MASKS = (MASK, ("collector", MASK))  # of steps in padded trajectories
+
+
+class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
+    """A `ReplayBuffer` with priorities in the data; its default writer: `TensorDictRoundRobinWriter`.
+
+    `priority_key` is the leaf that has priorities, in what is written and in what
+    `update_tensordict_priority` gets; of several numbers in a row the sampler makes one.
+    """
+
+    _default_writer = TensorDictRoundRobinWriter
+
+    def __init__(
+        self,
+        storage: Storage | Callable[[], Storage] | None = None,
+        *,
+        priority_key: KeyLike = "td_error",
+        **options: Any,
+    ) -> None:
+        super().__init__(storage, **options)
+        self.priority_key = as_key(priority_key)
+
+    def _has_index(self) -> bool:
+        return True
+
+    def add(self, data: Any) -> Any:
+        """Write one row, with its priority if it has one; see `ReplayBuffer.add`."""
+        row = super().add(data)
+        if isinstance(row, int) and self._prioritized:
+            self._take_priority([data], torch.tensor([row]))
+        elif isinstance(row, torch.Tensor) and row.numel():
+            self._take_priority(data, row)
+        return row
+
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+        """Write rows, with their priorities if they have some; see `ReplayBuffer.extend`.
+
+        `update_priority=False`: whatever they have, rows get the priority of new ones.
+        """
+        rows = super().extend(data)
+        if update_priority is not False and len(rows):
+            self._take_priority(data, rows)
+        return rows
+
+    def update_tensordict_priority(self, data: Any) -> None:
+        """Tell the sampler, if it has a use for them, the priorities of a batch `[B, …]` or `[]`.
+
+        A row that is a trajectory `[T]` has one priority: the sampler's `reduction` makes it of
+        those of its steps, padding left out where the batch has a `mask`.
+
+        Raises:
+            UsageError: `index` or `priority_key` is missing, or an invalid priority.
+        """
+        if not self._prioritized:
+            return
+        data = data if data.batch_dims else data.unsqueeze(0)
+        index = data.get("index", None)
+        if index is None or data.get(self.priority_key, None) is None:
+            raise UsageError(
+                f"Priorities are in the leaf {join_key(self.priority_key)}, beside index; found "
+                f"{', '.join(map(str, data.keys()))}",
+                hint="TensorDictReplayBuffer(priority_key=…) names the leaf",
+            )
+        self._take_priority(data, index.reshape(len(index), -1)[:, 0])
+
+    @property
+    def _prioritized(self) -> bool:
+        return type(self._sampler).update_priority is not Sampler.update_priority
+
+    def _take_priority(self, data: Any, rows: Tensor) -> None:
+        if not self._prioritized:
+            return
+        if isinstance(data, list | tuple):
+            has = [isinstance(row, TensorDictBase) and self.priority_key in row for row in data]
+            data = torch.stack([*data]) if data and all(has) else None
+        found = data.get(self.priority_key, None) if hasattr(data, "batch_dims") else None
+        if found is None:
+            return
+        mask = next((one for key in _MASKS if (one := data.get(key, None)) is not None), None)
+        reduction = getattr(self._sampler, "reduction", None)
+        if mask is not None and reduction and 1 < mask.ndim <= found.ndim:
+            found = one_per_trajectory(found, mask, reduction)
+        self.update_priority(rows, found)
