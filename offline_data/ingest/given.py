@@ -19,6 +19,7 @@ from offline_data.errors import FormatError, UsageError
 from offline_data.files import disk_errors, write_durably
 from offline_data.ingest.build import BuildJob, DatasetBuild, destination_of
 from offline_data.ingest.options import Stored
+from offline_data.readers.flat_arrays import array_of, describe_arrays
 from offline_data.sources.base import RawDataset, Shard, SourceInfo
 from offline_data.store.layout import MANIFEST
 from offline_data.store.library import entry_at, find, has_manifest, remove
@@ -112,7 +113,6 @@ def _named(folder: Path, dataset: DatasetId, options: Options) -> DatasetId:
 
 def _raw_of(data: Mapping[str, Any] | Iterable[Any], options: Options) -> RawDataset:
     if isinstance(data, Mapping):
-        from offline_data.readers.flat_arrays import describe_arrays
         from offline_data.sources.d4rl import FORMAT, cut_to_episodes
         from offline_data.sources.d4rl.episode_ends import EndRule
 
@@ -217,7 +217,7 @@ def _flags(fields: Mapping[str, Any], names: Sequence[str], count: int) -> NDArr
     given = next((fields[name] for name in names if fields.get(name) is not None), None)
     if given is None:
         return None
-    flags = np.array(given).astype(bool)
+    flags = array_of(given, names[0]).astype(bool)
     if flags.ndim == 0:
         last, flags = flags, np.zeros(count, bool)
         flags[-1:] = last
@@ -236,13 +236,8 @@ def _leaves(value: Any, key: Key) -> Iterator[tuple[Key, NDArray[Any]]]:
 
 def _array(value: Any, name: str) -> NDArray[Any]:
     """Return a copy, since a generator may write its next episode to the same arrays."""
-    try:
-        array = np.array(value)
-    except ValueError as error:  # rows of different lengths
-        raise FormatError(f"{name} is no array: {error}") from error
-    array = array.astype(object) if array.dtype.kind in "US" else array
+    array = array_of(value, name)
     if not array.ndim:
-        raise FormatError(
-            f"{name} is a single value, {array.item()!r}; expected a row for each step"
-        )
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+        raise FormatError(f"{name} is a single value, {value!r}; expected a row for each step")
+    text = array.dtype.kind in "US"
+    return array.astype(object if text else array.dtype.newbyteorder("="), copy=True)

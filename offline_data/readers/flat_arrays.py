@@ -88,4 +88,16 @@ def _flattened(given: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
         if isinstance(value, Mapping):
             yield from _flattened(value, f"{above}{name}/")
         elif value is not None:
-            yield f"{above}{name}", np.asarray(value)
+            yield f"{above}{name}", array_of(value, f"{above}{name}")
+
+
+def array_of(value: Any, name: str) -> NDArray[Any]:
+    """Return what a user gave as an array, without a copy where it is one.
+
+    Raises `FormatError`: rows of different lengths, a tensor of another device, ….
+    """
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise FormatError(f"{name!r} cannot be made an array: {said}") from error

@@ -301,6 +301,7 @@ BAD: dict[str, tuple[Any, str]] = {
         "marks no end of an episode",
     ),
     "text": ({**flat(), "rewards": ["a"] * 6}, "'rewards' has dtype <U1"),
+    "ragged arrays": ({**flat(), "actions": [[1], [1, 2]]}, "'actions' cannot be made an array"),
     "no episodes": ([], "0 episodes"),
     "numbers": ([1], "episode 0: it is a int without observations"),
     "a name": ([{"obs": 1}], "episode 0: it has obs, which have no place"),
@@ -310,7 +311,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "ragged": (
         [{"observations": [[1], [1, 2]], "actions": [1], "rewards": [1], "terminals": True}],
-        "episode 0: observation is no array",
+        "episode 0: 'observation' cannot be made an array",
     ),
     "unlike": (
         [
@@ -333,6 +334,25 @@ def test_what_cannot_be_converted_leaves_nothing(root: Path, case: str) -> None:
         offline_data.convert(data, "bad")
     assert not offline_data.list_datasets(prefix="bad")
     assert [path for path in (root / ".staging").glob("*") if path.is_dir()] == []
+
+
+def test_bad_episodes_can_be_left_out(root: Path) -> None:
+    good = [*map(copied, recorded())]
+    bad = {**good[1], "rewards": [1.0, 2.0, 3.0]}
+    stored = offline_data.convert([good[0], bad, good[2]], "some", skip_bad_episodes=True)
+    assert (stored.episodes, stored.transitions) == (2, LENGTHS[0] + LENGTHS[2])
+    assert [one["where"] for one in stored.manifest.skipped] == ["episode 1"]
+    ds = offline_data.load_dataset("local:some")
+    assert ds.episodes["id"] == ["run 0", "run 2"]
+
+
+def test_rows_that_lack_the_last_observation(root: Path) -> None:
+    lacks = {"observations": [1.0, 2.0], "actions": [3, 4], "rewards": [5, 6]}
+    offline_data.convert([{**lacks, "terminals": False}], "local:lacks")
+    ds = offline_data.load_dataset("local:lacks")
+    assert ds.episode(0).observations.tolist() == [1, 2, 2]
+    assert not ds.episode(0).final_observation
+    assert ds.valid_rows.tolist() == [0]
 
 
 def test_an_error_of_the_generator_is_its_own(root: Path) -> None:
