@@ -12,6 +12,8 @@ from offline_data.reports.stats import dataset_stats
 from offline_data.store.environments import environment_of, make_environment, space_of
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from offline_data.buffers.storage import DatasetStorage, Storage
     from offline_data.reports.stats import DatasetStats
     from offline_data.store.manifest import Manifest
@@ -105,8 +107,8 @@ class Described:
             NotFoundError: The source has no reference scores.
         """
         about = self.manifest.about
-        low, high = (about.get(f"ref_{end}_score") for end in ("min", "max"))
-        if not (_is_finite(low) and _is_finite(high) and low != high):
+        low, high = about.get("ref_min_score"), about.get("ref_max_score")
+        if not _is_finite(low) or not _is_finite(high) or low == high:
             raise NotFoundError(
                 f"{self.manifest.id} has no reference scores (ref_min_score, ref_max_score)",
                 hint="(returns - random) / (expert - random), with returns of such policies",
@@ -139,5 +141,5 @@ class Described:
         return dataset_stats(self._steps_storage.reader, pieces=pieces)
 
 
-def _is_finite(score: object) -> bool:
+def _is_finite(score: object) -> TypeGuard[float]:
     return isinstance(score, (int, float)) and not isinstance(score, bool) and abs(score) < np.inf

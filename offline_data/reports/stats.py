@@ -153,7 +153,8 @@ class DatasetStats:
     def __getitem__(self, key: str | tuple[str, ...]) -> LeafStats | TextStats:
         """Return the figures of one leaf by its TED key; raises `NotFoundError`."""
         name = join_key(split_key(key) if isinstance(key, str) else key)
-        known = {leaf.key: leaf for leaf in (*self.leaves, *self.texts)}
+        every: tuple[LeafStats | TextStats, ...] = (*self.leaves, *self.texts)
+        known = {leaf.key: leaf for leaf in every}
         if name not in known:
             raise NotFoundError(f"There is no leaf {name!r}; there are {', '.join(known)}")
         return known[name]
@@ -328,16 +329,27 @@ class _Figures:
         least, greatest = seen.minimum, seen.maximum
         if self._low is not None and self._high is not None:
             count = np.asarray(seen.count)
-            mean, std = (np.where(count == 0, np.nan, one) for one in (seen.mean, seen.std))
-            features = FeatureStats(count, self._low, self._high, mean, std)
+            means, stds = (np.where(count == 0, np.nan, one) for one in (seen.mean, seen.std))
+            features = FeatureStats(count, self._low, self._high, means, stds)
             seen = seen.pooled()
             if seen.count:
                 kind = float if leaf.dtype.startswith("float") else int
                 least = kind(np.fmin.reduce(self._low, None))
                 greatest = kind(np.fmax.reduce(self._high, None))
-        known = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
-        figures = (least, greatest, *known, seen.nan, seen.inf)
-        return LeafStats(join_key(leaf.key), leaf.dtype, leaf.shape, rows, *figures, features)
+        mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
+        return LeafStats(
+            join_key(leaf.key),
+            leaf.dtype,
+            leaf.shape,
+            rows,
+            least,
+            greatest,
+            mean,
+            std,
+            seen.nan,
+            seen.inf,
+            features,
+        )
 
 
 def _extremes(values: NDArray[np.generic]) -> tuple[NDArray[np.generic], NDArray[np.generic]]:

@@ -158,7 +158,7 @@ def make_environment(
             hint="gymnasium.make makes one by its id",
         )
     if not isinstance(name, str) or name not in gymnasium.registry:
-        told = isinstance(requires, (list, tuple)) and [shown(one) for one in requires]
+        told = isinstance(requires, (list, tuple)) and [shown(one) for one in requires[:5]]
         packages = f" ({', '.join(told)})" if told else ""
         raise NotFoundError(
             f"No environment {shown(name)} is registered with gymnasium",

@@ -203,13 +203,9 @@ def test_what_is_not_registered_is_named_with_what_it_needs(real: Any, tmp_path:
 def test_without_gymnasium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = said(tmp_path / "toy", environment={"id": "CartPole-v1"})
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    for name, use in [
-        ("make_env", ds.make_env),
-        ("observation_space", lambda: ds.observation_space),
-        ("action_space", lambda: ds.action_space),
-    ]:
+    for name in ("make_env", "observation_space", "action_space"):
         with pytest.raises(MissingDependencyError, match=f"{name} needs gymnasium") as caught:
-            use()
+            getattr(ds, name)()
         assert "pip install gymnasium" in str(caught.value.hint)
 
 
@@ -377,7 +373,7 @@ def test_describe_a_view(tmp_path: Path, layout: Any) -> None:
         (ds.subset(range(2, 9)), {0: (2, 4), 1: (0, 1), 2: (0, 4)}),
     ]
     for view, parts in views:
-        found = view.describe()
+        found: Any = view.describe()
         actions = [-1000 * (e + 1) - t - 1 for e, (a, b) in parts.items() for t in range(a, b)]
         states = [
             1000 * (e + 1) + t + 1
@@ -393,8 +389,7 @@ def test_describe_a_view(tmp_path: Path, layout: Any) -> None:
         assert found.per_episode.truncated == pytest.approx(sum(e % 2 for e in parts) / 3)
     assert views[0][0].describe().per_episode.without_final_observation == 2
     shuffled = ds.subset([5, 2, 5, 19]).describe()
-    actions = np.array([-3001.0, -1003, -3001, -5005])[:, None]
-    assert_features(shuffled["action"], actions)
+    assert_features(shuffled["action"], np.array([-3001.0, -1003, -3001, -5005])[:, None])
     assert (shuffled.transitions, shuffled.episodes) == (4, 3)
     assert shuffled["observation.state"].rows == 8
     with pytest.raises(UsageError, match="nothing to describe"):
