@@ -95,11 +95,12 @@ def record(folder: Path) -> Path:
 
 def main() -> None:
     """Push the cart the way its pole leans, and one time in ten the other way."""
-    import gymnasium
     import numpy as np
     from minari import DataCollector
 
-    collector = DataCollector(gymnasium.make("CartPole-v1"), record_infos=False)
+    from offline_data.store.environments import make_environment
+
+    collector = DataCollector(make_environment({"id": "CartPole-v1"}), record_infos=False)
     for seed in range(EPISODES):
         noise = np.random.default_rng(seed)
         observation, _ = collector.reset(seed=seed)

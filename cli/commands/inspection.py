@@ -34,6 +34,9 @@ _LEAVES = columns("LEAF", "TYPE", "SHAPE", "MIN:number", "MAX:number")
 _STATISTICS = columns(
     "LEAF", "TYPE", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD", "NAN", "INF"))
 )
+_FEATURES = columns(
+    "FEATURE", "FINITE:count", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD"))
+)
 _TEXTS = columns("TEXT", "DISTINCT:count", "MISSING:count", "COMMON")
 _EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "MAX:number")
 
@@ -282,16 +285,23 @@ def sample_result(
     return Result(data, (Table(_LEAVES, rows),), (str(entry.id),), (note,))
 
 
-def stats(context: Context, dataset: Dataset) -> Result:
+def stats(
+    context: Context,
+    dataset: Dataset,
+    features: Annotated[
+        bool, option("Show each number of a row, such as action[0], in a line of its own, too.")
+    ] = False,
+) -> Result:
     """Show statistics of every leaf and of the episodes."""
     from offline_data import api
 
     path = entry_named(context, dataset).path
-    return stats_result(api.stats(path, settings=context.settings, progress=context.progress))
+    found = api.stats(path, settings=context.settings, progress=context.progress)
+    return stats_result(found, features)
 
 
-def stats_result(found: "DatasetStats") -> Result:
-    """Lay out the statistics of a dataset."""
+def stats_result(found: "DatasetStats", features: bool = False) -> Result:
+    """Lay out the statistics of a dataset; those of each feature are in the JSON anyway."""
     episodes = found.per_episode
     counts = Fields(
         Field("id", found.id),
@@ -303,9 +313,8 @@ def stats_result(found: "DatasetStats") -> Result:
     )
     leaves = []
     for leaf in found.leaves:
-        kind = leaf.dtype + (str(list(leaf.shape)) if leaf.shape else "")
         figures = (leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf)
-        leaves.append((leaf.key, kind, *figures))
+        leaves.append((leaf.key, leaf.kind, *figures))
     texts = []
     for text in found.texts:
         common = ", ".join(f"{word!r} {times}" for word, times in text.most_common)
@@ -315,5 +324,7 @@ def stats_result(found: "DatasetStats") -> Result:
         for name, spread in (("length", episodes.length), ("return", episodes.returns))
         if spread is not None
     ]
-    tables = (Table(_STATISTICS, leaves), *([Table(_TEXTS, texts)] if texts else []))
+    each = [row for leaf in found.leaves for row in leaf.feature_rows()] if features else []
+    more = ((_FEATURES, each), (_TEXTS, texts))
+    tables = (Table(_STATISTICS, leaves), *(Table(titles, rows) for titles, rows in more if rows))
     return Result(found, (counts, *tables, Table(_EPISODES, spreads)), (found.id,))

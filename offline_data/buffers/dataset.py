@@ -11,6 +11,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers import Sampler
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     SamplerLike = Sampler | Callable[[], Sampler]
 
 
-class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffer):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after

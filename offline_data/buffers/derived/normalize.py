@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.derived.base import (
     Cached,
@@ -20,13 +23,14 @@ from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.store.statistics import Moments, item_moments
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from tensordict import TensorDict
-    from torch import Tensor
 
+    from offline_data.buffers.buffer import ReplayBuffer
     from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
@@ -34,11 +38,22 @@ CHUNK_ITEMS = 1 << 20
 
 
 class Scale:
-    """Mean and standard deviation of one leaf, float64, in shapes that broadcast to a row of it."""
+    """Mean and standard deviation of each number of a row of one leaf; printed, with all digits.
 
-    def __init__(self, mean: Any, std: Any) -> None:
-        self.mean = torch.as_tensor(mean, dtype=torch.float64, device="cpu").detach().clone()
-        self.std = torch.as_tensor(std, dtype=torch.float64, device="cpu").detach().clone()
+    Attributes:
+        mean: float64, on the CPU, in a shape that broadcasts to a row.
+        std: Standard deviation of the population; likewise.
+        count: Finite values that they are of, int64; None: they were given without it.
+    """
+
+    def __init__(self, mean: Any, std: Any, count: Any = None) -> None:
+        self.mean = _owned(mean, torch.float64)
+        self.std = _owned(std, torch.float64)
+        self.count = None if count is None else _owned(count, torch.int64)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield mean and standard deviation: `normalize(keys, other.statistics)`."""
+        yield from (self.mean, self.std)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scale) and repr(self) == repr(other)
@@ -50,18 +65,29 @@ class Scale:
         return f"({self.mean.tolist()}, {self.std.tolist()})"
 
 
+def _owned(values: Any, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(values, dtype=dtype, device="cpu").detach().clone()
+
+
 def normalize(
     keys: Iterable[KeyLike] = ("observation",),
-    statistics: Mapping[Any, tuple[Any, Any]] | None = None,
+    statistics: Mapping[Any, Scale | tuple[Any, Any]] | None = None,
     eps: float = 1e-3,
 ) -> Normalizer:
     """Scale leaves of a batch to mean 0 and deviation 1: `(x - mean) / (std + eps)`, float32.
 
     Mean and standard deviation are computed number by number, in float64, over the root leaves of
-    all rows of a storage (each transition once, without values that are not finite); next leaves
-    get the same scale. One pass over the first storage that is sampled, or given to `fit`, computes
+    all rows of a dataset (each transition once, without values that are not finite); next leaves
+    get the same scale. One pass over the first buffer that is sampled, or given to `fit`, computes
     them. They stay with this object, also in pickles: a second buffer, for validation or online
-    training, uses those of the first.
+    training, uses those of the first. `statistics` shows them, and `state_dict` keeps them.
+
+    ```python
+    scale = normalize("observation").fit(train)
+    ds = offline_data.load_dataset(name, batch_size=256, derived=scale)
+    action = policy(scale.normalized("observation", env.reset()[0]))  # one observation, an array
+    torch.save({"policy": policy.state_dict(), "scale": scale.state_dict()}, path)
+    ```
 
     It comes after whatever else changes the same leaves: stacked frames and chunks of actions are
     normalized each by itself (but not frames joined by `cat_dim`).
@@ -70,7 +96,7 @@ def normalize(
         keys: Root leaves; a parent stands for the leaves of floating-point numbers below it. A
             string is one key.
         statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a
-            row of the leaf; None: those of the first storage.
+            row of the leaf; `statistics` of another object; None: those of the first buffer.
         eps: Added to the standard deviation, as CORL and d3rlpy do; above 0 if one of them is 0.
 
     Raises:
@@ -81,14 +107,29 @@ def normalize(
         >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
         >>> scaled.normalized("observation", torch.tensor([[3.0, 2.0]]))
         tensor([[1., 0.]])
+        >>> scaled.denormalized("observation", [1.0, 0.0]).tolist()
+        [3.0, 2.0]
     """
     wanted = as_keys(keys)
-    scales = None
+    scales: tuple[tuple[Key, Scale], ...] | None = None
     if statistics is not None:
-        given = {as_key(key): Scale(mean, std) for key, (mean, std) in statistics.items()}
+        given = {as_key(key): _scale_of(key, one) for key, one in statistics.items()}
         select_keys(list(given), wanted)
         scales = tuple(given.items())
     return Normalizer(wanted, scales, within(eps, "eps", 0, math.inf))
+
+
+def _scale_of(key: KeyLike, given: Any) -> Scale:
+    if isinstance(given, Scale):
+        return given
+    try:
+        mean, std = given
+        return Scale(mean, std)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"The statistics of {join_key(as_key(key))!r} are {shown(repr(given))}; expected "
+            f"(mean, std): {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -96,7 +137,7 @@ class Normalizer(Cached):
     """Result of `normalize`, which describes the fields."""
 
     keys: tuple[Key, ...]
-    statistics: tuple[tuple[Key, Scale], ...] | None
+    given: tuple[tuple[Key, Scale], ...] | None
     eps: float
     _fitted: dict[Key, Scale] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -105,37 +146,90 @@ class Normalizer(Cached):
         self.fit(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
-            batch.set(key, self.normalized(root, batch.get(key)))
+            batch.set(key, self._applied(root, batch.get(key), _normalized))
         return batch
 
-    def fit(self, storage: Storage) -> Normalizer:
-        """Compute the statistics of a storage, unless there are some already; returns this object."""
-        if self.statistics is None and not self._fitted:
+    @property
+    def statistics(self) -> dict[str, Scale]:
+        """Mean, standard deviation and count of each leaf, by its name; empty before they are known.
+
+        ```python
+        scale.statistics["observation"].mean  # float64, the shape of a row
+        ```
+        """
+        return {join_key(key): one for key, one in (self._fitted or dict(self.given or ())).items()}
+
+    def fit(self, data: ReplayBuffer | Storage) -> Normalizer:
+        """Compute the statistics of a dataset, unless there are some already; returns this object.
+
+        Args:
+            data: A buffer, a view, or a storage. What is derived or transformed there does not count.
+
+        Raises:
+            UsageError: It has no such leaf, or no rows of its own, as a mixture has not; or a number
+                has no finite value.
+        """
+        if self.given is None and not self._fitted:
+            from offline_data.buffers.ensemble.parts import Parts  # it imports this package
+
+            storage: Any = getattr(data, "storage", data)
+            if isinstance(storage, Parts) or not hasattr(storage, "gather"):
+                raise UsageError(
+                    f"A {type(data).__name__} has no rows of its own to compute statistics of",
+                    hint="fit(member) computes those of one dataset, which all can use",
+                )
             with process_lock():
                 if not self._fitted:
                     self._fitted.update(self._scales(storage))
         return self
 
-    def normalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Normalize one leaf: an observation on its way to a policy.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics, as tensors that `torch.save` keeps; see `load_state_dict`."""
+        found = ((name, vars(one)) for name, one in self.statistics.items())
+        return {"eps": self.eps, "statistics": {name: dict(one) for name, one in found}}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the statistics of another object, which replace those that are there.
+
+        Raises:
+            UsageError: They are of other leaves, or go with another `eps`; or this is no such state.
+        """
+        try:
+            eps, found = state_dict["eps"], state_dict["statistics"]
+            scales = {as_key(name): Scale(**one) for name, one in found.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"This is no state of normalize: {type(error).__name__} {error}",
+                hint="normalize(…).state_dict() returns one",
+            ) from error
+        if eps != self.eps:
+            raise UsageError(f"The state has eps={eps}, and this normalize eps={self.eps}")
+        select_keys(list(scales), self.keys if scales else ())
+        with process_lock():
+            self._fitted.clear()
+            self._fitted.update(scales)
+
+    def normalized(self, key: KeyLike, values: Any) -> Any:
+        """Normalize a leaf, also of one observation of an environment on its way to a policy.
 
         Args:
             key: Its root key.
-            values: `[…, *shape]`, where `shape` is that of a row.
+            values: `[…, *shape]`, where `shape` is that of a row: a tensor, an array or numbers. Or
+                what is below that key, as a dict, a tuple or a TensorDict, as environments with parts
+                return it: parts that are not normalized stay as they are.
 
         Returns:
-            float32, in the shape of `values`, on their device.
+            float32 in the shape of `values`: a tensor on their device, else an array; or as many of
+            them, in a container of the same kind.
 
         Raises:
             UsageError: There are no statistics of it (yet), or they have another shape.
         """
-        mean, scale = self._of(key, values)
-        return ((values - mean) / scale).float()
+        return self._applied(as_key(key), values, _normalized)
 
-    def denormalized(self, key: KeyLike, values: Tensor) -> Tensor:
+    def denormalized(self, key: KeyLike, values: Any) -> Any:
         """Undo `normalized`: an action on its way from a policy."""
-        mean, scale = self._of(key, values)
-        return (values * scale + mean).float()
+        return self._applied(as_key(key), values, _denormalized)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
         """Bring every normalized leaf of a batch back to its own scale, in place."""
@@ -143,7 +237,7 @@ class Normalizer(Cached):
         for root in self._known():
             for key in (root, next_of(root)):
                 if key in known:
-                    batch.set(key, self.denormalized(root, batch.get(key)))
+                    batch.set(key, self._applied(root, batch.get(key), _denormalized))
         return batch
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
@@ -165,7 +259,7 @@ class Normalizer(Cached):
                     f"{join_key(key)!r} has no finite value to take a mean of",
                     hint="normalize(…, statistics={key: (mean, std)}) takes one from elsewhere",
                 )
-        return {key: Scale(found.mean, found.std) for key, found in moments.items()}
+        return {key: Scale(one.mean, one.std, one.count) for key, one in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
         """List the selected root leaves."""
@@ -178,35 +272,77 @@ class Normalizer(Cached):
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
-            leaf = batch.get(key)
-            mean, scale = self._of(key, leaf)
-            for one in (mean, scale):
-                _check_shape(key, one.shape, leaf.shape[1:])
+            for one in self._of(key):
+                _check_shape(key, one.shape, batch.get(key).shape[1:])
         after = set(map(next_of, roots)) & set(leaf_keys(batch))
         return [*roots, *sorted(after)]
 
     def _known(self) -> Mapping[Key, Scale]:
-        if self.statistics is not None:
-            return dict(self.statistics)
-        if not self._fitted:
+        known = self._fitted or dict(self.given or ())
+        if not known:
             raise UsageError(
-                "There are no statistics yet: they are computed from the first storage that is sampled",
-                hint="fit(buffer.storage) computes them now",
+                "There are no statistics yet: they are computed from the first buffer that is sampled",
+                hint="fit(buffer) computes them now",
             )
-        return self._fitted
+        return known
 
-    def _of(self, key: KeyLike, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and scale of a leaf, in the dtype and on the device to compute with."""
-        known, name = self._known(), as_key(key)
+    def _of(self, name: Key) -> Scale:
+        known = self._known()
         if name not in known:
             there = ", ".join(map(join_key, known))
             raise UsageError(f"There are no statistics of {join_key(name)!r}; there are {there}")
-        found = known[name]
-        _check_shape(name, found.mean.shape, values.shape)
-        _check_shape(name, found.std.shape, values.shape)
-        wide = values.dtype in {torch.float64, torch.int64}
-        dtype, device = torch.float64 if wide else torch.float32, values.device
-        return found.mean.to(device, dtype), found.std.to(device, dtype) + self.eps
+        return known[name]
+
+    def _applied(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
+        """Scale the values of a leaf, or of all leaves below a key that have statistics."""
+        if name not in (known := self._known()) and any(key[: len(name)] == name for key in known):
+            return self._parts(name, values, how)
+        found = self._of(name)
+        if not isinstance(values, Tensor):
+            values = np.asarray(values)
+        for one in found:
+            _check_shape(name, one.shape, values.shape)
+        if isinstance(values, Tensor):
+            dtype = torch.float64 if values.dtype in _WIDE else torch.float32
+            mean, std = (one.to(values.device, dtype) for one in found)
+            return how(values, mean, std + self.eps).float()
+        wide = np.float64 if values.dtype in (np.float64, np.int64) else np.float32
+        center, spread = (one.numpy().astype(wide) for one in found)
+        return how(values, center, spread + wide(self.eps)).astype(np.float32)
+
+    def _parts(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
+        known = self._known()
+
+        def part(below: str, value: Any) -> Any:
+            key = (*name, *below.split("/"))  # as the leaves of such a part are called
+            below_it = any(one[: len(key)] == key for one in known)
+            return self._applied(key, value, how) if below_it else value
+
+        if isinstance(values, TensorDictBase):
+            made = values.copy()
+            for below, value in values.items():
+                made.set(below, part(below, value))
+            return made
+        if isinstance(values, Mapping):
+            return {below: part(below, value) for below, value in values.items()}
+        if isinstance(values, tuple):
+            return tuple(part(str(number), value) for number, value in enumerate(values))
+        leaves = ", ".join(join_key(key) for key in known if key[: len(name)] == name)
+        raise UsageError(
+            f"{join_key(name)!r} has the leaves {leaves}; found {type(values).__name__}, expected a "
+            "dict, tuple or TensorDict of them"
+        )
+
+
+_WIDE = {torch.float64, torch.int64}
+
+
+def _normalized(values: Any, mean: Any, scale: Any) -> Any:
+    return (values - mean) / scale
+
+
+def _denormalized(values: Any, mean: Any, scale: Any) -> Any:
+    return values * scale + mean
 
 
 def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
