@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from tensordict import TensorDict
 
     from offline_data.buffers.samplers.base import ValidRows
 
