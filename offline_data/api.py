@@ -219,9 +219,9 @@ def convert(
     if source is not None or executor is not None:
         raise UsageError("source= and executor= are for a file or folder; the data are in memory")
     from offline_data.ingest.convert import new_id
-    from offline_data.ingest.given import convert_given
+    from offline_data.ingest.in_memory import convert_in_memory
 
-    return convert_given(data, new_id(name), chosen, options, shown)
+    return convert_in_memory(data, new_id(name), chosen, options, shown)
 
 
 def load_arrays(

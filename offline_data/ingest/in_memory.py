@@ -45,7 +45,7 @@ _TRUNCATED = ("truncations", "timeouts", "truncated")
 _TAKEN = ("observations", "actions", "rewards", *_TERMINATED, *_TRUNCATED, "infos", "id", "seed")
 
 
-def convert_given(
+def convert_in_memory(
     data: Mapping[str, Any] | Iterable[Any],
     dataset: DatasetId,
     settings: Settings,
@@ -124,10 +124,10 @@ def _raw_of(data: Mapping[str, Any] | Iterable[Any], options: Options) -> RawDat
             f"A {type(data).__name__} cannot be converted; expected a path, a mapping of arrays, or "
             "an iterable of episodes"
         )
-    return GivenEpisodes(data, skip_bad=options.skip_bad_episodes)
+    return InMemoryEpisodes(data, skip_bad=options.skip_bad_episodes)
 
 
-class GivenEpisodes(RawDataset):
+class InMemoryEpisodes(RawDataset):
     """Episodes of an iterable, read once, in the caller's thread.
 
     Args:
