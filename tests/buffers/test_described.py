@@ -112,6 +112,20 @@ def test_the_environment_again(real: Any, name: str) -> None:
     env.close()
 
 
+def test_a_policy_acts_on_normalized_observations(real: Any) -> None:
+    ds = real("minari/classic/pendulum/random-hdf5-v0")
+    scale = offline_data.normalize("observation").fit(ds)
+    rows = ds[:]["observation"].double().numpy()
+    env = ds.make_env()
+    observation, _ = env.reset(seed=0)
+    for _ in range(3):
+        seen = scale.normalized("observation", observation)
+        want = (observation - rows.mean(0)) / (rows.std(0) + 1e-3)
+        np.testing.assert_allclose(seen, want, rtol=1e-5, atol=1e-6)
+        observation, *_ = env.step(np.tanh(seen[:1]))
+    env.close()
+
+
 def test_keywords_and_limits_of_the_spec(tmp_path: Path) -> None:
     spec = {"id": "FrozenLake-v1", "max_episode_steps": 7, "kwargs": {"map_name": "8x8"}}
     other = {"id": "FrozenLake-v1", "kwargs": {"map_name": "4x4", "is_slippery": False}}
