@@ -112,6 +112,20 @@ def test_the_environment_again(real: Any, name: str) -> None:
     env.close()
 
 
+def test_a_policy_acts_on_normalized_observations(real: Any) -> None:
+    ds = real("minari/classic/pendulum/random-hdf5-v0")
+    scale = offline_data.normalize("observation").fit(ds)
+    rows = ds[:]["observation"].double().numpy()
+    env = ds.make_env()
+    observation, _ = env.reset(seed=0)
+    for _ in range(3):
+        seen = scale.normalized("observation", observation)
+        want = (observation - rows.mean(0)) / (rows.std(0) + 1e-3)
+        np.testing.assert_allclose(seen, want, rtol=1e-5, atol=1e-6)
+        observation, *_ = env.step(np.tanh(seen[:1]))
+    env.close()
+
+
 def test_keywords_and_limits_of_the_spec(tmp_path: Path) -> None:
     spec = {"id": "FrozenLake-v1", "max_episode_steps": 7, "kwargs": {"map_name": "8x8"}}
     other = {"id": "FrozenLake-v1", "kwargs": {"map_name": "4x4", "is_slippery": False}}
@@ -371,6 +385,7 @@ def test_describe_a_view(tmp_path: Path, layout: Any) -> None:
     views = [
         (ds.episodes_at([3, 0, 1]), {3: (0, 3), 0: (0, 4), 1: (0, 1)}),
         (ds.subset(range(2, 9)), {0: (2, 4), 1: (0, 1), 2: (0, 4)}),
+        (ds.subset(range(10, 14)), {2: (5, 7), 3: (0, 2)}),
     ]
     for view, parts in views:
         found: Any = view.describe()
@@ -380,13 +395,13 @@ def test_describe_a_view(tmp_path: Path, layout: Any) -> None:
             for e, (a, b) in parts.items()
             for t in range(a, b + (e not in {1, 3} or b < [4, 1, 7, 3, 5][e]))
         ]
-        assert (found.transitions, found.episodes) == (len(actions), 3)
+        assert (found.transitions, found.episodes) == (len(actions), len(parts))
         assert_features(found["action"], np.array(actions)[:, None])
         assert_features(found["observation.state"], np.array(states)[:, None].repeat(3, 1))
         assert found["observation.mission"].rows == len(states)
         assert found.per_episode.length.max == max(b - a for a, b in parts.values())
         assert found.per_episode.returns.max == pytest.approx(max(batch.returns[list(parts)]))
-        assert found.per_episode.truncated == pytest.approx(sum(e % 2 for e in parts) / 3)
+        assert found.per_episode.truncated == pytest.approx(sum(e % 2 for e in parts) / len(parts))
     assert views[0][0].describe().per_episode.without_final_observation == 2
     shuffled = ds.subset([5, 2, 5, 19]).describe()
     assert_features(shuffled["action"], np.array([-3001.0, -1003, -3001, -5005])[:, None])

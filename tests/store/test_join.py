@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,27 @@ def test_a_kill_in_the_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert join(parts, place, first, consume=True).counts["episodes"] == 7
     open_reader(place).check_files()
     assert not (place / "left").exists()
+
+
+def test_rows_that_were_lost_or_of_other_parts_count_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, place = write_parts(tmp_path / "parts", batches(), "compact"), tmp_path / "joined"
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joining, "finalize", die)
+        with pytest.raises(KeyboardInterrupt):
+            join(parts, place, header(parts[0]))
+    assert joined_parts(parts, place) == len(parts)
+    assert joined_parts([parts[1], parts[0], *parts[2:]], place) == 0
+    rows = place / "steps" / "rows.memmap"
+    os.truncate(rows, rows.stat().st_size - 1)
+    assert joined_parts(parts, place) == 0
+    expected = write_toy(tmp_path / "whole", batches())
+    assert join(parts, place, header(parts[0])).digests == expected.digests
 
 
 def test_a_join_that_was_lost_counts_for_nothing(tmp_path: Path) -> None:
