@@ -266,7 +266,8 @@ class ReplayBuffer(Saves, Generic[Batch]):
         """Make the batch of rows, int64 `[B]`, that a sampler drew elsewhere with these leaves."""
         with self._lock:
             gathered = self._gather(rows, indexed=True)
-        return self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
+        batch: Batch = self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
+        return batch
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does."""
@@ -319,7 +320,8 @@ class ReplayBuffer(Saves, Generic[Batch]):
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Return a leaf, or all leaves below a name, of all rows."""
-        return self[:][key]
+        rows: Any = self[:]
+        return rows[key]
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return the rows that a `DataLoader` asks for, as one batch; see `loader.fetch`."""
