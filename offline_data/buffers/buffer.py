@@ -283,6 +283,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
         if self._ended:
             self._ended = False
             raise StopIteration
+        batch: Batch
         draw, batch = self._take(self._size(None))
         self._ended = draw.last
         return batch

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,10 @@ class HoldingServer(FileServer):
         return super().answer(request)
 
 
+def all_ended(pids: list[int]) -> bool:
+    return all(map(ended, pids))
+
+
 def raw_bytes(root: Path) -> int:
     total = 0
     for folder, _, names in os.walk(root / ".downloads" / "sha256"):
@@ -110,7 +115,7 @@ def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
                     family = psutil.Process(program.pid).children(recursive=True)
                     os.kill(program.pid, kill)
                     program.wait(500)
-                    wait_until(lambda pids=[one.pid for one in family]: all(map(ended, pids)))
+                    wait_until(partial(all_ended, [one.pid for one in family]))
                 assert time.monotonic() - started < 500
                 time.sleep(0.01)
             said = program.communicate()[1].decode()

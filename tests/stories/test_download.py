@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_a_connection_lost_ten_times_and_killed_twice(
     for tenths in (4, 8):
         hub.script(blob, *[Fault(cut_after=tenth)] * 3, Fault(stall_after=tenth))
         process = user.start("download", DOOR)
-        wait_until(lambda count=tenth * tenths: bytes_here(user) >= count)
+        wait_until(partial(has_bytes, user, tenth * tenths))
         process.kill()
         process.communicate()
         assert user.datasets() == []
@@ -145,13 +146,13 @@ def of(hub: HubServer, path: str) -> list:  # type: ignore[type-arg]
     return [request for request in hub.requests if request.path == path]
 
 
-def bytes_here(user: Shell) -> int:
-    """Return the size of the largest file that has not come whole."""
+def has_bytes(user: Shell, count: int) -> bool:
+    """Return True if a file that has not come whole has that many bytes."""
     largest = 0
     for part in (user.root / ".downloads" / "partial").glob("*.part"):
         with suppress(FileNotFoundError):  # whole by now
             largest = max(largest, part.stat().st_size)
-    return largest
+    return largest >= count
 
 
 @pytest.mark.parametrize(
