@@ -1,4 +1,4 @@
-"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL and D4RL scripts train from."""
+"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL and D4RL scripts train on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]
-"""Which rows and which arrays `to_numpy` returns."""
+"""Rows and arrays returned by `to_numpy`."""
 
 STYLES: tuple[Style, ...] = get_args(Style)
 
@@ -35,21 +35,21 @@ def to_numpy(
     observation_key: KeyLike | None = None,
     copy: bool = True,
 ) -> dict[str, NDArray[Any]]:
-    """Return a dataset, or a view of one, as arrays of `n` rows, in the order of the buffer.
+    """Return a dataset or view as arrays of `n` rows, in the order of the buffer.
 
     `BaseDatasetExperienceReplay.to_numpy` has the table of styles, keys, shapes and dtypes.
 
     Args:
         storage: Storage of a dataset or a view.
         style: See above.
-        observation_key: Leaf that is the observation; needed where there are several.
-        copy: Whether all arrays are copies, contiguous. False: where rows follow each other in the
-            dataset, arrays that can be are strided views of the files that take no memory;
-            writing to them changes this process's memory only. Encoded images are decoded.
+        observation_key: Leaf to return as the observation; required if there are several.
+        copy: Whether all arrays are contiguous copies. False: arrays are strided memory-mapped
+            views of the files where the rows are contiguous on disk; writing to them changes this
+            process's memory only. Encoded images are always decoded.
 
     Raises:
-        UsageError: The observation has several leaves, the buffer's rows are whole episodes, or
-            `"episodes"` of a dataset with end flags inside of episodes, which then cannot be cut.
+        UsageError: Several observation leaves and no `observation_key`, rows that are whole
+            episodes, or `"episodes"` with end flags within an episode, which cannot be cut.
         NotFoundError: The dataset was deleted.
     """
     if style not in STYLES:
@@ -84,9 +84,9 @@ def to_numpy(
     inside[last] = False
     if style == "episodes" and inside.any():
         raise UsageError(
-            f"{int(inside.sum())} rows inside of episodes, row {int(inside.argmax())} the first, are "
-            "terminated or truncated, so that code that cuts at terminals | timeouts would cut "
-            "episodes apart",
+            f"{int(inside.sum())} rows within episodes, the first of them row {int(inside.argmax())}, "
+            "are terminated or truncated, so that code that cuts at terminals | timeouts would cut "
+            "these episodes",
             hint="ds.episodes.start and .length are the episodes' rows; style='transitions' has no "
             "episodes",
         )
@@ -99,7 +99,7 @@ def to_numpy(
 def _qlearning(
     arrays: dict[str, NDArray[Any]], timeouts: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
-    """Do to all rows what D4RL's `qlearning_dataset` does.
+    """Apply D4RL's `qlearning_dataset` to all rows.
 
     https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
     """
@@ -115,7 +115,7 @@ def _qlearning(
 
 
 def _observation(reader: DatasetReader, key: KeyLike | None) -> Key:
-    """Return the leaf that is the observation."""
+    """Return the key of the observation leaf."""
     leaves = [*reader.observation_leaves, *reader.manifest.two_copies]
     name = ("observation",) if key is None else as_key(key)
     found = [leaf for leaf in leaves if leaf[: len(name)] == name]
@@ -123,13 +123,13 @@ def _observation(reader: DatasetReader, key: KeyLike | None) -> Key:
         return found[0]
     known = ", ".join(map(join_key, found or leaves))
     raise UsageError(
-        f"{join_key(name)} is {len(found)} leaves, and observations are one array",
-        hint=f"observation_key=… names one of {known}",
+        f"{join_key(name)} is {len(found)} leaves; observations must be one array",
+        hint=f"set observation_key=… to one of {known}",
     )
 
 
 class _Table:
-    """Leaves at some rows of a dataset, as arrays; `copy` is that of `to_numpy`."""
+    """Leaves at selected rows of a dataset, as arrays; for `copy` see `to_numpy`."""
 
     def __init__(self, reader: DatasetReader, rows: NDArray[np.int64], *, copy: bool) -> None:
         self._reader, self._rows, self._copy = reader, rows, copy
@@ -143,17 +143,17 @@ class _Table:
         return self._leaf(OBSERVATIONS, key, self._rows + episodes + int(after))
 
     def steps(self, key: Key) -> NDArray[Any]:
-        """Return a leaf with a row for each transition."""
+        """Return a leaf with one row per transition."""
         return self._leaf(STEPS if STEPS in self._reader.manifest.tables else TED, key, self._rows)
 
     def scalars(self, key: Key) -> NDArray[Any]:
-        """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
+        """Return a leaf without the last dimension of TED's flags and rewards: `[n, 1]` as `[n]`."""
         column = self.steps(key)
         column = column[:, 0] if column.shape[1:] == (1,) else column
         return np.array(column) if self._copy else column
 
     def _leaf(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
+        """Return rows of a leaf: a copy, or a view if `copy` is False and the rows allow it."""
         reader = self._reader
         leaf, spec = reader.leaf(table, key), reader.manifest.tables[table][key]
         if not len(rows) or (np.diff(rows) != 1).any():
@@ -161,7 +161,7 @@ class _Table:
         run = slice(int(rows[0]), int(rows[-1]) + 1)
         if self._copy or not leaf.size or spec.encoding:
             return np.array(leaf[run], order="C")
-        # Mapped privately: torch writes to arrays that are read-only, which would end the process.
+        # Mapped privately: torch may write to read-only arrays, which would crash the process.
         words = map_file(reader.path / spec.file, len(leaf), spec.stride).words.numpy()
         shared: NDArray[Any] = np.ndarray(
             leaf.shape, leaf.dtype, words.reshape(-1).view(np.uint8), spec.offset, leaf.strides

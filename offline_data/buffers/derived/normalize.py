@@ -1,4 +1,4 @@
-"""`normalize`: leaves scaled to mean 0 and standard deviation 1 of a dataset."""
+"""`normalize`: leaves scaled to a dataset's mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
-"""Numbers of all leaves that statistics are computed of together."""
+"""Number of values, over all leaves, per chunk when computing statistics."""
 
 
 class Scale:
-    """Mean and standard deviation of one leaf, float64, in shapes that broadcast to a row of it."""
+    """Mean and standard deviation of one leaf, float64, in shapes that broadcast to its rows."""
 
     def __init__(self, mean: Any, std: Any) -> None:
         self.mean = torch.as_tensor(mean, dtype=torch.float64, device="cpu").detach().clone()
@@ -55,27 +55,26 @@ def normalize(
     statistics: Mapping[Any, tuple[Any, Any]] | None = None,
     eps: float = 1e-3,
 ) -> Normalizer:
-    """Scale leaves of a batch to mean 0 and deviation 1: `(x - mean) / (std + eps)`, float32.
+    """Normalize leaves of a batch: `(x - mean) / (std + eps)`, float32.
 
-    Mean and standard deviation are computed number by number, in float64, over the root leaves of
-    all rows of a storage (each transition once, without values that are not finite); next leaves
-    get the same scale. One pass over the first storage that is sampled, or given to `fit`, computes
-    them. They stay with this object, also in pickles: a second buffer, for validation or online
+    Mean and standard deviation are computed elementwise in float64 over the root leaves of all rows
+    of a storage (each transition once, ignoring non-finite values); next leaves use the same
+    statistics. They are computed in one pass over the first storage that is sampled or passed to
+    `fit`, and are kept by this object, also in pickles: a second buffer, for validation or online
     training, uses those of the first.
 
-    It comes after whatever else changes the same leaves: stacked frames and chunks of actions are
-    normalized each by itself (but not frames joined by `cat_dim`).
+    Must come after other functions that change the same leaves. Stacked frames and action chunks
+    are normalized individually (but not frames joined by `cat_dim`).
 
     Args:
-        keys: Root leaves; a parent stands for the leaves of floating-point numbers below it. A
-            string is one key.
-        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a
-            row of the leaf; None: those of the first storage.
-        eps: Added to the standard deviation, as CORL and d3rlpy do; above 0 if one of them is 0.
+        keys: Root leaves; a parent selects the floating-point leaves below it. A string is one key.
+        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a row of
+            the leaf; None: those of the first storage.
+        eps: Added to the standard deviation, as in CORL and d3rlpy; must be above 0 if one is 0.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if a leaf is not there, has another
-            shape than its statistics, or no finite value.
+        UsageError: Invalid argument; or, on the first batch, a leaf that is missing, does not match
+            the shape of its statistics, or has no finite value.
 
     Example:
         >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
@@ -93,7 +92,7 @@ def normalize(
 
 @dataclass(frozen=True)
 class Normalizer(Cached):
-    """Result of `normalize`, which describes the fields."""
+    """Result of `normalize`, which documents the fields."""
 
     keys: tuple[Key, ...]
     statistics: tuple[tuple[Key, Scale], ...] | None
@@ -109,7 +108,7 @@ class Normalizer(Cached):
         return batch
 
     def fit(self, storage: Storage) -> Normalizer:
-        """Compute the statistics of a storage, unless there are some already; returns this object."""
+        """Compute the statistics of a storage unless they are known; returns this object."""
         if self.statistics is None and not self._fitted:
             with process_lock():
                 if not self._fitted:
@@ -117,28 +116,28 @@ class Normalizer(Cached):
         return self
 
     def normalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Normalize one leaf: an observation on its way to a policy.
+        """Normalize values of one leaf, such as an observation for a policy.
 
         Args:
-            key: Its root key.
-            values: `[…, *shape]`, where `shape` is that of a row.
+            key: The root key of the leaf.
+            values: `[…, *shape]`, with the leaf's `shape`.
 
         Returns:
             float32, in the shape of `values`, on their device.
 
         Raises:
-            UsageError: There are no statistics of it (yet), or they have another shape.
+            UsageError: No statistics of the leaf (yet), or another shape.
         """
         mean, scale = self._of(key, values)
         return ((values - mean) / scale).float()
 
     def denormalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Undo `normalized`: an action on its way from a policy."""
+        """Invert `normalized`, for example for an action of a policy."""
         mean, scale = self._of(key, values)
         return (values * scale + mean).float()
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
-        """Bring every normalized leaf of a batch back to its own scale, in place."""
+        """Invert the normalization of all leaves of a batch in place."""
         known = leaf_keys(batch)
         for root in self._known():
             for key in (root, next_of(root)):
@@ -147,7 +146,7 @@ class Normalizer(Cached):
         return batch
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
-        """Compute mean and standard deviation in one pass over all rows, in bounded memory."""
+        """Compute mean and standard deviation in one pass over all rows, with bounded memory."""
         row = storage.gather(torch.arange(min(1, len(storage))))
         check_rows("normalize", row)
         keys = self._roots(row)
@@ -162,19 +161,19 @@ class Normalizer(Cached):
         for key, found in moments.items():
             if not np.all(found.count):
                 raise UsageError(
-                    f"{join_key(key)!r} has no finite value to take a mean of",
-                    hint="normalize(…, statistics={key: (mean, std)}) takes one from elsewhere",
+                    f"{join_key(key)!r} has no finite value",
+                    hint="normalize(…, statistics={key: (mean, std)}) sets them",
                 )
         return {key: Scale(found.mean, found.std) for key, found in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
-        """List the selected root leaves."""
+        """Return the selected root leaves."""
         known = [key for key in leaf_keys(batch) if key[0] != "next"]
         wanted = select_keys(known, self.keys)
         return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]
 
     def _check(self, batch: TensorDict) -> list[Key]:
-        """List the leaves of the batch that are normalized, `next` included."""
+        """Return the leaves of the batch to normalize, including those under `next`."""
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
@@ -190,17 +189,17 @@ class Normalizer(Cached):
             return dict(self.statistics)
         if not self._fitted:
             raise UsageError(
-                "There are no statistics yet: they are computed from the first storage that is sampled",
+                "No statistics yet: they are computed from the first storage that is sampled",
                 hint="fit(buffer.storage) computes them now",
             )
         return self._fitted
 
     def _of(self, key: KeyLike, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and scale of a leaf, in the dtype and on the device to compute with."""
+        """Return mean and scale of a leaf, in the dtype and on the device for computation."""
         known, name = self._known(), as_key(key)
         if name not in known:
-            there = ", ".join(map(join_key, known))
-            raise UsageError(f"There are no statistics of {join_key(name)!r}; there are {there}")
+            names = ", ".join(map(join_key, known))
+            raise UsageError(f"No statistics of {join_key(name)!r}; available: {names}")
         found = known[name]
         _check_shape(name, found.mean.shape, values.shape)
         _check_shape(name, found.std.shape, values.shape)
@@ -213,5 +212,5 @@ def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
     pairs = zip(reversed(found), reversed(values), strict=False)
     if len(found) > len(values) or any(size not in {1, of} for size, of in pairs):
         raise UsageError(
-            f"Statistics of {join_key(key)!r} are {list(found)}, which does not match {list(values)}"
+            f"Statistics of {join_key(key)!r} have shape {list(found)}, which does not match {list(values)}"
         )
