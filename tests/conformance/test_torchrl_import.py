@@ -130,7 +130,7 @@ def test_text_is_kept_beside_tensors(storage: Any, tmp_path: Path) -> None:
     other.loads(tmp_path / "saved")
     assert list(other[:]["deep", "text"]) == texts
     assert list(pickle.loads(pickle.dumps(buffer))[:]["deep", "text"]) == texts  # noqa: S301
-    with pytest.raises(UsageError, match="is a tensor; rows here have text"):
+    with pytest.raises(UsageError, match="is a tensor; stored rows have text"):
         buffer.add(TensorDict(code=torch.tensor(2), deep={"text": torch.tensor(1)}))
     with pytest.raises(UsageError, match="code is text"):
         buffer.add(TensorDict(code="two", deep={"text": "stop"}))

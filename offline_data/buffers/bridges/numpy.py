@@ -1,4 +1,4 @@
-"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL and D4RL scripts train from."""
+"""`to_numpy`: a dataset as the dict of arrays that CORL, IQL and D4RL scripts train on."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def to_numpy(
     observation_key: KeyLike | None = None,
     copy: bool = True,
 ) -> dict[str, NDArray[Any]]:
-    """Return a dataset, or a view of one, as arrays of `n` rows, in the order of the buffer.
+    """Return a dataset or view as arrays of `n` rows, in the order of the buffer.
 
     `BaseDatasetExperienceReplay.to_numpy` has the table of styles, keys, shapes and dtypes.
 
     Args:
         storage: Storage of a dataset or a view.
         style: See above.
-        observation_key: Leaf that is the observation; needed where there are several.
-        copy: Whether all arrays are copies, contiguous. False: where rows follow each other in the
-            dataset, arrays that can be are strided views of the files that take no memory;
-            writing to them changes this process's memory only. Encoded images are decoded.
+        observation_key: Leaf to return as the observation; required if there are several.
+        copy: Whether all arrays are contiguous copies. False: arrays are strided memory-mapped
+            views of the files where the rows are contiguous on disk; writing to them changes this
+            process's memory only. Encoded images are always decoded.
 
     Raises:
-        UsageError: The observation has several leaves, the buffer's rows are whole episodes, or
-            `"episodes"` of a dataset with end flags inside of episodes, which then cannot be cut.
+        UsageError: Several observation leaves and no `observation_key`, rows that are whole
+            episodes, or `"episodes"` with end flags within an episode, which cannot be cut.
         NotFoundError: The dataset was deleted.
     """
     check_style(style)

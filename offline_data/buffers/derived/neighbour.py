@@ -1,4 +1,4 @@
-"""Leaves of the row before, or of the row after, in the same episode."""
+"""Leaves of the previous or next row of the same episode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEXT_INFO: Key = ("next", "info")
 
 @dataclass(frozen=True)
 class Neighbour(Cached):
-    """Sets `target` to `source` of the row `step` further on; zeros beyond the episode.
+    """Sets `target` to `source` of the row at offset `step`; zeros beyond the episode.
 
     Either key may be a parent of leaves.
     """
@@ -50,21 +50,21 @@ class Neighbour(Cached):
 
 
 def leaves_of_torchrl(keys: list[Key]) -> tuple[list[Key], list[Neighbour]]:
-    """Split keys into those that are stored, and what makes the others.
+    """Return the stored keys, and functions that derive the others.
 
-    TorchRL's classes have the root `reward`, that of the row before, and `("next", "info")`, the info
-    of the row after; here the neighbours are those of the same episode.
+    TorchRL's classes have the root `reward`, that of the previous row, and `("next", "info")`, the
+    info of the next row; here the row is always of the same episode.
 
     Example:
         >>> leaves_of_torchrl([("action",), ("reward",)])[0]
         [('action',)]
     """
-    stored, made = [], []
+    stored, derived = [], []
     for key in keys:
         if key == ROOT_REWARD:
-            made.append(Neighbour(key, REWARD, -1))
+            derived.append(Neighbour(key, REWARD, -1))
         elif key[:2] == NEXT_INFO:
-            made.append(Neighbour(key, key[1:], 1))
+            derived.append(Neighbour(key, key[1:], 1))
         else:
             stored.append(key)
-    return stored, made
+    return stored, derived

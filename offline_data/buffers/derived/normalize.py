@@ -1,4 +1,4 @@
-"""`normalize`: leaves scaled to mean 0 and standard deviation 1 of a dataset."""
+"""`normalize`: leaves scaled to a dataset's mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
-"""Numbers of all leaves that statistics are computed of together."""
+"""Number of values, over all leaves, per chunk when computing statistics."""
 
 
 class Scale:
-    """Mean and standard deviation of each number of a row of one leaf; printed, with all digits.
+    """Mean and standard deviation of one leaf, elementwise; its repr has all digits.
 
     Attributes:
         mean: float64, on the CPU, in a shape that broadcasts to a row.
@@ -74,13 +74,13 @@ def normalize(
     statistics: Mapping[Any, Scale | tuple[Any, Any]] | None = None,
     eps: float = 1e-3,
 ) -> Normalizer:
-    """Scale leaves of a batch to mean 0 and deviation 1: `(x - mean) / (std + eps)`, float32.
+    """Normalize leaves of a batch: `(x - mean) / (std + eps)`, float32.
 
-    Mean and standard deviation are computed number by number, in float64, over the root leaves of
-    all rows of a dataset (each transition once, without values that are not finite); next leaves
-    get the same scale. One pass over the first buffer that is sampled, or given to `fit`, computes
-    them. They stay with this object, also in pickles: a second buffer, for validation or online
-    training, uses those of the first. `statistics` shows them, and `state_dict` keeps them.
+    Mean and standard deviation are computed elementwise in float64 over the root leaves of all rows
+    of a dataset (each transition once, ignoring non-finite values); next leaves use the same
+    statistics. They are computed in one pass over the first buffer that is sampled or passed to
+    `fit`, and are kept by this object, also in pickles: a second buffer, for validation or online
+    training, uses those of the first. `statistics` returns them, `state_dict` saves them.
 
     ```python
     scale = normalize("observation").fit(train)
@@ -89,19 +89,18 @@ def normalize(
     torch.save({"policy": policy.state_dict(), "scale": scale.state_dict()}, path)
     ```
 
-    It comes after whatever else changes the same leaves: stacked frames and chunks of actions are
-    normalized each by itself (but not frames joined by `cat_dim`).
+    Must come after other functions that change the same leaves. Stacked frames and action chunks
+    are normalized individually (but not frames joined by `cat_dim`).
 
     Args:
-        keys: Root leaves; a parent stands for the leaves of floating-point numbers below it. A
-            string is one key.
-        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a
-            row of the leaf; `statistics` of another object; None: those of the first buffer.
-        eps: Added to the standard deviation, as CORL and d3rlpy do; above 0 if one of them is 0.
+        keys: Root leaves; a parent selects the floating-point leaves below it. A string is one key.
+        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a row of
+            the leaf; or the `statistics` of another object; None: those of the first buffer.
+        eps: Added to the standard deviation, as in CORL and d3rlpy; must be above 0 if one is 0.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if a leaf is not there, has another
-            shape than its statistics, or no finite value.
+        UsageError: Invalid argument; or, on the first batch, a leaf that is missing, does not match
+            the shape of its statistics, or has no finite value.
 
     Example:
         >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
@@ -134,7 +133,7 @@ def _scale_of(key: KeyLike, given: Any) -> Scale:
 
 @dataclass(frozen=True)
 class Normalizer(Cached):
-    """Result of `normalize`, which describes the fields."""
+    """Result of `normalize`, which documents the fields."""
 
     keys: tuple[Key, ...]
     given: tuple[tuple[Key, Scale], ...] | None
@@ -151,7 +150,7 @@ class Normalizer(Cached):
 
     @property
     def statistics(self) -> dict[str, Scale]:
-        """Mean, standard deviation and count of each leaf, by its name; empty before they are known.
+        """Mean, standard deviation and count of each leaf by name; empty before they are computed.
 
         ```python
         scale.statistics["observation"].mean  # float64, the shape of a row
@@ -160,14 +159,14 @@ class Normalizer(Cached):
         return {join_key(key): one for key, one in (self._fitted or dict(self.given or ())).items()}
 
     def fit(self, data: ReplayBuffer | Storage) -> Normalizer:
-        """Compute the statistics of a dataset, unless there are some already; returns this object.
+        """Compute the statistics of a dataset unless they are known; returns this object.
 
         Args:
-            data: A buffer, a view, or a storage. What is derived or transformed there does not count.
+            data: A buffer, a view, or a storage. Derived leaves and transforms are not applied.
 
         Raises:
-            UsageError: It has no such leaf, or no rows of its own, as a mixture has not; or a number
-                has no finite value.
+            UsageError: No such leaf; a mixture, which has no rows of its own; or an element without
+                any finite value.
         """
         if self.given is None and not self._fitted:
             from offline_data.buffers.ensemble.parts import Parts  # it imports this package
@@ -175,8 +174,8 @@ class Normalizer(Cached):
             storage: Any = getattr(data, "storage", data)
             if isinstance(storage, Parts) or not hasattr(storage, "gather"):
                 raise UsageError(
-                    f"A {type(data).__name__} has no rows of its own to compute statistics of",
-                    hint="fit(member) computes those of one dataset, which all can use",
+                    f"A {type(data).__name__} has no rows of its own to compute statistics from",
+                    hint="fit(member) computes those of one member, which all members can use",
                 )
             with process_lock():
                 if not self._fitted:
@@ -184,15 +183,15 @@ class Normalizer(Cached):
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics, as tensors that `torch.save` keeps; see `load_state_dict`."""
+        """Return the statistics as tensors, for `torch.save`; see `load_state_dict`."""
         found = ((name, vars(one)) for name, one in self.statistics.items())
         return {"eps": self.eps, "statistics": {name: dict(one) for name, one in found}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the statistics of another object, which replace those that are there.
+        """Replace the statistics by those of another object.
 
         Raises:
-            UsageError: They are of other leaves, or go with another `eps`; or this is no such state.
+            UsageError: Other leaves, another `eps`, or not a state of `normalize`.
         """
         try:
             eps, found = state_dict["eps"], state_dict["statistics"]
@@ -210,29 +209,29 @@ class Normalizer(Cached):
             self._fitted.update(scales)
 
     def normalized(self, key: KeyLike, values: Any) -> Any:
-        """Normalize a leaf, also of one observation of an environment on its way to a policy.
+        """Normalize values of one leaf, such as an observation for a policy.
 
         Args:
-            key: Its root key.
-            values: `[…, *shape]`, where `shape` is that of a row: a tensor, an array or numbers. Or
-                what is below that key, as a dict, a tuple or a TensorDict, as environments with parts
-                return it: parts that are not normalized stay as they are.
+            key: The root key of the leaf, or a parent.
+            values: `[…, *shape]` with the leaf's `shape`: a tensor, an array or numbers. For a parent a
+                dict, tuple or TensorDict of its leaves, as environments return it; leaves without
+                statistics are returned unchanged.
 
         Returns:
             float32 in the shape of `values`: a tensor on their device, else an array; or as many of
             them, in a container of the same kind.
 
         Raises:
-            UsageError: There are no statistics of it (yet), or they have another shape.
+            UsageError: No statistics of the leaf (yet), or another shape.
         """
         return self._applied(as_key(key), values, _normalized)
 
     def denormalized(self, key: KeyLike, values: Any) -> Any:
-        """Undo `normalized`: an action on its way from a policy."""
+        """Invert `normalized`, for example for an action of a policy."""
         return self._applied(as_key(key), values, _denormalized)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
-        """Bring every normalized leaf of a batch back to its own scale, in place."""
+        """Invert the normalization of all leaves of a batch in place."""
         known = leaf_keys(batch)
         for root in self._known():
             for key in (root, next_of(root)):
@@ -241,7 +240,7 @@ class Normalizer(Cached):
         return batch
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
-        """Compute mean and standard deviation in one pass over all rows, in bounded memory."""
+        """Compute mean and standard deviation in one pass over all rows, with bounded memory."""
         row = storage.gather(torch.arange(min(1, len(storage))))
         check_rows("normalize", row)
         keys = self._roots(row)
@@ -256,19 +255,19 @@ class Normalizer(Cached):
         for key, found in moments.items():
             if not np.all(found.count):
                 raise UsageError(
-                    f"{join_key(key)!r} has no finite value to take a mean of",
-                    hint="normalize(…, statistics={key: (mean, std)}) takes one from elsewhere",
+                    f"{join_key(key)!r} has no finite value",
+                    hint="normalize(…, statistics={key: (mean, std)}) sets them",
                 )
         return {key: Scale(one.mean, one.std, one.count) for key, one in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
-        """List the selected root leaves."""
+        """Return the selected root leaves."""
         known = [key for key in leaf_keys(batch) if key[0] != "next"]
         wanted = select_keys(known, self.keys)
         return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]
 
     def _check(self, batch: TensorDict) -> list[Key]:
-        """List the leaves of the batch that are normalized, `next` included."""
+        """Return the leaves of the batch to normalize, including those under `next`."""
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
@@ -281,7 +280,7 @@ class Normalizer(Cached):
         known = self._fitted or dict(self.given or ())
         if not known:
             raise UsageError(
-                "There are no statistics yet: they are computed from the first buffer that is sampled",
+                "No statistics yet: they are computed from the first buffer that is sampled",
                 hint="fit(buffer) computes them now",
             )
         return known
@@ -290,7 +289,7 @@ class Normalizer(Cached):
         known = self._known()
         if name not in known:
             there = ", ".join(map(join_key, known))
-            raise UsageError(f"There are no statistics of {join_key(name)!r}; there are {there}")
+            raise UsageError(f"No statistics of {join_key(name)!r}; available: {there}")
         return known[name]
 
     def _applied(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
@@ -349,5 +348,5 @@ def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
     pairs = zip(reversed(found), reversed(values), strict=False)
     if len(found) > len(values) or any(size not in {1, of} for size, of in pairs):
         raise UsageError(
-            f"Statistics of {join_key(key)!r} are {list(found)}, which does not match {list(values)}"
+            f"Statistics of {join_key(key)!r} have shape {list(found)}, which does not match {list(values)}"
         )

@@ -68,7 +68,7 @@ def test_the_inverse(sets: Any, episode: Any) -> None:
 def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
     training, other = sets.write([episode(5)]), sets.write([episode(2), episode(9)])
     scaled = normalize("observation")
-    with pytest.raises(UsageError, match="no statistics yet") as caught:
+    with pytest.raises(UsageError, match="No statistics yet") as caught:
         scaled.normalized(STATE, torch.zeros(3))
     assert "fit(buffer)" in str(caught.value.hint)
     ds = BaseDatasetExperienceReplay(training.path, 4, derived=[scaled])
@@ -121,14 +121,16 @@ def test_invalid_arguments(sets: Any, episode: Any) -> None:
     of = sets.write([episode(3)])
     for one, message in [
         (normalize(["observatio"]), "no leaf 'observatio'"),
-        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"are \[2\], which does not match \[3\]"),
-        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"are \[3, 1\], which does not match"),
-        (normalize(["observation"], {STATE: (0, 1)}), "no statistics of 'observation/achieved_goal'"),
+        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"have shape \[2\], which does not match \[3\]"),
+        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"have shape \[3, 1\], which does not match"),
+        (normalize(["observation"], {STATE: (0, 1)}), "No statistics of 'observation/achieved_goal'"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=message):
             of.derive(one)
     derived: list[Derived] = [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])]
-    with pytest.raises(UsageError, match=r"are \[2, 3, 4\], which does not match \[4, 3, 4\]"):
+    with pytest.raises(
+        UsageError, match=r"have shape \[2, 3, 4\], which does not match \[4, 3, 4\]"
+    ):
         BaseDatasetExperienceReplay(of.path, 2, derived=derived).sample()
 
 
@@ -242,7 +244,7 @@ def test_one_observation_of_an_environment(sets: Any, episode: Any) -> None:
     assert pair.denormalized("observation/1", {"x": np.float32(2)}) == {"x": 8}
     with pytest.raises(UsageError, match=r"'observation' has the leaves .* found ndarray"):
         pair.normalized("observation", np.zeros(3))
-    with pytest.raises(UsageError, match="no statistics of 'action'"):
+    with pytest.raises(UsageError, match="No statistics of 'action'"):
         pair.normalized("action", np.zeros(3))
     with pytest.raises(UsageError, match="does not match"):
         scaled.normalized(STATE, np.zeros(4))
