@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensorclass
 
 from offline_data.buffers.arguments import (
     as_sampler,
@@ -118,6 +118,7 @@ class ReplayBuffer(Saves):
     """
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
+    _tensorclass: Any = None  # of the rows that were written last, if they were one
     _first: tuple[Transform, ...] = ()
     """Applied to batches before the transforms, by a subclass and the collate function."""
 
@@ -243,7 +244,9 @@ class ReplayBuffer(Saves):
                 (`BufferUsageError`, which is a `RuntimeError` too).
         """
         draw, batch = self._take(self._size(batch_size))
-        return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
+        if not return_info:
+            return batch
+        return batch, {**self._sampler.info(batch, draw.info), "index": draw.rows}
 
     def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Any:
         """Make the batch of rows, int64 `[B]`, that a sampler drew elsewhere with these leaves."""
@@ -289,7 +292,7 @@ class ReplayBuffer(Saves):
             return self._leaf(names)
         rows = self._cells(index)
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
-            return through(self._chain.outward, self._storage.get(int(rows)))
+            return through(self._chain.outward, self._as_written(self._storage.get(int(rows))))
         with self._lock:
             batch = shaped(self._gather, rows)
         return self._transformed(batch, {INDEX: rows})
@@ -447,7 +450,10 @@ class ReplayBuffer(Saves):
         return self.insert_transform(len(self._chain.links), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform before the one at `index`; see `append_transform`."""
+        """Add a transform before the one at `index`; see `append_transform`.
+
+        Raises `UsageError` for an index that is not in `[-n, n]`, of `n` transforms.
+        """
         chain = self._chain.insert(index, transform, invert=invert)
         if len(chain.outward) == len(self._chain.outward) and not self._grows:
             raise UsageError("invert=True transforms what is written, and a dataset is immutable")
@@ -675,8 +681,16 @@ class ReplayBuffer(Saves):
         if labels is not None and not (self._indexed or indexed):
             names = LABELS[1:]
             labels = {name: leaf for name, leaf in labels.items() if name in names}
+            batch = self._as_written(batch)
         batch = transformed((*self._first, *self._chain.outward), batch, labels, names)
         return batch.pin_memory() if self._pin else batch
+
+    def _as_written(self, batch: Any) -> Any:
+        """Return rows of a tensorclass as such, unless batches have `index`, which it has not."""
+        if self._tensorclass is None or self._indexed or not isinstance(batch, TensorDictBase):
+            return batch
+        fields = [field.name for field in self._tensorclass.fields()]
+        return self._tensorclass.from_tensordict(batch.select(*fields, strict=False))
 
     def _drop_drawn(self) -> None:
         self._ahead.restore((), self._make)
@@ -696,6 +710,8 @@ class ReplayBuffer(Saves):
         """Return rows to write as the transforms' `inv` make them; None: nothing is written."""
         if isinstance(self._writer, ImmutableDatasetWriter):
             raise immutable(what)
+        row = data[0] if isinstance(data, list) and data else data
+        self._tensorclass = type(row) if is_tensorclass(row) else None
         steps = self._chain.inward
         if steps and isinstance(data, TensorDictBase):
             data = data.copy()  # transforms set leaves in it

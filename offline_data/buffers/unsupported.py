@@ -19,10 +19,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "consume_after_n_samples": ((None,), "SamplerWithoutReplacement draws each row once an epoch"),
     "delayed_init": ((None, False), "leave it out: storages reserve memory with the first row"),
     "ends": ((None,), "leave it out: the ends of trajectories are stored"),
-    "fragmented": (
-        (False,),
-        "leave it out: rows of a trajectory are slices where they are adjacent",
-    ),
     "routing_dim": ((None,), "ensemble[i].extend(data) writes to one member"),
     "routing_key": ((None,), "ensemble[i].extend(data) writes to one member"),
     "sample_unit": (

@@ -74,19 +74,21 @@ class EpisodeIndex:
 class Boundaries:
     """Leaves that separate trajectories, instead of those that a storage looks at by itself.
 
-    `trajectory` has numbers, `ends` are flags, set where any of their elements is.
+    `trajectory` has numbers, `ends` are flags, set where any of their elements is. `step` numbers
+    the steps of a trajectory whose rows are in any order; None: rows are in order.
     """
 
     trajectory: Key | None
     ends: tuple[Key, ...]
+    step: Key | None = None
 
     def check_stored(self) -> None:
         """Raise `UsageError` unless the leaves say what the episode index of a dataset does."""
         flags = {*self.ends}
         complete = not flags or DONE in flags or {TERMINATED, TRUNCATED} <= flags
         known = flags <= {DONE, TERMINATED, TRUNCATED} and self.trajectory in (None, ("episode",))
-        if not (complete and known):
-            asked = [key for key in (self.trajectory, *self.ends) if key is not None]
+        if not (complete and known) or self.step is not None:
+            asked = [key for key in (self.trajectory, *self.ends, self.step) if key is not None]
             raise UsageError(
                 f"The episodes of a dataset are stored, and {', '.join(map(join_key, asked))} "
                 "cannot take their place",
@@ -170,6 +172,10 @@ class Sampler(Saves):
         """
         for key, leaf in leaves.items():
             batch.set(key, spread(leaf, batch.batch_size))
+
+    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:  # noqa: ARG002
+        """Return what `buffer.sample(return_info=True)` says of a batch beside its rows."""
+        return leaves
 
     def extend(self, rows: Tensor) -> None:
         """Note that `rows`, int64 `[n]`, were written in the storage."""

@@ -51,10 +51,11 @@ class TensorStorage(GrowingStorage):
     """Rows of a TensorDict, tensorclass or tensor, or of dicts, tuples and lists of tensors.
 
     What is given is used as it is and not copied. All rows are there from the beginning; a writer
-    begins to write over them at row 0. Batches are TensorDicts with `index`, or what was given, on the
-    device of the data, each leaf contiguous and in memory of its own. Strings of a TensorDict are kept
-    as codes (in files too), and are strings in batches. Unlike TorchRL's, batches of a tensorclass are
-    TensorDicts; rows with other leaves than the first ones are refused; a leaf `index` of a TensorDict
+    begins to write over them at row 0. A TensorDict without leaves is room for rows, as many as it
+    has. Batches are TensorDicts with `index`, or what was given, on the device of the data, each leaf
+    contiguous and in memory of its own. Strings of a TensorDict are kept as codes (in files too), and
+    are strings in batches. Unlike TorchRL's, rows of a tensorclass are
+    TensorDicts (in batches of a `ReplayBuffer` without `index` they are of the class again); rows with other leaves than the first ones are refused; a leaf `index` of a TensorDict
     is not stored, but made.
 
     With `ndim` of two or more a step has a row for each of several environments side by side, `[E]`:
@@ -98,17 +99,25 @@ class TensorStorage(GrowingStorage):
         refuse(type(self).__name__, torchrl, "compilable")
         if device is not None:
             storage = pytree.tree_map(lambda part: part.to(device), storage, is_leaf=_moves)
+        if isinstance(storage, TensorDictBase) and storage.is_empty():
+            self._begin(storage.batch_size[:ndim].numel(), ndim, storage.device)
+            return
         leaves = leaves_of(storage, text=True)
         count = next(iter(leaves.values())).shape[:ndim].numel()
         if not count or max_size not in {None, count}:
             raise UsageError(f"The tensors have {count} rows; expected {max_size or 'some'}")
-        super().__init__(count)
-        self._leaves, self._words, self.ndim = {}, {}, ndim
+        self._begin(count, ndim, None)
         leaves, origin = self._taken(storage, ndim)
         self._use(leaves, self._shape)
         self._count = count
         marks = marks_of({} if self._shape else self._leaves, count, origin)
         self._index.wrote(slice(0, self.steps), marks, linked=True)
+
+    def _begin(self, max_size: int, ndim: int, device: torch.device | None) -> None:
+        """Have room for rows that are not known yet."""
+        super().__init__(max_size)
+        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
+        self.ndim, self.device = ndim, device
 
     def _use(self, leaves: Leaves, shape: Sequence[int]) -> None:
         """Take tensors `[max_size, …]` as the memory of all rows."""
@@ -355,10 +364,7 @@ class LazyTensorStorage(TensorStorage):
     ) -> None:
         known = "compilable consolidated shared_init cleanup_memmap"
         refuse(type(self).__name__, torchrl, known)
-        GrowingStorage.__init__(self, max_size)
-        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
-        self.ndim = ndim
-        self.device = None if device == "auto" else torch.device(device)
+        self._begin(max_size, ndim, None if device == "auto" else torch.device(device))
 
 
 class LazyMemmapStorage(LazyTensorStorage):
