@@ -563,7 +563,8 @@ class Pair:
 @pytest.mark.parametrize("storage", [*TENSORS, ListStorage])
 def test_rows_of_a_tensorclass(storage: Any) -> None:
     buffer: Any = ReplayBuffer(storage=storage(6), batch_size=3)
-    rows = Pair(torch.arange(4), torch.rand(4, 2, 2), batch_size=[4])
+    kind: Any = Pair
+    rows = kind(torch.arange(4), torch.rand(4, 2, 2), batch_size=[4])
     buffer.extend(rows)
     buffer.add(rows[2])
     batch, info = buffer.sample(return_info=True)
@@ -573,7 +574,7 @@ def test_rows_of_a_tensorclass(storage: Any) -> None:
     assert isinstance(buffer[:], Pair)
     assert buffer[4].code == 2
     seen = []
-    buffer.append_transform(lambda given: seen.append(type(given)) or given)
+    buffer.append_transform(lambda given: (seen.append(type(given)), given)[1])
     assert isinstance(buffer.sample(), Pair)
     assert seen[-1] is Pair
 
@@ -600,3 +601,14 @@ def test_what_slices_without_replacement_are() -> None:
     sampler = SliceSampler(replacement=False, slice_len=2)
     assert isinstance(sampler, SliceSampler)
     assert isinstance(sampler, SamplerWithoutReplacement)
+
+
+def test_a_fragmented_sampler_of_torchrl_keeps_its_meaning() -> None:
+    sampler = theirs.SliceSampler(slice_len=2, traj_key="t", step_key="s", fragmented=True)
+    buffer: Any = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(4), sampler=sampler, batch_size=2
+    )
+    leaves = {"t": torch.tensor([0, 1, 0, 1]), "s": torch.tensor([3, 0, 4, 1])}
+    buffer.extend(TensorDict(leaves, [4]))
+    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(50)}
+    assert found == {(0, 2), (1, 3)}

@@ -125,8 +125,8 @@ def test_leaves_that_are_not_there_are_named(kind: Any) -> None:
         with pytest.raises(UsageError, match=match):
             SliceSampler(slice_len=1, **options).sample(storage, 1)
     flags = ("next", "done")
-    for options in ({"traj_key": "missing", "end_key": flags}, {"end_keys": ["lost", flags]}):
-        drawn, _ = SliceSampler(slice_len=3, **options).sample(storage, 3)
+    for named in ({"traj_key": "missing", "end_key": flags}, {"end_keys": ["lost", flags]}):
+        drawn, _ = SliceSampler(slice_len=3, **named).sample(storage, 3)
         assert drawn.tolist() == [0, 1, 2]
 
 
