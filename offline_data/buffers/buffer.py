@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensorclass
 from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import (
@@ -118,6 +118,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
     """
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
+    _tensorclass: Any = None  # of the rows that were written last, if they were one
     _first: tuple[Transform, ...] = ()
     """Applied to batches before the transforms; set by subclasses and `collate_fn`."""
 
@@ -262,7 +263,9 @@ class ReplayBuffer(Saves, Generic[Batch]):
             BufferUsageError: Nothing to sample; also a `RuntimeError`.
         """
         draw, batch = self._take(self._size(batch_size))
-        return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
+        if not return_info:
+            return batch
+        return batch, {**self._sampler.info(batch, draw.info), "index": draw.rows}
 
     def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Batch:
         """Return the batch of `rows`, int64 `[B]`, drawn elsewhere, with the sampler's `leaves`."""
@@ -316,7 +319,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
             return self._leaf(names)
         rows = self._cells(index)
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
-            return through(self._chain.outward, self._storage.get(int(rows)))
+            return through(self._chain.outward, self._as_written(self._storage.get(int(rows))))
         with self._lock:
             batch = shaped(self._gather, rows)
         return self._transformed(batch, {INDEX: rows})
@@ -475,7 +478,10 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return self.insert_transform(len(self._chain.links), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Insert a transform before position `index`; see `append_transform`."""
+        """Insert a transform before position `index`; see `append_transform`.
+
+        Raises `UsageError` for an index outside `[-n, n]`, with `n` transforms.
+        """
         chain = self._chain.insert(index, transform, invert=invert)
         if len(chain.outward) == len(self._chain.outward) and not self._grows:
             raise UsageError("invert=True transforms written data, and a dataset is immutable")
@@ -702,8 +708,16 @@ class ReplayBuffer(Saves, Generic[Batch]):
         if labels is not None and not (self._indexed or indexed):
             names = LABELS[1:]
             labels = {name: leaf for name, leaf in labels.items() if name in names}
+            batch = self._as_written(batch)
         batch = transformed((*self._first, *self._chain.outward), batch, labels, names)
         return batch.pin_memory() if self._pin else batch
+
+    def _as_written(self, batch: Any) -> Any:
+        """Return rows of a tensorclass as such, unless batches have `index`, which it has not."""
+        if self._tensorclass is None or self._indexed or not isinstance(batch, TensorDictBase):
+            return batch
+        fields = [field.name for field in self._tensorclass.fields()]
+        return self._tensorclass.from_tensordict(batch.select(*fields, strict=False))
 
     def _drop_drawn(self) -> None:
         self._ahead.restore((), self._make)
@@ -723,6 +737,8 @@ class ReplayBuffer(Saves, Generic[Batch]):
         """Return data to write after the transforms' `inv`; None: write nothing."""
         if isinstance(self._writer, ImmutableDatasetWriter):
             raise immutable(action)
+        row = data[0] if isinstance(data, list) and data else data
+        self._tensorclass = type(row) if is_tensorclass(row) else None
         steps = self._chain.inward
         if steps and isinstance(data, TensorDictBase):
             data = data.copy()  # transforms modify it in place

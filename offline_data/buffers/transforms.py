@@ -46,6 +46,8 @@ class Chain:
 
     def insert(self, index: int, transform: Transform, *, invert: bool) -> Chain:
         """Return the chain with `transform` before position `index`; raises `UsageError`."""
+        if not -len(self.links) <= index <= len(self.links):
+            raise UsageError(f"There are {len(self.links)} transforms; none is at {index}")
         if not callable(transform):
             raise UsageError(f"{transform!r} is not callable; a transform is called with a batch")
         if hasattr(transform, "inv") and hasattr(transform, "eval"):

@@ -22,10 +22,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "leave it out: storages allocate memory when the first row is written",
     ),
     "ends": ((None,), "leave it out: the ends of trajectories are stored"),
-    "fragmented": (
-        (False,),
-        "leave it out: only adjacent rows of a trajectory form slices",
-    ),
     "routing_dim": ((None,), "ensemble[i].extend(data) writes to one member"),
     "routing_key": ((None,), "ensemble[i].extend(data) writes to one member"),
     "sample_unit": (

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SLICES = (
     *("num_slices", "slice_len", "strict_length", "truncated_key", "init_key", "pad_output"),
-    *("traj_key", "end_key", "end_keys", "span"),
+    *("traj_key", "end_key", "end_keys", "span", "fragmented", "step_key"),
 )
 _PRIORITIES = (
     *("max_capacity", "alpha", "beta", "eps", "dtype", "reduction", "max_priority_within_buffer"),

@@ -75,18 +75,20 @@ class Boundaries:
     """Leaves that separate trajectories, instead of a storage's default ones.
 
     `trajectory` is a leaf of numbers, `ends` are flags; a flag is set if any of its elements is.
+    `step` numbers the steps of a trajectory whose rows are in any order; None: rows are in order.
     """
 
     trajectory: Key | None
     ends: tuple[Key, ...]
+    step: Key | None = None
 
     def check_stored(self) -> None:
         """Raise `UsageError` unless the leaves agree with a dataset's stored episodes."""
         flags = {*self.ends}
         complete = not flags or DONE in flags or {TERMINATED, TRUNCATED} <= flags
         known = flags <= {DONE, TERMINATED, TRUNCATED} and self.trajectory in (None, ("episode",))
-        if not (complete and known):
-            keys = [key for key in (self.trajectory, *self.ends) if key is not None]
+        if not (complete and known) or self.step is not None:
+            keys = [key for key in (self.trajectory, *self.ends, self.step) if key is not None]
             raise UsageError(
                 f"The episodes of a dataset are stored; {', '.join(map(join_key, keys))} cannot "
                 "replace them",
@@ -169,6 +171,10 @@ class Sampler(Saves):
         """
         for key, leaf in leaves.items():
             batch.set(key, spread(leaf, batch.batch_size))
+
+    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:  # noqa: ARG002
+        """Return what `buffer.sample(return_info=True)` says of a batch beside its rows."""
+        return leaves
 
     def extend(self, rows: Tensor) -> None:
         """Handle rows written to the storage, int64 `[n]`."""

@@ -83,7 +83,8 @@ class PrioritizedSampler(Sampler):
             raise UsageError(f"max_capacity is {max_capacity}; expected at least 1")
         if dtype not in (torch.float32, torch.float64):
             raise UsageError(f"dtype is {dtype}; expected torch.float32 or torch.float64")
-        if device is not None and torch.device(device).type != "cpu":
+        self.device = torch.device("cpu" if device is None else device)
+        if self.device.type != "cpu":
             raise UsageError(f"device is {device}; priorities are on the CPU", hint="leave it out")
         self.max_capacity = max_capacity
         self.dtype = dtype
@@ -423,6 +424,10 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
         """Add ends and starts of slices to the batch's flags; see `SliceSampler.complete`."""
         self._slices.complete(batch, leaves)
+
+    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
+        """Add the flags beside the marks of slices; see `SliceSampler.info`."""
+        return self._slices.info(batch, leaves)
 
 
 def _right(span: Any) -> Any:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
 from offline_data.buffers.keys import as_key
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, Sampler, seeded
-from offline_data.buffers.samplers.uniform import EpochSampler
+from offline_data.buffers.samplers.uniform import SamplerWithoutReplacement
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
 
@@ -30,8 +31,8 @@ MASK = ("collector", "mask")
 _NUMBERS = ("index", "episode", "dataset_index", "dataset_episode")
 """Leaves of row and episode numbers."""
 
-_SPEED = ("step_key", "cache_values", "compile", "use_gpu")
-"""TorchRL's performance options, ignored; `step_key` belongs to `fragmented`, which is refused."""
+_SPEED = ("cache_values", "compile", "use_gpu")
+"""TorchRL's performance options, ignored."""
 
 _STARTS = 1
 """Separates the random numbers of slice starts from those of the episode order."""
@@ -194,9 +195,11 @@ class SliceSampler(Sampler):
         replacement: False returns a `SliceSamplerWithoutReplacement` with the other arguments.
         torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` set the leaves that
             separate trajectories in a growing storage, instead of those listed in
-            `GrowingStorage.runs`; missing `end_keys` are ignored, and `traj_key` can be combined
-            with them. A dataset's episodes are stored: there only its own `episode` and
-            `("next", "done")` are allowed. `cache_values`, `compile` and `use_gpu` are ignored.
+            `GrowingStorage.runs`; missing leaves are ignored, and `traj_key` can be combined with
+            ends. With `fragmented` the rows of a trajectory may be stored in any order: `step_key`
+            orders them, and a missing step ends a run. A dataset's episodes are stored: there only
+            its own `episode` and `("next", "done")` are allowed. `cache_values`, `compile` and
+            `use_gpu` are ignored.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -301,6 +304,18 @@ class SliceSampler(Sampler):
             _zero(batch, ~leaves[MASK])
         super().complete(batch, others)
 
+    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
+        """Add the batch's `done` and `terminated` beside `truncated_key`, as TorchRL does."""
+        if self.truncated_key is None or not isinstance(batch, TensorDictBase):
+            return leaves
+        last, found = leaves[self.truncated_key], dict(leaves)
+        for name, instead in (("done", last), ("terminated", torch.zeros_like(last))):
+            key: Any = name
+            if isinstance(self.truncated_key, tuple):
+                key = (*self.truncated_key[:-1], name)
+            found[key] = batch.get(key, instead)
+        return found
+
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
         """See `Sampler.lookahead`."""
         return self._drawn_by_copy(storage, batch_size)
@@ -372,7 +387,7 @@ class SliceSampler(Sampler):
         return torch.from_numpy(rows), leaves
 
 
-class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
+class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
     """Draws one slice of every episode exactly once per epoch.
 
     As in TorchRL, episodes are drawn without replacement: the slice begins uniformly anywhere in
@@ -395,7 +410,7 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         SliceSamplerWithoutReplacement(slice_len=8, seed=0, epoch=0, position=0)
     """
 
-    _computed = (*SliceSampler._computed, *EpochSampler._computed)
+    _computed = (*SliceSampler._computed, *SamplerWithoutReplacement._computed)
 
     def __init__(
         self,
@@ -412,7 +427,9 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
                 "Every episode is sampled once per epoch: over='starts' has no meaning"
             )
         SliceSampler.__init__(self, num_slices=num_slices, slice_len=slice_len, **options)
-        EpochSampler.__init__(self, drop_last=drop_last, shuffle=shuffle, seed=seed)
+        SamplerWithoutReplacement.__init__(
+            self, drop_last, shuffle, seed=seed, valid_only=self.valid_only
+        )
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw the next slices, fewer at the end of an epoch; see `SliceSampler.sample`.
@@ -447,7 +464,13 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
     trajectory, end, several = keys
     others = {name: value for name, value in arguments.items() if name not in _SPEED}
-    refuse(sampler, others, "ends trajectories fragmented")
+    step = others.pop("step_key", "step_count")
+    fragmented = others.pop("fragmented", False)
+    refuse(sampler, others, "ends trajectories")
+    if fragmented and trajectory is None:
+        raise UsageError(
+            "fragmented=True needs traj_key: flags do not say which rows belong together"
+        )
     if end is not None and several is not None:
         raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
     if several is not None and (isinstance(several, str) or not len(several)):
@@ -455,7 +478,11 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     ends = (end,) if end is not None else tuple(several or ())
     if trajectory is None and not ends:
         return None
-    return Boundaries(None if trajectory is None else as_key(trajectory), tuple(map(as_key, ends)))
+    return Boundaries(
+        None if trajectory is None else as_key(trajectory),
+        tuple(map(as_key, ends)),
+        as_key(step) if fragmented else None,
+    )
 
 
 def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeIndex:

@@ -65,27 +65,66 @@ class RandomSampler(Sampler):
         return f"RandomSampler(seed={self.seed}, valid_only={self.valid_only})"
 
 
-class EpochSampler(Sampler):
-    """Base class: draws the numbers `[0, count)` without replacement, epoch after epoch.
+class SamplerWithoutReplacement(Sampler):
+    """Draws all valid transitions, each exactly once per epoch.
+
+    An epoch's order depends only on `(seed, epoch)` and the number of valid transitions: it is
+    computed in chunks, not stored, and is the same in every process and on every machine. Iteration
+    over a buffer stops at the end of an epoch; an interrupted iteration continues at the same
+    position. Unlike TorchRL's, a batch never spans two epochs.
+
+    Args:
+        drop_last: Whether to drop the last batch of an epoch if it is not full.
+        shuffle: Whether to shuffle; False: ascending order.
+        seed: Non-negative; None: drawn from torch's global generator at the first batch.
+        valid_only: See `RandomSampler`.
 
     Attributes:
         seed: Seed of all orders; if not given, None until the first batch.
         epoch: Number of completed epochs.
         position: Number of items drawn in this epoch.
+
+    Example:
+        >>> SamplerWithoutReplacement(seed=0, drop_last=True)
+        SamplerWithoutReplacement(seed=0, epoch=0, position=0)
     """
 
     _computed: tuple[str, ...] = ("_order", "_lock")
     _order: EpochOrder | None = None
 
-    def __init__(self, *, drop_last: bool, shuffle: bool, seed: int | None) -> None:
+    def __init__(
+        self,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        *,
+        seed: int | None = None,
+        valid_only: bool = True,
+    ) -> None:
         if seed is not None and seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.seed = seed
+        self.valid_only = valid_only
         self.epoch = 0
         self.position = 0
         self._lock = threading.Lock()
+
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
+        """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
+
+        Raises `UsageError` with `drop_last` for a batch larger than an epoch.
+        """
+        rows = storage.rows(valid_only=self.valid_only)
+        if not rows.count:
+            raise nothing_to_draw(storage)
+        if self.drop_last and batch_size > rows.count:
+            raise UsageError(
+                f"A batch of {batch_size} is more than the {rows.count} transitions of an epoch, "
+                "and drop_last leaves out batches that are not full"
+            )
+        numbers, _, _ = self._take(rows.count, batch_size)
+        return rows.at(torch.from_numpy(numbers)), {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
@@ -141,50 +180,3 @@ class EpochSampler(Sampler):
         return (
             f"{type(self).__name__}(seed={self.seed}, epoch={self.epoch}, position={self.position})"
         )
-
-
-class SamplerWithoutReplacement(EpochSampler):
-    """Draws all valid transitions, each exactly once per epoch.
-
-    An epoch's order depends only on `(seed, epoch)` and the number of valid transitions: it is
-    computed in chunks, not stored, and is the same in every process and on every machine. Iteration
-    over a buffer stops at the end of an epoch; an interrupted iteration continues at the same
-    position. Unlike TorchRL's, a batch never spans two epochs.
-
-    Args:
-        drop_last: Whether to drop the last batch of an epoch if it is not full.
-        shuffle: Whether to shuffle; False: ascending order.
-        seed: Non-negative; None: drawn from torch's global generator at the first batch.
-        valid_only: See `RandomSampler`.
-
-    Example:
-        >>> SamplerWithoutReplacement(seed=0, drop_last=True)
-        SamplerWithoutReplacement(seed=0, epoch=0, position=0)
-    """
-
-    def __init__(
-        self,
-        drop_last: bool = False,
-        shuffle: bool = True,
-        *,
-        seed: int | None = None,
-        valid_only: bool = True,
-    ) -> None:
-        super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed)
-        self.valid_only = valid_only
-
-    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
-
-        Raises `UsageError` with `drop_last` for a batch larger than an epoch.
-        """
-        rows = storage.rows(valid_only=self.valid_only)
-        if not rows.count:
-            raise nothing_to_draw(storage)
-        if self.drop_last and batch_size > rows.count:
-            raise UsageError(
-                f"A batch of {batch_size} is more than the {rows.count} transitions of an epoch, "
-                "and drop_last leaves out batches that are not full"
-            )
-        numbers, _, _ = self._take(rows.count, batch_size)
-        return rows.at(torch.from_numpy(numbers)), {}

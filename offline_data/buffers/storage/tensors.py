@@ -51,11 +51,12 @@ class TensorStorage(GrowingStorage):
     """Rows of a TensorDict, tensorclass or tensor, or of dicts, tuples and lists of tensors.
 
     The given data are used without a copy, and all rows count as written; a writer starts
-    overwriting at row 0. Batches are TensorDicts with `index`, or have the given structure, on the
-    device of the data, each leaf a contiguous copy. Strings of a TensorDict are stored as codes (in
-    files too) and returned as strings. Unlike TorchRL's, batches of a tensorclass are TensorDicts;
-    rows with other leaves than the first ones are refused; a leaf `index` of a TensorDict is
-    computed, not stored.
+    overwriting at row 0. A TensorDict without leaves reserves as many rows as it has. Batches are
+    TensorDicts with `index`, or have the given structure, on the device of the data, each leaf a
+    contiguous copy. Strings of a TensorDict are stored as codes (in files too) and returned as
+    strings. Unlike TorchRL's, rows of a tensorclass are TensorDicts (batches of a `ReplayBuffer`
+    without `index` have the class again); rows with other leaves than the first ones are refused; a
+    leaf `index` of a TensorDict is computed, not stored.
 
     With `ndim` of two or more, a step has one row for each of `E` parallel environments: `set` and
     `get` count steps, everything else rows, in step order. `len` and `max_size` (rounded up to whole
@@ -98,17 +99,25 @@ class TensorStorage(GrowingStorage):
         refuse(type(self).__name__, torchrl, "compilable")
         if device is not None:
             storage = pytree.tree_map(lambda part: part.to(device), storage, is_leaf=_moves)
+        if isinstance(storage, TensorDictBase) and storage.is_empty():
+            self._begin(storage.batch_size[:ndim].numel(), ndim, storage.device)
+            return
         leaves = leaves_of(storage, text=True)
         count = next(iter(leaves.values())).shape[:ndim].numel()
         if not count or max_size not in {None, count}:
-            raise UsageError(f"The tensors have {count} rows; expected {max_size or 'at least 1'}")
-        super().__init__(count)
-        self._leaves, self._words, self.ndim = {}, {}, ndim
+            raise UsageError(f"The tensors have {count} rows; expected {max_size or 'some'}")
+        self._begin(count, ndim, None)
         leaves, origin = self._converted(storage, ndim)
         self._use(leaves, self._shape)
         self._count = count
         marks = marks_of({} if self._shape else self._leaves, count, origin)
         self._index.wrote(slice(0, self.steps), marks, linked=True)
+
+    def _begin(self, max_size: int, ndim: int, device: torch.device | None) -> None:
+        """Have room for rows that are not known yet."""
+        super().__init__(max_size)
+        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
+        self.ndim, self.device = ndim, device
 
     def _use(self, leaves: Leaves, shape: Sequence[int]) -> None:
         """Set the memory of all rows to tensors `[max_size, …]`."""
@@ -357,10 +366,7 @@ class LazyTensorStorage(TensorStorage):
     ) -> None:
         known = "compilable consolidated shared_init cleanup_memmap"
         refuse(type(self).__name__, torchrl, known)
-        GrowingStorage.__init__(self, max_size)
-        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
-        self.ndim = ndim
-        self.device = None if device == "auto" else torch.device(device)
+        self._begin(max_size, ndim, None if device == "auto" else torch.device(device))
 
 
 class LazyMemmapStorage(LazyTensorStorage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from offline_data.buffers.samplers.base import EpisodeIndex
@@ -169,6 +170,9 @@ class TrajectoryIndex:
         """
         if boundaries in self._runs:
             return self._runs[boundaries]
+        if boundaries is not None and boundaries.step is not None:
+            self._runs[boundaries] = _by_step(count, leaf, boundaries)
+            return self._runs[boundaries]
         width = self.width
         first = ~self._after[: count // width].repeat_interleave(width)
         if boundaries is None:
@@ -177,14 +181,12 @@ class TrajectoryIndex:
                 first[width:] |= self._trajectory[width:count] != self._trajectory[: count - width]
         else:
             flags = [flag for key in boundaries.ends if (flag := leaf(key)) is not None]
-            if boundaries.ends and not flags:
-                raise _missing("ends of trajectories", *boundaries.ends)
+            number = None if boundaries.trajectory is None else leaf(boundaries.trajectory)
+            if number is None and not flags:
+                raise _missing(boundaries)
             for flag in flags:
                 first[width:] |= _of_rows(flag, count)[:-width]
-            if boundaries.trajectory is not None:
-                number = leaf(boundaries.trajectory)
-                if number is None:
-                    raise _missing("numbers of trajectories", boundaries.trajectory)
+            if number is not None:
                 number = _elements(number, count)
                 first[width:] |= (number[width:] != number[:-width]).any(1).cpu()
         first[:width] = True
@@ -241,9 +243,27 @@ def rows_of_steps(steps: slice | Tensor, width: int) -> slice | Tensor:
     return (steps[:, None] * width + torch.arange(width)).reshape(-1)
 
 
-def _missing(leaves: str, *keys: Key) -> UsageError:
+def _by_step(
+    count: int, leaf: Callable[[Key], Tensor | None], boundaries: Boundaries
+) -> EpisodeIndex:
+    """Return the runs of rows stored in any order; a repeated step starts a new run."""
+    keys = [key for key in (boundaries.trajectory, boundaries.step) if key is not None]
+    found = [numbers for key in keys if (numbers := leaf(key)) is not None]
+    if len(found) < 2:
+        raise _missing(boundaries)
+    number, step = (_elements(numbers, count)[:, 0].cpu().long() for numbers in found)
+    order = torch.from_numpy(np.lexsort((step.numpy(), number.numpy())))
+    first = torch.ones(count, dtype=torch.bool)
+    first[1:] = (number[order].diff() != 0) | (step[order].diff() != 1)
+    starts = first.nonzero()[:, 0]
+    return EpisodeIndex(starts, torch.diff(starts, append=torch.tensor([count])), order=order)
+
+
+def _missing(boundaries: Boundaries) -> UsageError:
+    keys = [boundaries.trajectory, *boundaries.ends, boundaries.step]
     return UsageError(
-        f"The sampler needs {leaves} in {' or '.join(map(join_key, keys))}, which the rows "
+        f"The sampler needs trajectories by "
+        f"{' or '.join(join_key(key) for key in keys if key is not None)}, which the rows "
         "do not have",
         hint="traj_key, end_key and end_keys of the sampler set the leaves",
     )
