@@ -1,4 +1,4 @@
-"""Progress on stderr: notes, and in a terminal bars for work that takes over a second."""
+"""Progress on stderr: notes, and in a terminal bars for tasks of more than a second."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _LABEL_WIDTH = 26
 
 
 def progress_for(mode: Mode, *, bars: bool) -> Progress:
-    """Return the progress that fits the output: none if quiet, bars only in a terminal."""
+    """Return the progress reporter for the output: silent if quiet, bars only in a terminal."""
     if mode is Mode.QUIET:
         return SILENT
     return Bars() if bars and mode is Mode.HUMAN and stderr_is_terminal() else Notes()
 
 
 class Notes(SilentProgress):
-    """Prints notes and draws nothing."""
+    """Prints notes without bars."""
 
     def note(self, message: str) -> None:
-        """Print it on stderr."""
+        """Print a note on stderr."""
         say(message)
 
 
 class Bars(Notes):
-    """Draws a bar for each task that is older than `delay` seconds; threads may share it."""
+    """Draws a bar for each task that takes longer than `delay` seconds; thread-safe."""
 
     def __init__(self, delay: float = DELAY) -> None:
         self._delay = delay
@@ -48,7 +48,7 @@ class Bars(Notes):
 
     @contextmanager
     def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:
-        """Open a task; its bar is removed when the block ends."""
+        """Start a task; its bar is removed when the block ends."""
         bar = _Bar(self._lock, label, total, unit)
         timer = threading.Timer(self._delay, self._draw, [bar])
         timer.daemon = True
@@ -81,11 +81,11 @@ class Bars(Notes):
 
 
 class _Bar:
-    """One task: counted from its beginning, drawn once it has taken a while."""
+    """One task, counted from its start and drawn after a delay."""
 
     def __init__(self, lock: threading.RLock, label: str, total: int | None, unit: str) -> None:
         half = (_LABEL_WIDTH - 1) // 2
-        # both ends of a long label: ids differ there
+        # keep both ends of a long label, where ids differ
         self.label = label if len(label) <= _LABEL_WIDTH else f"{label[:half]}…{label[-half:]}"
         self.total, self.ended = total, False
         self.live: Any = None
@@ -94,7 +94,7 @@ class _Bar:
         self._done, self._skipped, self._begin = 0, 0, time.monotonic()
 
     def skip(self, amount: int) -> None:
-        """Count `amount` units that were done before: they say nothing about speed."""
+        """Count `amount` units done earlier, excluded from the speed."""
         with self._lock:
             self._skipped += amount
             self.advance(amount)
@@ -112,7 +112,7 @@ class _Bar:
         self.advance(0)
 
     def __str__(self) -> str:
-        """Write how much is done, how fast, and what is left: `3 MiB/6 MiB 2 MiB/s 0:02`."""
+        """Return progress, speed and remaining time: `3 MiB/6 MiB 2 MiB/s 0:02`."""
         seconds = max(time.monotonic() - self._begin, 1e-9)
         speed = max(self._done - self._skipped, 0) / seconds
         left = ""

@@ -1,4 +1,4 @@
-"""`list`, `search`, `sources` and `env`: datasets, where they come from, and this installation."""
+"""`list`, `search`, `sources` and `env`: datasets, sources, and this installation."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -50,7 +50,7 @@ def list_(
     if source is not None:
         from offline_data.sources.registry import get_source, source_names
 
-        # one that is known is enough: its adapter need not import here
+        # only checks the name; the adapter's imports may be missing
         if source not in source_names():
             get_source(source)
     if not remote:
