@@ -175,7 +175,7 @@ def test_it_cannot_be_written(compact: Path) -> None:
     with pytest.raises(UsageError, match="sampler of this package"):
         ds.to_torchrl(sampler=RandomSampler())
     for name in ("storage", "writer"):
-        with pytest.raises(UsageError, match=f"brings its own {name}"):
+        with pytest.raises(UsageError, match=f"{name} cannot be set"):
             to_torchrl(ds, **{name: None})  # type: ignore[arg-type]
 
 
