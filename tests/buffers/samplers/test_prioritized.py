@@ -214,7 +214,7 @@ def test_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
     options: dict[str, Any] = {"max_capacity": 5, "alpha": 1.0, "beta": 1.0, **wrong}
     with pytest.raises(UsageError, match=message):
         PrioritizedSampler(**options)
-    with pytest.raises(UsageError, match="leave over out"):
+    with pytest.raises(UsageError, match="over is not supported"):
         PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=2, over="starts")
     with pytest.raises(UsageError, match="Give either"):
         PrioritizedSliceSampler(5, 1.0, 1.0)
