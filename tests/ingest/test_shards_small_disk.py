@@ -21,7 +21,7 @@ from offline_data.store.library import entry_at, list_datasets
 from offline_data.testing.servers import Answer, Fault, FileServer, Request
 from offline_data.testing.sharded_toy import PUBLISHED, install, served, shard_file
 from tests.ingest.test_shards import check
-from tests.processes.waiting import ended, wait_until
+from tests.processes.waiting import wait_for_end
 
 RUN = "from offline_data_cli.main import run; run()"
 SHARDS = 40
@@ -110,7 +110,7 @@ def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
                     family = psutil.Process(program.pid).children(recursive=True)
                     os.kill(program.pid, kill)
                     program.wait(500)
-                    wait_until(lambda pids=[one.pid for one in family]: all(map(ended, pids)))
+                    wait_for_end([one.pid for one in family])
                 assert time.monotonic() - started < 500
                 time.sleep(0.01)
             said = program.communicate()[1].decode()

@@ -122,7 +122,7 @@ def test_a_connection_lost_ten_times_and_killed_twice(
     for tenths in (4, 8):
         hub.script(blob, *[Fault(cut_after=tenth)] * 3, Fault(stall_after=tenth))
         process = user.start("download", DOOR)
-        wait_until(lambda count=tenth * tenths: bytes_here(user) >= count)
+        wait_for_bytes(user, tenth * tenths)
         process.kill()
         process.communicate()
         assert user.datasets() == []
@@ -145,13 +145,17 @@ def of(hub: HubServer, path: str) -> list:  # type: ignore[type-arg]
     return [request for request in hub.requests if request.path == path]
 
 
-def bytes_here(user: Shell) -> int:
-    """Return the size of the largest file that has not come whole."""
-    largest = 0
-    for part in (user.root / ".downloads" / "partial").glob("*.part"):
-        with suppress(FileNotFoundError):  # whole by now
-            largest = max(largest, part.stat().st_size)
-    return largest
+def wait_for_bytes(user: Shell, count: int) -> None:
+    """Return once so many bytes of a file have come, that is not yet whole."""
+
+    def have_come() -> bool:
+        largest = 0
+        for part in (user.root / ".downloads" / "partial").glob("*.part"):
+            with suppress(FileNotFoundError):  # whole by now
+                largest = max(largest, part.stat().st_size)
+        return largest >= count
+
+    wait_until(have_come)
 
 
 @pytest.mark.parametrize(
