@@ -255,7 +255,7 @@ def test_paths_that_lead_nowhere(cli: Cli, tmp_path: Path, name: str) -> None:
 
 
 def test_limits_of_the_transfer_reach_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[TransferLimits] = []
 
     def plan(dataset: object, settings: Settings, options: object) -> None:
         asked.append(settings.transfer)
