@@ -23,6 +23,7 @@ LAYERS = (
     {
         "ahead",
         "errors",
+        "hints",
         "ids",
         "config",
         "urls",

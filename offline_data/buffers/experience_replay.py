@@ -221,7 +221,7 @@ class LeRobotExperienceReplay(_OfSource):
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002
         raise NotFoundError(
             "Datasets of LeRobot cannot be loaded: this version of offline-data has no such source",
-            hint="offline-data sources lists those that it has",
+            hint="`offline-data sources` lists those that it has",
         )
 
 

@@ -14,7 +14,7 @@ from offline_data.config import Settings, resolve_settings, user_path
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import find, how_to_get
+from offline_data.store.library import find, how_to_get, parse_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -184,7 +184,7 @@ def ensure_dataset(
             raise UsageError(
                 f"{text} is one revision of a dataset; revision={revision!r} is for ids"
             )
-        text = str(parse_id(text).at(revision))
+        text = str(parse_known(text, settings.root).at(revision))
     return ensure(text, settings=settings, download=download, layout=layout)
 
 

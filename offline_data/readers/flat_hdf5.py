@@ -137,7 +137,7 @@ class FlatFile:
         try:
             return {name: self.format.leaf_of(name) for name in names}
         except FormatError as error:
-            raise FormatError(f"{self.path}: {error.message}", hint=error.hint) from error
+            raise FormatError(f"{self.path}: {error.message}", hint=error.shell_hint) from error
 
     def read(self, file: Any, name: str, start: int, stop: int) -> NDArray[Any]:
         """Read rows of one column of the open file, in this machine's byte order, `[n, …]`."""
