@@ -74,7 +74,7 @@ def test_derived_takes_one_function_or_several(folder: Path) -> None:
     assert "timestep" in one[:]
     assert one[:]["timestep"].tolist() == several[:]["timestep"].tolist()
     for wrong in ("n_step", 3, [offline_data.timestep(), "n_step"]):
-        with pytest.raises(UsageError, match="^derived is .*; expected a function of batches"):
+        with pytest.raises(UsageError, match=r"^derived is .*; expected a function of batches"):
             load(folder, derived=wrong)
 
 
