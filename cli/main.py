@@ -133,7 +133,7 @@ def _run(arguments: list[str]) -> int:
     result = outcome.result
     show(result, outcome.mode)
     for error in result.failures:
-        show_error(error.code, error.message, error.hint, as_json=False)
+        show_error(error.code, error.message, error.shell_hint, as_json=False)
     return result.code or next(map(exit_code, result.failures), 0)
 
 
@@ -174,7 +174,7 @@ def _is_of_click(error: BaseException) -> bool:
 def _describe(error: BaseException) -> tuple[str, str, str | None]:
     """Return code, message and hint of any error."""
     if isinstance(error, OfflineDataError):
-        return error.code, error.message, error.hint
+        return error.code, error.message, error.shell_hint
     if isinstance(error, KeyboardInterrupt):
         text = str(error) or "interrupted; run the same command again to continue"
         return "interrupted", text, None

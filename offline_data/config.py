@@ -331,7 +331,7 @@ def write_setting(key: str, value: str, environ: Mapping[str, str] | None = None
         known = ", ".join(name for name in CONFIG_KEYS if name != "mirrors")
         raise UsageError(
             f"{key!r} cannot be set; expected one of {known}",
-            hint="mirrors are a table: offline-data config edit",
+            hint="mirrors are a table: `offline-data config edit`",
         )
     if key == "offline" and value.lower() not in {"true", "false"}:
         raise UsageError(f"offline cannot be {value!r}; expected true or false")

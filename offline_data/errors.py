@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import ClassVar
 
+from offline_data.hints import in_python
 from offline_data.urls import redact
 
 
@@ -16,19 +17,24 @@ class OfflineDataError(Exception):
     Attributes:
         code: Stable word for scripts (`{"error": {"code": …}}` of the command line).
         message: What failed, where, what was expected and what was found.
-        hint: What to do next, or None; shown below a traceback, too (from Python 3.11 on).
+        hint: What to do next in Python, or None; shown below a traceback, too (from Python 3.11 on).
+        shell_hint: What to do next on the command line, as the argument `hint` has it; for another
+            error with the same hint.
 
     Example:
-        >>> error = NotFoundError("No dataset 'minari:x/y-v0' here", hint="offline-data list")
+        >>> error = NotFoundError("No dataset 'minari:x/y-v0' here", hint="`offline-data list`")
         >>> error.code, str(error)
         ('not_found', "No dataset 'minari:x/y-v0' here")
+        >>> error.hint, error.shell_hint
+        ('`offline_data.list_datasets()`', '`offline-data list`')
     """
 
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.message = redact(message)
-        self.hint = hint and redact(hint)
+        self.shell_hint = hint and redact(hint)
+        self.hint = self.shell_hint and in_python(self.shell_hint)
         super().__init__(self.message)
         add_note = getattr(self, "add_note", None)
         if hint and add_note:
@@ -36,7 +42,7 @@ class OfflineDataError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the hint when an error crosses a process boundary."""
-        return functools.partial(type(self), hint=self.hint), (self.message,)
+        return functools.partial(type(self), hint=self.shell_hint), (self.message,)
 
 
 class UsageError(OfflineDataError, ValueError):

@@ -24,6 +24,7 @@ LAYERS = (
     {
         "ahead",
         "errors",
+        "hints",
         "ids",
         "config",
         "urls",

@@ -125,6 +125,45 @@ def test_lightning() -> None:
     assert trainer.callback_metrics["val"] < 1
 
 
+def test_torchrl_losses() -> None:
+    pytest.importorskip("torchrl")
+    found = run(codes("torchrl-losses")[0], STEPS=60)
+    batch = found["ds"][:]
+    error = (found["policy"](batch["observation"]) - batch["action"]).square().mean()
+    assert error < 0.8 * batch["action"].square().mean()
+    assert found["losses"]["loss_qvalue"].isfinite()
+
+
+class Walk:
+    """An environment of five numbers that an episode leaves after four steps, or ends in."""
+
+    def __init__(self) -> None:
+        self.steps = self.resets = 0
+
+    def reset(self, **_seed: int) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        self.steps, self.resets = 0, self.resets + 1
+        return np.full(5, float(self.resets)), {}
+
+    def step(self, action: np.ndarray[Any, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action.shape == (2,)
+        self.steps += 1
+        last = self.steps == 4
+        even = self.resets % 2 == 0
+        return np.full(5, self.resets + self.steps / 4), 1.0, last and even, last and not even, {}
+
+
+def test_offline_to_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    monkeypatch.setattr(gymnasium, "make", lambda _: Walk())
+    found = run(codes("offline-to-online")[0], STEPS=10)
+    written = found["data"].online_buffer[:]
+    first = [1, 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.25]  # of four steps an episode
+    assert written["observation"][:, 0].tolist() == first
+    assert written["next", "terminated"][:, 0].nonzero().flatten().tolist() == [7]
+    assert found["data"].offline_fraction == 0
+    assert found["loss"].isfinite()
+
+
 def rank(number: int, port: int, found: Any) -> None:
     """Run the page's program as `torchrun` would."""
     torch.set_num_threads(1)

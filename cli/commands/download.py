@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from offline_data.config import Settings, TransferLimits, user_path
 from offline_data.errors import OfflineDataError, UsageError
 from offline_data.files import parse_bytes
-from offline_data.ids import DatasetId, parse_id
+from offline_data.ids import DatasetId
 from offline_data_cli import complete
 from offline_data_cli.names import dataset_id
 from offline_data_cli.options import (
@@ -142,7 +142,9 @@ def download(
         fields = Fields(Field("id", str(dataset)), Field("raw files", folder))
         return Result([{"id": str(dataset), "raw": folder}], (fields,), (str(dataset),))
 
-    ids = [parse_id(dataset_id(context, text)) for text in datasets]
+    from offline_data.store.library import parse_known
+
+    ids = [parse_known(dataset_id(context, text), context.settings.root) for text in datasets]
     if len(ids) == 1:
         return handle(ids[0])
     results = []
@@ -150,7 +152,7 @@ def download(
         try:
             results.append(handle(dataset))
         except OfflineDataError as error:  # continue with the others
-            failed = {"code": error.code, "message": error.message, "hint": error.hint}
+            failed = {"code": error.code, "message": error.message, "hint": error.shell_hint}
             data = [{"id": str(dataset), "error": failed}]
             results.append(Result(data, (), failures=(error,)))
     code = 1 if any(result.failures for result in results) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offline_data.buffers.bridges.parts import of_torchrl
@@ -13,6 +14,7 @@ from offline_data.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.storage import Storage
 
 Part = TypeVar("Part")
@@ -70,6 +72,17 @@ def as_writer(
         made.register_storage(storage)
     found: Writer = made
     return found
+
+
+def as_derived(derived: Derived | Iterable[Derived]) -> tuple[Derived, ...]:
+    """Return one function of batches, or several, as a tuple; raises `UsageError`."""
+    several: Any = (derived,) if callable(derived) else derived
+    if not isinstance(several, Iterable) or not all(map(callable, several := tuple(several))):
+        raise UsageError(
+            f"derived is {derived!r}; expected a function of batches, such as n_step(3, 0.99), or a "
+            "list of them"
+        )
+    return tuple(several)
 
 
 def _foreign(part: Any, kind: str, ours: str, why: str = "") -> UsageError:

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase, is_tensorclass
 from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import (
+    as_derived,
     as_sampler,
     as_storage,
     as_writer,
@@ -151,7 +152,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
         if generator is not None:
             self._sampler.set_rng(generator)
         self._writer = as_writer(writer, self._storage, self._default_writer)
-        self._derived = (derived,) if callable(derived) else tuple(derived)
+        self._derived = as_derived(derived)
         self._collates = collate_fn is not None
         self._first += () if collate_fn is None else (collate_fn,)
         self._chain = Chain()

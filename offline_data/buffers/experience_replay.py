@@ -225,7 +225,7 @@ class LeRobotExperienceReplay(_OfSource):
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002
         raise NotFoundError(
             "LeRobot datasets are not supported by this version of offline-data",
-            hint="offline-data sources lists the supported sources",
+            hint="`offline-data sources` lists the supported sources",
         )
 
 

@@ -94,7 +94,7 @@ def join_episodes(
 
 def located(error: FormatError, where: str) -> FormatError:
     """Return the error of an episode with its place, and a hint how to skip it."""
-    hint = "; ".join(filter(None, (error.hint, SKIP_HINT)))
+    hint = "; ".join(filter(None, (error.shell_hint, SKIP_HINT)))
     return FormatError(f"{where}: {error.message}", hint=hint)
 
 

@@ -171,7 +171,8 @@ def get_document(
     """
     if settings.offline:
         raise offline_error("A listing", url)
-    bounds, pause = limits or FetchLimits(), sleep or time.sleep
+    bounds = (limits or FetchLimits()).within(settings.transfer)
+    pause = sleep or time.sleep
     *mirrors, published = with_mirrors([url], settings.mirrors)
     with open_client(bounds) as client:
 

@@ -183,7 +183,7 @@ def list_bucket(
             raise
         except (NotFoundError, AuthError, NetworkError) as error:
             message = f"gs://{bucket} cannot be listed: {error.message}"
-            raise type(error)(message, hint=_HINTS.get(type(error), error.hint)) from error
+            raise type(error)(message, hint=_HINTS.get(type(error), error.shell_hint)) from error
         for listed in page.objects:
             if listed.name in found:
                 raise _damaged(page_url, f"{listed.name!r} is listed twice")

@@ -128,7 +128,7 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
         settings: Endpoint and token.
     """
     api, what = hub_api(settings), f"dataset repository {repo}"
-    commit = ask_hub(what, lambda: str(api.dataset_info(repo, revision=revision).sha))
+    commit = ask_hub(what, lambda: str(api.dataset_info(repo, revision=revision).sha), settings)
 
     def entries() -> list[Any]:
         listed = api.list_repo_tree(
@@ -140,7 +140,7 @@ def list_hub(repo: str, folder: str, revision: str | None, settings: Settings) -
         )
         return list(islice(listed, _MOST_ENTRIES + 1))
 
-    found = sorted(ask_hub(what, entries), key=lambda entry: str(entry.path))
+    found = sorted(ask_hub(what, entries, settings), key=lambda entry: str(entry.path))
     if len(found) > _MOST_ENTRIES:
         raise FormatError(f"The listing of {repo} has more than {_MOST_ENTRIES:,} entries")
     files = tuple(
@@ -170,19 +170,20 @@ def hub_api(settings: Settings) -> Any:
     return HfApi(endpoint=settings.hub_endpoint, token=settings.hub_token)
 
 
-def ask_hub(what: str, call: Callable[[], T]) -> T:
+def ask_hub(what: str, call: Callable[[], T], settings: Settings) -> T:
     """Call the hub's API, again where that may help, and turn its errors into this package's.
 
     Args:
         what: Repository or account that messages name.
         call: For example a method of `hub_api`; an iterator must be used up inside.
+        settings: How often a user wants to try.
     """
 
     def attempt() -> T:
         with hub_errors(what):
             return call()
 
-    return with_retries(attempt, FetchLimits(), time.sleep)
+    return with_retries(attempt, FetchLimits().within(settings.transfer), time.sleep)
 
 
 @contextmanager

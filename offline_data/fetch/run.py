@@ -206,7 +206,7 @@ class FileFetch:
         reasons = "".join(f"\n  {error.message}" for error in errors.values())
         raise type(chosen)(
             f"{self._file.path} could not be fetched from any of {len(errors)} places:{reasons}",
-            hint=chosen.hint,
+            hint=chosen.shell_hint,
         ) from chosen
 
     def _from(self, url: str) -> Arrival:

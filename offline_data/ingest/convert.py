@@ -164,7 +164,7 @@ def plan_convert_for_workers(
         if _replaced(dataset, job.destination, settings, options) is not None:
             raise UsageError(
                 f"{dataset} is here already, made from other files",
-                hint=f"delete it first: offline-data rm {dataset}",
+                hint=f"delete it first: `offline-data rm {dataset}`",
             )
         there = has_manifest(job.destination) and not options.force
         sharded = convert_whole(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 from offline_data.config import ARGUMENT, CONFIG_FILE, user_path
 from offline_data.errors import (
+    NetworkError,
     NotFoundError,
     OfflineDataError,
     OfflineError,
     UsageError,
 )
 from offline_data.files import free_bytes
-from offline_data.ids import DatasetId, looks_like_path, nearest, parse_id
+from offline_data.ids import DatasetId, looks_like_path, nearest
 from offline_data.ingest.build import (
     BuildJob,
     DatasetBuild,
@@ -44,7 +45,9 @@ from offline_data.store.library import (
     find,
     has_manifest,
     how_to_get,
+    list_datasets,
     newest,
+    parse_known,
     revisions,
 )
 from offline_data.store.publish import dataset_lock, staging_folder
@@ -94,8 +97,8 @@ def download(
     if existing is not None:
         return _result(_rewrite(existing, settings, options, progress), begin)
     source = get_source(dataset.source)
-    with naming_the_command(dataset, settings, options):
-        release = source.resolve(dataset.name, dataset.revision, settings)
+    with naming_the_command(dataset, settings, options) as asking:
+        release = source.resolve(dataset.name, dataset.revision, asking)
         release = options.apply_to(release, dataset.source)
         entry, existed = _build_release(
             dataset, source, release, settings, options, progress, executor
@@ -140,10 +143,10 @@ def ensure(
             raise UsageError(
                 f"{text} is one revision of a dataset; revision={revision!r} is for ids"
             )
-        text = str(parse_id(text).at(revision))
+        text = str(parse_known(text, settings.root).at(revision))
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
-    wanted = parse_id(text)
+    wanted = parse_known(text, settings.root)
     options = Options(layout=layout, force=download == "force")
     if download is not False:
         return _download(wanted, settings, options, progress).path
@@ -151,7 +154,8 @@ def ensure(
     if entry is None:
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=f"load it with download=True; {how_to_get(wanted)}",
+            hint=_did_you_mean(wanted, settings)
+            or f"load it with download=True; {how_to_get(wanted)}",
         )
     if layout not in {None, entry.manifest.layout}:
         entry = _rewrite(entry, settings, options, progress)
@@ -167,9 +171,9 @@ def plan_download(dataset: DatasetId, settings: Settings, options: Options) -> D
     free = free_bytes(settings.root)
     if existing is not None:
         return DownloadPlan(existing.id, existing.path, existing.path, None, free)
-    with naming_the_command(dataset, settings, options):
+    with naming_the_command(dataset, settings, options) as asking:
         source = get_source(dataset.source)
-        release = source.resolve(dataset.name, dataset.revision, settings)
+        release = source.resolve(dataset.name, dataset.revision, asking)
         release = options.apply_to(release, dataset.source)
     target = dataset.at(options.revision_of(release.revision))
     fetch = None
@@ -186,8 +190,8 @@ def fetch_raw(
 ) -> Path:
     """Fetch only the raw files; returns the folder with them under their own names."""
     source = get_source(dataset.source)
-    with naming_the_command(dataset, settings, options, raw_only=True):
-        release = source.resolve(dataset.name, dataset.revision, settings)
+    with naming_the_command(dataset, settings, options, raw_only=True) as asking:
+        release = source.resolve(dataset.name, dataset.revision, asking)
         if release.local is not None:
             return release.local
         release = options.apply_to(release, dataset.source)
@@ -247,8 +251,8 @@ def plan_for_workers(
     if existing is not None:
         return write_plan(None, existing.id, existing.path, file, settings, progress, force=False)
     source = get_source(dataset.source)
-    with naming_the_command(dataset, settings, options):
-        release = source.resolve(dataset.name, dataset.revision, settings)
+    with naming_the_command(dataset, settings, options) as asking:
+        release = source.resolve(dataset.name, dataset.revision, asking)
         release = options.apply_to(release, dataset.source)
         target = dataset.at(options.revision_of(release.revision))
         job = BuildJob(
@@ -359,8 +363,11 @@ def _result(entry: Entry, begin: float, *, existed: bool = False) -> Stored:
 @contextmanager
 def naming_the_command(
     dataset: DatasetId, settings: Settings, options: Options, *, raw_only: bool = False
-) -> Iterator[None]:
+) -> Iterator[Settings]:
     """Add the dataset, and the command to run online, to an `OfflineError` of the block.
+
+    The hint of any `NetworkError` has the nearest names if the name is in no catalogue. It is likely
+    misspelt then, and the settings that this yields let a host be asked once, without retries.
 
     Args:
         dataset: The requested dataset.
@@ -368,14 +375,21 @@ def naming_the_command(
         options: Requested options.
         raw_only: Whether only raw files were requested.
     """
+    near = _did_you_mean(dataset, settings)
+    once = replace(settings, transfer=replace(settings.transfer, tries=1))
     try:
-        yield
+        yield once if near else settings
     except OfflineError as error:
         command = online_command(dataset, settings, options, raw_only=raw_only)
         raise OfflineError(
-            f"{_missing(dataset, options)}, and offline mode is on; online, run: {command}",
-            hint=_did_you_mean(dataset) or _advice(settings),
+            f"{_missing(dataset, options)}, and offline mode is on",
+            hint=near or f"online: `{command}`; {_advice(settings)}",
         ) from error
+    except NetworkError as error:
+        if not near:
+            raise
+        hint = " ".join(filter(None, (near, error.shell_hint)))
+        raise type(error)(error.message, hint=hint) from error
 
 
 def online_command(
@@ -423,9 +437,12 @@ def _range(episodes: tuple[int | None, int | None]) -> str:
     return ":".join("" if end is None else str(end) for end in episodes)
 
 
-def _did_you_mean(dataset: DatasetId) -> str | None:
-    """Return a hint with the nearest known names, if a name is in no catalogue."""
+def _did_you_mean(dataset: DatasetId, settings: Settings) -> str | None:
+    """Return a hint with the nearest known names, if a name is neither in a catalogue nor here."""
     known = known_names(dataset.source)
+    if dataset.name not in known:
+        here = (entry.id for entry in list_datasets(settings.root))
+        known += [one.name for one in here if one.source == dataset.source]
     near = [] if dataset.name in known else nearest(dataset.name, known)
     names = " or ".join(f"{dataset.source}:{name}" for name in near)
     return f"did you mean {names}?" if near else None

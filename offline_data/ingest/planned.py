@@ -214,7 +214,7 @@ def _made(plan: PlanFile, begin: float, *, existed: bool, ran: int = 0) -> Share
     if not has_manifest(path):
         raise NotFoundError(
             f"{plan.id} was made, and is not in {path} any more",
-            hint=f"plan again: offline-data {plan.command} … --plan-only --plan FILE --force",
+            hint=f"plan again: `offline-data {plan.command} … --plan-only --plan FILE --force`",
         )
     entry, seconds = entry_at(path), time.perf_counter() - begin
     return Share(plan, ran, (), Stored(entry.id, path, entry.manifest, existed, seconds))

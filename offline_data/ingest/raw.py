@@ -127,7 +127,7 @@ def forgetting_damaged(
             "what was downloaded is forgotten; fetch it again, with --force: maybe it was damaged"
         )
         raise type(error)(
-            error.message, hint="; ".join(filter(None, (error.hint, hint)))
+            error.message, hint="; ".join(filter(None, (error.shell_hint, hint)))
         ) from error
 
 

@@ -551,4 +551,4 @@ def naming(shard: Shard, raw: Path | None = None) -> Iterator[None]:
         said = error.message
         if raw is not None:
             said = said.replace(f"{raw}/", "").replace(str(raw), "it")
-        raise type(error)(f"Shard {shown(shard.name)}: {said}", hint=error.hint) from error
+        raise type(error)(f"Shard {shown(shard.name)}: {said}", hint=error.shell_hint) from error

@@ -116,8 +116,8 @@ def plan_stream(
         else:
             dataset = parse_id(text)
             adapter = dataset.source
-            with naming_the_command(dataset, settings, options):
-                release = get_source(adapter).resolve(dataset.name, dataset.revision, settings)
+            with naming_the_command(dataset, settings, options) as asking:
+                release = get_source(adapter).resolve(dataset.name, dataset.revision, asking)
             release = options.apply_to(release, adapter)
             name = str(dataset.at(options.revision_of(release.revision)))
             whole = StreamPlan(name, adapter, release, (Shard("all files"),))

@@ -381,7 +381,7 @@ def _explained(recipe: Recipe) -> Iterator[None]:
         yield
     except UsageError as error:
         if recipe.unknown:
-            raise UsageError(f"{error.message}. {recipe.unknown}", hint=error.hint) from error
+            raise UsageError(f"{error.message}. {recipe.unknown}", hint=error.shell_hint) from error
         raise
 
 

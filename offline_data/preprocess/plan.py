@@ -230,7 +230,7 @@ def planned(
         table_specs(layout, schema)
     except FormatError as error:
         raise StepError(
-            f"What the recipe gives cannot be stored: {error.message}", hint=error.hint
+            f"What the recipe gives cannot be stored: {error.message}", hint=error.shell_hint
         ) from error
     if not recipe.per_row:
         chunk = read_chunk(reader, chosen[: -(-int(grouped(reader, chosen)[1]) // _TIMED_PART)])

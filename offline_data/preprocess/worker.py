@@ -173,7 +173,7 @@ class JobPlan(PlanFile):
     def run(self, settings: Settings, progress: Progress) -> Run:
         """Build the recipe again; a `UsageError` if a function or the parent has changed since."""
         run = Run.of(self.job, replace(settings, root=self.root), progress)
-        hint = "plan again: offline-data preprocess … --plan-only --plan FILE --force"
+        hint = "plan again: `offline-data preprocess … --plan-only --plan FILE --force`"
         for stage, was, step in zip(self.job.stages, self.digests, run.recipe.steps, strict=True):
             if step.describe().get("sha256") != was:
                 raise UsageError(

@@ -138,7 +138,7 @@ class FlatFile:
         try:
             return {name: self.format.leaf_of(name) for name in names}
         except FormatError as error:
-            raise FormatError(f"{self.path}: {error.message}", hint=error.hint) from error
+            raise FormatError(f"{self.path}: {error.message}", hint=error.shell_hint) from error
 
     def opened(self) -> AbstractContextManager[Any]:
         """Open the file within a block, for `read`."""

@@ -119,7 +119,7 @@ def _source_report(name: str) -> SourceReport:
     try:
         source = get_source(name)
     except MissingDependencyError as error:
-        return SourceReport(name, str(error), (), (), error.hint, 0)
+        return SourceReport(name, str(error), (), (), error.shell_hint, 0)
     needs = tuple(source.needs)
     missing = tuple(need for need in needs if need not in sys.modules and not find_spec(need))
     extra = f"{DISTRIBUTION}[{source.extra}]" if source.extra else " ".join(missing)

@@ -71,7 +71,7 @@ def random_rows(
         raise UsageError(
             f"No episode of {reader.manifest.id} has {length} rows to sample; the longest has "
             f"{int(lengths.max())}",
-            hint="use a smaller --slices" if slice_len else "offline-data stats shows why",
+            hint="use a smaller --slices" if slice_len else "`offline-data stats ID` shows why",
         )
     drawn = np.random.default_rng(seed).integers(ends[-1], size=count // length)
     episodes = np.searchsorted(ends, drawn, side="right")

@@ -381,7 +381,7 @@ def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) ->
     if places.size and not 0 <= places.min() <= places.max() <= known:
         raise ManifestError(
             f"Text leaf {join_key(key)!r} has codes outside its {known} words",
-            hint="offline-data verify names damaged files",
+            hint="`offline-data verify ID` names damaged files",
         )
     return np.bincount(places, minlength=known + 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ class Local(Source):
             f"There is no {wanted} on this disk (looked in {settings.root})",
             hint=f"did you mean local:{near[0]}?"
             if near
-            else f"create it: offline-data convert PATH {name}",
+            else f"create it: `offline-data convert PATH {shlex.quote(name)}`",
         )
 
     def accepts(self, path: Path) -> bool:

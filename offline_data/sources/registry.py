@@ -101,7 +101,7 @@ def source_accepting(path: Path) -> Source:
     found = [source for source in iter_sources() if source.accepts(path)]
     if len(found) == 1:
         return found[0]
-    hint = f"name its format: --from {'|'.join(source_names())}"
+    hint = f"name its format with --from: {', '.join(source_names())}"
     if found:
         names = " and ".join(source.name for source in found)
         raise UsageError(f"Cannot tell what {path} is: it looks like {names} data", hint=hint)
@@ -124,7 +124,7 @@ class FolderOfDatasetsError(FormatError):
         one = shlex.quote(str(next(iter(found))))
         super().__init__(
             f"{path} is a folder of {len(found)} datasets: {', '.join(listed[:_MOST_LISTED])}{more}",
-            hint=f"convert them one by one: offline-data convert {one} NAME",
+            hint=f"convert them one by one: `offline-data convert {one} NAME`",
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -164,5 +165,5 @@ def _place(
 def _damaged(file: Path, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{file} {problem}",
-        hint=f"offline-data verify {file.parent} shows what is damaged",
+        hint=f"`offline-data verify {shlex.quote(str(file.parent))}` shows what is damaged",
     )

@@ -119,7 +119,7 @@ def join(
         try:
             reader.check_files()
         except ManifestError as error:
-            raise DamagedPartError(error.message, hint=error.hint, part=number) from error
+            raise DamagedPartError(error.message, hint=error.shell_hint, part=number) from error
     words, joining = Vocabularies(), _Joining(folder, readers, named, done)
     manifests = [reader.manifest for reader in readers]
     before = 0

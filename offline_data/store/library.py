@@ -179,7 +179,7 @@ def locate(text: str, settings: Settings) -> Entry:
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset"))
-    dataset = parse_id(text)
+    dataset = parse_known(text, settings.root)
     entry = find(settings.root, dataset)
     if entry is None:
         known = [str(e.id).partition("@")[0] for e in list_datasets(settings.root)]
@@ -207,16 +207,32 @@ def at_hand(text: str, root: Path) -> Path | None:
     return entry.path if dataset.revision or not changing else None
 
 
+def parse_known(text: str, root: Path) -> DatasetId:
+    """Parse an id; the error for a name without a source offers the nearest datasets under `root`.
+
+    Raises `InvalidIdError`.
+    """
+    try:
+        return parse_id(text)
+    except InvalidIdError as error:
+        known = {} if ":" in text else {one.id.name: one.id for one in list_datasets(root)}
+        near = [known[name] for name in nearest(text.partition("@")[0], known)]
+        if not near:
+            raise
+        names = " or ".join(f"{one.source}:{one.name}" for one in near)
+        raise InvalidIdError(error.message, hint=f"did you mean {names}?") from error
+
+
 def how_to_get(dataset: DatasetId) -> str:
     """Return the hint with the command that downloads or makes a dataset.
 
     Example:
         >>> how_to_get(DatasetId("local", "mine"))
-        'to make it: offline-data convert PATH mine'
+        'to make it: `offline-data convert PATH mine`'
     """
     if dataset.source == "local":
-        return f"to make it: offline-data convert PATH {shlex.quote(dataset.name)}"
-    return f"to get it: offline-data download {shlex.quote(str(dataset))}"
+        return f"to make it: `offline-data convert PATH {shlex.quote(dataset.name)}`"
+    return f"to get it: `offline-data download {shlex.quote(str(dataset))}`"
 
 
 def remove(entry: Entry) -> int:

@@ -223,7 +223,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (FormatError, ValueError) as error:
         raise ManifestError(
             error.message if isinstance(error, FormatError) else f"{path} is damaged: {error}",
-            hint="convert the dataset again: offline-data download ID --force",
+            hint="convert the dataset again: `offline-data download ID --force`",
         ) from error
     return Manifest.from_json(value)
 

@@ -176,7 +176,7 @@ def table_specs(layout: LayoutName, schema: Schema) -> dict[str, TableSpec]:
                 f"Layout {TED} has plain memory maps, and leaf {join_key(column.key)!r} is encoded "
                 f"({column.encoding})",
                 hint="choose layout compact, or decode the images: "
-                "offline-data preprocess ID --step decode --out NAME",
+                "`offline-data preprocess ID --step decode --out NAME`",
             )
     for column in schema.observations.values():
         columns += [column, Column(next_of(column.key), column.dtype, column.shape, column.text)]

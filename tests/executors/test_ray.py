@@ -183,7 +183,7 @@ def test_a_node_without_this_package_is_named(
         OfflineDataError, match=r"(?s)could not run task 1:.*is_not_there"
     ) as raised:
         list(RayExecutor(cluster.address).run(abs, [1], SILENT))
-    assert raised.value.hint == "offline-data must be installed on every node of the cluster"
+    assert raised.value.shell_hint == "offline-data must be installed on every node of the cluster"
     assert "\x1b" not in str(raised.value)
 
 

@@ -78,7 +78,7 @@ def test_what_is_not_here_is_named_without_a_socket(
     offline = replace(online, offline=True)
     with pytest.raises(OfflineError, match=f"a.hdf5 is not on this disk.*{url}") as caught:
         run_fetch(plan_fetch([RemoteFile("a.hdf5", (url,))], offline), offline)
-    assert "--offline" in str(caught.value.hint)
+    assert "--offline" in str(caught.value.shell_hint)
     with pytest.raises(OfflineError, match=r"host\.example"):
         get_json("http://host.example/list", offline)
     with pytest.raises(OfflineError, match=r"^A listing is .* would come from https://"):

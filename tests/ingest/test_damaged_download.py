@@ -51,7 +51,7 @@ def test_damaged_then_good(
 ) -> None:
     with pytest.raises(IntegrityError) as caught:
         download(NAME, settings, Options())
-    assert "--force" in str(caught.value.hint)
+    assert "--force" in str(caught.value.shell_hint)
     assert raw(settings) == []
     assert list((settings.downloads / "index").glob("*.json")) == []
     server.files[PATH] = good

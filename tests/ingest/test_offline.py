@@ -59,5 +59,7 @@ def test_other_errors_pass(tmp_path: Path) -> None:
 
 def test_a_plan_names_it_too(settings: Settings) -> None:
     door = parse_id("minari:D4RL/door/human-v2")
-    with pytest.raises(OfflineError, match=f"online, run: offline-data download {door}"):
+    with pytest.raises(OfflineError, match="not on this disk") as caught:
         plan_download(door, replace(settings, offline=True), Options())
+    assert f"online: `offline-data download {door}`" in str(caught.value.shell_hint)
+    assert f"online: `offline_data.download('{door}')`" in str(caught.value.hint)

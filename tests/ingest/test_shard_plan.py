@@ -191,7 +191,7 @@ def test_a_dataset_that_was_deleted_since(settings: Settings, plan: Path) -> Non
     shutil.rmtree(share.result.path)
     with pytest.raises(NotFoundError, match="is not in") as caught:
         run_share(plan, 0, 1, settings)
-    assert "download … --plan-only" in str(caught.value.hint)
+    assert "download … --plan-only" in str(caught.value.shell_hint)
 
 
 @pytest.mark.parametrize(

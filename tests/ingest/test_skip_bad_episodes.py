@@ -38,7 +38,7 @@ def test_a_bad_episode_is_an_error_that_says_where(settings: Settings, tmp_path:
         FormatError, match=r"part 1': data-00001-of-00003.jsonl, line 2: "
     ) as caught:
         convert(raw, "toy", settings, Options())
-    assert "--skip-bad-episodes" in (caught.value.hint or "")
+    assert "--skip-bad-episodes" in (caught.value.shell_hint or "")
     assert not list(settings.root.glob("local/**/manifest.json"))
 
 

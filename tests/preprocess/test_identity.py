@@ -460,7 +460,7 @@ def test_it_is_not_used_again(ds: Any, tmp_path: Path, name: str) -> None:
     for fn in (other, one):
         with pytest.raises(UsageError, match=r"another dataset.*cannot be told apart") as error:
             ds.preprocess(fn, dest=tmp_path / "out")
-        assert "--force" in str(error.value.hint)
+        assert "--force" in str(error.value.shell_hint)
     ds.preprocess(other, dest=tmp_path / "out", force=True)
     assert actions(tmp_path / "out").tolist() == [2.0]
     ds.preprocess(one, name="new", root=root)

@@ -98,7 +98,7 @@ def test_it_must_be_said_what_becomes_of_a_stopped_run(
     stopped(parent, tmp_path, settings)
     with pytest.raises(UsageError, match="This recipe was interrupted before") as caught:
         make(parent, STAGES, tmp_path / "out", settings)
-    assert caught.value.hint == "use --resume to continue or --force to start over"
+    assert caught.value.shell_hint == "use --resume to continue or --force to start over"
     with pytest.raises(UsageError, match="of another recipe or of other data"):
         make(parent, OTHER, tmp_path / "out", settings, resume=True)
     with pytest.raises(UsageError, match="another recipe"):
@@ -216,7 +216,7 @@ def test_a_plan_that_is_refused_says_what_to_do(
     monkeypatch.setattr("offline_data.preprocess.plan.package_version", lambda: "99")
     with pytest.raises(ManifestError, match="made it, not 99") as caught:
         make(parent, STAGES, tmp_path / "out", settings, resume=True)
-    assert caught.value.hint == "use --force to start over"
+    assert caught.value.shell_hint == "use --force to start over"
     make(parent, STAGES, tmp_path / "out", settings, force=True)
 
 

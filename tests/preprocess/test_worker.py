@@ -289,7 +289,7 @@ def test_a_function_that_has_changed_is_refused(
     functions.write_text(FUNCTIONS.replace("* 3", "* 4"))
     with pytest.raises(UsageError, match="tripled has changed") as error:
         run_share(file, 1, 2, settings)
-    assert "--force" in str(error.value.hint)
+    assert "--force" in str(error.value.shell_hint)
     with pytest.raises(UsageError, match="tripled has changed"):
         finish_job(file, settings)
     functions.write_text(FUNCTIONS + "\n# a remark\n")
@@ -545,7 +545,7 @@ def test_a_plan_is_not_written_over(
     plan = planned(order, file, settings)
     with pytest.raises(UsageError, match="There is the same plan") as error:
         planned(order, file, settings)
-    assert "--resume" in str(error.value.hint)
+    assert "--resume" in str(error.value.shell_hint)
     run_share(file, 0, 2, settings)
     resumed = replace(order, options=replace(order.options, resume=True))
     assert planned(resumed, file, settings) == plan
@@ -580,7 +580,7 @@ def test_a_plan_whose_work_is_gone(
     (plan.folder / plan.place / "plan").unlink()
     with pytest.raises(ManifestError) as error:
         run_share(file, 0, 1, settings)
-    assert "--force" in str(error.value.hint)
+    assert "--force" in str(error.value.shell_hint)
 
 
 def test_the_dataset_is_there_before_it_is_planned(
@@ -631,7 +631,7 @@ def test_a_dataset_that_was_deleted_afterwards(
     (tmp_path / "made").rename(tmp_path / "away")
     with pytest.raises(NotFoundError, match="not in") as error:
         run_share(file, 0, 1, settings)
-    assert "--force" in str(error.value.hint)
+    assert "--force" in str(error.value.shell_hint)
 
 
 def test_a_disk_that_is_too_small(

@@ -362,7 +362,7 @@ def test_a_bucket_that_refuses(settings: Settings, monkeypatch: pytest.MonkeyPat
     online = replace(settings, offline=False)
     with pytest.raises(AuthError, match="Pong/1") as caught:
         AtariDQN().resolve("Pong/1", None, online)
-    assert "convert FOLDER NAME --from atari_dqn" in str(caught.value.hint)
+    assert "convert FOLDER NAME --from atari_dqn" in str(caught.value.shell_hint)
     mirrored = replace(online, mirrors=(("https://storage.googleapis.com/atari", "https://x/"),))
     assert len(AtariDQN().resolve("Pong/1", None, mirrored).files) == 306
 
@@ -433,7 +433,7 @@ def test_a_file_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "log" / file_of("reward", 2)).unlink()
     with pytest.raises(FormatError, match=r"has no .*reward_ckpt\.2\.gz") as caught:
         opened(tmp_path / "log")
-    assert "--checkpoints" in str(caught.value.hint)
+    assert "--checkpoints" in str(caught.value.shell_hint)
     assert not isinstance(opened(tmp_path / "log", checkpoints=(0, 2)), RandomAccess)
 
 
@@ -446,7 +446,7 @@ def test_rows_before_an_episode_that_are_no_padding(tmp_path: Path) -> None:
     write_gz(path, action)
     with pytest.raises(FormatError, match=r"row 12: the 3 rows before it are not zeros") as caught:
         list(episodes_of(opened(tmp_path / "log")))
-    assert "--skip-bad-episodes" in str(caught.value.hint)
+    assert "--skip-bad-episodes" in str(caught.value.shell_hint)
     raw = opened(tmp_path / "log", skip_bad_episodes=True)
     batch = concatenate([batch for shard in raw.shards() for batch in raw.read(shard)])
     truth = truth_of(log, range(4))

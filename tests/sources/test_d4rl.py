@@ -59,7 +59,7 @@ def test_resolving_needs_no_network_and_knows_no_revision(settings: Settings) ->
         D4RL().resolve("pen-human-v1", "3f2a", settings)
     with pytest.raises(NotFoundError) as caught:
         D4RL().resolve("zzz", None, settings)
-    assert caught.value.hint == "`offline-data list d4rl` lists all"
+    assert caught.value.shell_hint == "`offline-data list d4rl` lists all"
     online = replace(settings, offline=False)
     assert D4RL().remote(online) == D4RL().catalog()
     assert D4RL().local(online) == ()

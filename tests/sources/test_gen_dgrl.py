@@ -172,7 +172,7 @@ def test_either_place_is_taken(
             server.always(place, Fault(Answer(b"", 403)))
         with pytest.raises(AuthError, match="from any of 2 places") as refused:
             download(parse_id("gen_dgrl:bigfish-10M"), online, Options(force=True))
-        assert "offline-data convert PATH NAME --from" in str(refused.value.hint)
+        assert "offline-data convert PATH NAME --from" in str(refused.value.shell_hint)
 
 
 def test_an_archive_of_all_games_says_which(settings: Settings, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_bad_episode_is_named_or_left_out(
     with pytest.raises(FormatError, match=said) as caught:
         list(read(path))
     assert f"x.tar.xz, bigfish/{name}" in str(caught.value)
-    assert "--skip-bad-episodes" in str(caught.value.hint)
+    assert "--skip-bad-episodes" in str(caught.value.shell_hint)
     batch = concatenate(list(read(path, skip=True)))
     assert batch.lengths.tolist() == list(LENGTHS)
     assert [one.where.endswith(name) for one in batch.skipped] == [True]

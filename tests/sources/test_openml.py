@@ -359,7 +359,7 @@ def test_wrong_bytes_and_pages(direct: Settings, server: FileServer) -> None:
     server.always(path, Fault(Answer(b"", 403)))
     with pytest.raises(AuthError, match="403") as refused:
         download(parse_id("openml:61"), direct, Options())
-    assert "offline-data convert PATH NAME --from" in str(refused.value.hint)
+    assert "offline-data convert PATH NAME --from" in str(refused.value.shell_hint)
     assert not (direct.root / "openml").exists()
 
 

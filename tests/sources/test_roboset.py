@@ -187,7 +187,7 @@ def test_bad_trials(tmp_path: Path, bad: str) -> None:
     release = RoboSet().release_of(path, "mine")
     with pytest.raises(FormatError, match=rf"^toy_seed0\.h5 Trial1: .*{said}") as caught:
         read_all(release)
-    assert "--skip-bad-episodes" in (caught.value.hint or "")
+    assert "--skip-bad-episodes" in (caught.value.shell_hint or "")
     (batch,) = read_all(replace(release, skip_bad_episodes=True))
     assert batch.episodes["trial",].tolist() == [0, 2]
     assert [one.where for one in batch.skipped] == ["toy_seed0.h5 Trial1"]

@@ -282,7 +282,7 @@ def test_bad_npz_files(tmp_path: Path, bad: str) -> None:
     with pytest.raises(FormatError, match=said) as caught:
         read_all(release)
     assert victim.name in caught.value.message
-    assert "--skip-bad-episodes" in (caught.value.hint or "")
+    assert "--skip-bad-episodes" in (caught.value.shell_hint or "")
     info, (batch,) = read_all(replace(release, skip_bad_episodes=True))
     assert batch.lengths.tolist() == [5, 4]
     np.testing.assert_array_equal(batch.steps["action",][5:], toy_rows(2, 4)["action"][1:])

@@ -181,7 +181,7 @@ class TestRefused:
     def test_layout_ted_and_batches_of_other_kinds(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="is encoded") as error:
             write_toy(tmp_path / "d", [encoded_batch()], layout="ted")
-        assert "--step decode" in str(error.value.hint)
+        assert "--step decode" in str(error.value.shell_hint)
         other = ("png", "uint8", (12, 16, 3))
         for second in (raw(encoded_batch(first_episode=4)), encoded_batch(kind=other)):
             with pytest.raises(FormatError, match="wrist"):

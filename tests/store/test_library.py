@@ -81,7 +81,7 @@ def test_locate_takes_ids_and_paths_and_offers_the_nearest(settings: Settings) -
     with pytest.raises(NotFoundError) as caught:
         locate("minari:a/hoper-v0", settings)
     assert "minari:a/hopper-v0" in str(caught.value.hint)
-    assert "offline-data download minari:a/hoper-v0" in str(caught.value.hint)
+    assert "offline-data download minari:a/hoper-v0" in str(caught.value.shell_hint)
     with pytest.raises(NotFoundError):
         locate(str(folder.parent), settings)
 

@@ -184,7 +184,7 @@ def _select(known: Sequence[Key], wanted: Iterable[KeyLike], member: int) -> lis
     try:
         return select_keys(known, wanted)
     except UsageError as error:
-        raise UsageError(f"Member {member}: {error.message}", hint=error.hint) from error
+        raise UsageError(f"Member {member}: {error.message}", hint=error.shell_hint) from error
 
 
 def _used_names(

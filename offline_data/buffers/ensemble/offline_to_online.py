@@ -78,7 +78,7 @@ class OfflineToOnlineReplayBuffer:
         self.offline_buffer = offline_dataset
         self.online_buffer = ReplayBuffer(online_storage)
         self.offline_fraction = self._fraction_at_first = offline_fraction
-        self.batch_size = batch_size
+        self.batch_size = None if batch_size is None else positive(batch_size, "batch_size")
         self._transform = transform
 
     def extend(self, data: Any) -> Tensor:

@@ -381,7 +381,7 @@ class SamplerEnsemble(Parts, Sampler):
                 draws.append(sampler.sample(storage, size - found))
                 found += len(draws[-1][0])
         except UsageError as error:
-            raise UsageError(f"Member {number}: {error.message}", hint=error.hint) from error
+            raise UsageError(f"Member {number}: {error.message}", hint=error.shell_hint) from error
         if found != size:
             raise UsageError(
                 f"Member {number}: {sampler!r} gave {found} rows of the {size} of a sub-batch",

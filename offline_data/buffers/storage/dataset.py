@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from copy import copy
 from functools import cached_property, partial
@@ -139,7 +140,7 @@ class DatasetStorage:
             raise ManifestError(
                 f"The dataset in {self.reader.path} is damaged: its steps refer to episodes that do "
                 "not exist",
-                hint=f"offline-data verify {self.reader.path} lists every damaged file",
+                hint=f"`offline-data verify {shlex.quote(str(self.reader.path))}` lists every damaged file",
             ) from error
 
     @property

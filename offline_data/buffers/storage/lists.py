@@ -10,7 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch.utils import _pytree as pytree
 
 from offline_data.buffers.indexing import Index, rows_of
-from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.keys import KeyLike, as_keys
 from offline_data.buffers.storage.base import GrowingStorage, SelectedLeaves, Storage
 from offline_data.buffers.storage.rows import check_index, count_of, plain
 from offline_data.buffers.storage.trajectory_index import Marks, marks_of
@@ -84,7 +84,7 @@ class ListStorage(GrowingStorage):
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
         """Return the same rows with only some leaves, ignoring keys that a row lacks."""
-        return SelectedLeaves(self, [as_key(key) for key in keys])
+        return SelectedLeaves(self, as_keys(keys))
 
     def empty(self) -> None:
         """Remove all rows."""

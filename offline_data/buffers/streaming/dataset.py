@@ -12,7 +12,7 @@ from offline_data.ahead import Ahead
 from offline_data.buffers.arguments import positive
 from offline_data.buffers.bridges.agile import WorkerEpochs
 from offline_data.buffers.gather.plan import INDEX
-from offline_data.buffers.keys import KeyLike, select_keys
+from offline_data.buffers.keys import KeyLike, as_keys, select_keys
 from offline_data.buffers.streaming.windows import (
     BatchForm,
     Position,
@@ -147,7 +147,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.window_bytes = positive(window_bytes, "window_bytes")
         self.rank, self.world = rank, world
-        self._keys = None if keys is None else tuple(keys)
+        self._keys = None if keys is None else as_keys(keys)
         self._decode, self._transform = decode, transform
         self._settings = settings or resolve_settings(root=root)
         self._progress = progress

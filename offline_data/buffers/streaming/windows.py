@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack
 
+from offline_data.buffers.arguments import positive
 from offline_data.buffers.gather.assemble import assemble, tree_of
 from offline_data.buffers.gather.plan import FLAGS, INDEX
 from offline_data.buffers.samplers.slices import MASK, SliceSampler
@@ -73,8 +74,8 @@ class BatchForm:
     strict_length: bool = True
 
     def __post_init__(self) -> None:
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError(f"batch_size is {self.batch_size}; expected at least 1")
+        if self.batch_size is not None:
+            positive(self.batch_size, "batch_size")
         if self._sampler is not None:
             self.size  # noqa: B018 - raises for a batch size that is not a multiple
         elif self.padded:

@@ -49,7 +49,7 @@ class Decode(Step, name="decode", example="decode:observation.pixels"):
         if not found:
             raise StepError(
                 f"Step 'decode' finds no encoded leaf among {', '.join(map(join_key, meant))}",
-                hint="offline-data info ID shows which leaves are encoded",
+                hint="`offline-data info ID` shows which leaves are encoded",
             )
         return replaced(chunk, {key: column(chunk, key) for key in found})
 

@@ -238,7 +238,7 @@ class Split(Selection, name="split", example="split:train,train=0.9,val=0.1,seed
         try:
             parts = split_episodes(count, dict(self.shares), self.seed)
         except UsageError as error:
-            raise StepError(f"Step 'split': {error.message}", hint=error.hint) from error
+            raise StepError(f"Step 'split': {error.message}", hint=error.shell_hint) from error
         chosen = np.zeros(count, bool)
         chosen[parts[self.part].numpy()] = True
         return chosen

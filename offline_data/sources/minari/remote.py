@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -162,7 +163,7 @@ def list_remote(settings: Settings) -> list[str]:
     Raises `OfflineError`, before a socket is opened, or `NetworkError`.
     """
     remote = parse_remote(settings.minari_remote)
-    _check_online(f"The list of {remote}", "offline-data list minari --remote", settings)
+    _check_online(f"The list of {remote}", "`offline-data list minari --remote`", settings)
     return sorted(remote.datasets(settings))
 
 
@@ -190,13 +191,13 @@ def find_release(
     near = [] if name in names else nearest(name, names)
     advice = f"did you mean {', '.join(near)}?" if near else ""
     at = f"@{revision}" if revision else ""
-    command = f"offline-data download minari:{name}{at}"
+    command = f"`offline-data download {shlex.quote(f'minari:{name}{at}')}`"
     _check_online(f"Minari dataset {name!r}", advice or command, settings)
     try:
         found, files = parsed.files(dataset, revision, settings)
     except NotFoundError as error:
         raise NotFoundError(
-            f"There is no {dataset!r} at {parsed}: {error}", hint=advice or error.hint
+            f"There is no {dataset!r} at {parsed}: {error}", hint=advice or error.shell_hint
         ) from error
     for file in files:
         check_key(tuple(file.path.split("/")))

@@ -88,7 +88,7 @@ class OpenX(Source):
         if settings.offline:
             raise OfflineError(
                 f"openx:{name} is not on this disk, and its files cannot be listed in offline mode",
-                hint=f"online: offline-data download 'openx:{name}'",
+                hint=f"online: `offline-data download 'openx:{name}'`",
             )
         places = places_of(dataset, version)
         about, place = _read_info(dataset, version, places, settings)

@@ -126,7 +126,7 @@ def test_the_dataset_is_found_where_it_is_now(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "b")
     with pytest.raises(NotFoundError, match=r"of local:toy@1, which is neither") as caught:
         open_view(outside, root=tmp_path / "b")
-    assert "offline-data convert PATH toy" in str(caught.value.hint)
+    assert "offline-data convert PATH toy" in str(caught.value.shell_hint)
 
 
 def test_views_that_are_not_there_or_cannot_be_named(many: Dataset, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_types_that_cannot_be_joined() -> None:
     chunk = typed_steps(a="int64", b="uint64", c="float32")
     with pytest.raises(StepError, match="no integer type for all of a int64, b uint64") as caught:
         parse_step("concat:a,b→x").apply(chunk)
-    assert caught.value.hint == "cast them first: --step cast:a=float64"
+    assert caught.value.shell_hint == "cast them first: --step cast:a=float64"
     assert applied("concat:a,b,c→x", chunk).steps["x",].dtype == np.float32
     steps = {"a": np.array([1, 2], np.float16), "b": np.array([65504, 70000])}
     told = refused("concat:a,b→x", with_leaves(toy_chunk([2], first_episode=3), steps=steps))

@@ -122,7 +122,7 @@ def test_arguments_that_are_wrong(text: str, message: str) -> None:
         parse_step(text)
     assert caught.value.message.startswith(f"Step {name!r} ")
     assert message in caught.value.message
-    assert str(caught.value.hint).replace("'", "").startswith(f"for example --step {name}")
+    assert str(caught.value.shell_hint).replace("'", "").startswith(f"for example --step {name}")
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_fields_that_are_wrong(name: str, fields: dict[str, Any], message: str) 
 def test_a_leaf_that_is_not_there(text: str) -> None:
     with pytest.raises(StepError, match="No leaf is called 'observation") as caught:
         parse_step(text.format("observation.positoin")).settled(toy_chunk([1]))
-    assert caught.value.hint == "did you mean 'observation/position'?"
+    assert caught.value.shell_hint == "did you mean 'observation/position'?"

@@ -134,7 +134,7 @@ def test_examples_one_after_the_other_in_several_tasks(parent: Path, tmp_path: P
 
 def test_examples_in_hints_are_one_word_of_a_shell() -> None:
     names = step_names()
-    hints = [str(usage_error(step_class(name), "is wrong").hint) for name in names]
+    hints = [str(usage_error(step_class(name), "is wrong").shell_hint) for name in names]
     words = " ".join(hint.removeprefix("for example --step ") for hint in hints)
     shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {words}"], capture_output=True, check=True)
     assert shell.stdout.decode().splitlines() == [example_of(name) for name in names]

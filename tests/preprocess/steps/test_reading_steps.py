@@ -105,7 +105,7 @@ def test_invalid_arguments(step: type[Step], text: str, message: str) -> None:
         step.parse(text)
     assert caught.value.message.startswith(f"Step {step.name!r} {message}")
     hint = "for example --step every:3,a,b,low=0.5" if step is Every else None
-    assert caught.value.hint == hint
+    assert caught.value.shell_hint == hint
 
 
 def test_pairs() -> None:

@@ -472,4 +472,4 @@ def test_nothing_there(tmp_path: Path) -> None:
         file["observations"] = np.zeros((3, 2))
     with pytest.raises(FormatError, match="0 episodes") as caught:
         read_minari(tmp_path / "main_data.hdf5")
-    assert "--from d4rl" in str(caught.value.hint)
+    assert "--from d4rl" in str(caught.value.shell_hint)

@@ -195,7 +195,7 @@ def test_offline_opens_no_socket(settings: Settings, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(OfflineError) as caught:
         Minari().resolve(NAME, None, settings)
-    assert caught.value.hint == f"online: offline-data download minari:{NAME}"
+    assert caught.value.shell_hint == f"online: `offline-data download minari:{NAME}`"
     with pytest.raises(OfflineError):
         Minari().remote(settings)
 

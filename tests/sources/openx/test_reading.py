@@ -409,7 +409,7 @@ def test_a_bad_record_is_named_and_may_be_left_out(tmp_path: Path, said: str) ->
     with pytest.raises(FormatError, match=said) as caught:
         read(folder)
     assert "toy-train.tfrecord-00000-of-00001, record 1: " in caught.value.message
-    assert "--skip-bad-episodes" in str(caught.value.hint)
+    assert "--skip-bad-episodes" in str(caught.value.shell_hint)
     batch = read(folder, skip_bad_episodes=True)
     assert batch.episodes["episode_metadata", "id"].tolist() == [0, 2]
     (skipped,) = batch.skipped

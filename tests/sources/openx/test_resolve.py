@@ -116,10 +116,10 @@ def test_what_is_not_there(online: Settings, bucket: GcsServer, settings: Settin
     assert caught.value.hint == "openx:bridge_dataset is it"
     with pytest.raises(NotFoundError, match="in no bucket") as caught:
         OpenX().resolve("rh20t", None, online)
-    assert "--from openx" in str(caught.value.hint)
+    assert "--from openx" in str(caught.value.shell_hint)
     with pytest.raises(OfflineError) as offline:
         OpenX().resolve("viola/train[:2]", None, settings)
-    assert "offline-data download 'openx:viola/train[:2]'" in str(offline.value.hint)
+    assert "offline-data download 'openx:viola/train[:2]'" in str(offline.value.shell_hint)
 
 
 def test_a_bucket_that_refuses(online: Settings, bucket: GcsServer) -> None:
@@ -127,7 +127,7 @@ def test_a_bucket_that_refuses(online: Settings, bucket: GcsServer) -> None:
         bucket.always(f"/{folder}/viola/0.1.0/dataset_info.json", Fault(Answer(b"", 403)))
     with pytest.raises(AuthError) as caught:
         OpenX().resolve("viola", None, online)
-    assert "convert DIR NAME --from openx" in str(caught.value.hint)
+    assert "convert DIR NAME --from openx" in str(caught.value.shell_hint)
 
 
 def test_a_download_of_slices(online: Settings) -> None:

@@ -244,7 +244,7 @@ def test_bad_episodes_are_named_or_left_out(
     with pytest.raises(FormatError, match=said) as error:
         stored(tmp_path / "raw", settings)
     assert "x_00000.tar, b.data.pickle: " in error.value.message
-    assert "--skip-bad-episodes" in str(error.value.hint)
+    assert "--skip-bad-episodes" in str(error.value.shell_hint)
     assert not (tmp_path / "hacked").exists()
     assert not list(settings.root.glob("local/*/*/manifest.json"))
     got = stored(tmp_path / "raw", settings, skip_bad_episodes=True)

@@ -1,0 +1,126 @@
+"""Hints name what there is in the language they are read in, and the nearest name without a network."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offline_data
+from offline_data.config import Settings
+from offline_data.errors import (
+    InvalidIdError,
+    NetworkError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+)
+from offline_data.hints import FUNCTIONS, in_python
+from offline_data.ids import parse_id
+from offline_data.ingest import Options
+from offline_data.ingest.download import naming_the_command
+from offline_data.testing.toy import toy_batch, write_toy
+from offline_data_cli.main import main
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root with the dataset `local:other`; offline."""
+    path = tmp_path / "root" / "local" / "other" / "1"
+    path.mkdir(parents=True)
+    write_toy(path, [toy_batch([3, 2])], dataset="local:other@1")
+    monkeypatch.setenv("OFFLINE_DATA_HOME", str(tmp_path / "root"))
+    monkeypatch.setenv("OFFLINE_DATA_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "root"
+
+
+@pytest.mark.parametrize(
+    ("shell", "python"),
+    [
+        ("`offline-data verify '/a b'` shows", "`offline_data.verify('/a b')` shows"),
+        ("`offline-data verify /o'b`", "`offline-data verify /o'b`"),
+        ("`offline-data cache prune --force`", "`offline-data cache prune --force`"),
+        (
+            "`offline-data list minari --remote`",
+            "`offline_data.list_datasets('minari', remote=True)`",
+        ),
+        (
+            "`offline-data convert PATH NAME --from openx` reads it",
+            "`offline_data.convert(PATH, NAME, source='openx')` reads it",
+        ),
+        ("another root: --root DIR", "another root: root=DIR"),
+        ("without --layout, or --force", "without layout, or force=True"),
+        ("leave --episodes out, --checkpoints A:B", "leave episodes out, checkpoints=(A, B)"),
+        ("--step cast:a,b=float64, it is", "'cast:a,b=float64', it is"),
+        ("`ray start --head` prints --array=0-3", "`ray start --head` prints --array=0-3"),
+    ],
+)
+def test_commands_become_calls(shell: str, python: str) -> None:
+    error = UsageError("wrong", hint=shell)
+    assert (error.hint, error.shell_hint) == (python, shell)
+    assert in_python(python) == python
+
+
+def test_an_error_says_it_in_python_and_the_command_in_its_own_words(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        offline_data.load_dataset("d4rl:pen-human-v1", download=False)
+    assert caught.value.hint == (
+        "load it with download=True; to get it: `offline_data.download('d4rl:pen-human-v1')`"
+    )
+    assert main(["verify", "d4rl:pen-human-v1"]) == 3
+    assert "to get it: `offline-data download d4rl:pen-human-v1`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_a_misspelt_name_of_a_catalogue(root: Path, download: bool) -> None:
+    with pytest.raises((NotFoundError, OfflineError)) as caught:
+        offline_data.load_dataset("minari:D4RL/door/humn-v2", download=download)
+    assert str(caught.value.hint).startswith("did you mean minari:D4RL/door/human-v2")
+
+
+@pytest.mark.parametrize("name", ["oter", "othr@1", "local:oter"])
+def test_a_misspelt_name_of_a_dataset_here(
+    root: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ({}, {"download": False}, {"revision": "2"} if "@" not in name else {}):
+        given: dict[str, Any] = options
+        with pytest.raises((InvalidIdError, NotFoundError)) as caught:
+            offline_data.load_dataset(name, **given)
+        assert caught.value.hint == "did you mean local:other?"
+    for verb in ("info", "verify", "download"):
+        assert main([verb, name]) in {2, 3}
+        assert "did you mean local:other?" in capsys.readouterr().err
+
+
+def test_a_host_is_asked_once_about_a_misspelt_name(tmp_path: Path) -> None:
+    settings = Settings(tmp_path)
+    for name, tries in (("minari:D4RL/door/humn-v2", 1), ("minari:D4RL/door/human-v2", None)):
+        with naming_the_command(parse_id(name), settings, Options()) as asking:
+            assert asking == replace(settings, transfer=replace(settings.transfer, tries=tries))
+    with (
+        pytest.raises(NetworkError) as caught,
+        naming_the_command(parse_id("minari:D4RL/door/humn-v2"), settings, Options()),
+    ):
+        raise NetworkError("no answer", hint="try later")
+    assert str(caught.value.shell_hint).startswith("did you mean minari:D4RL/door/human-v2")
+    assert str(caught.value.shell_hint).endswith("? try later")
+
+
+def test_commands_in_hints_stand_between_backticks() -> None:
+    """Only those are translated."""
+    verbs = "|".join(FUNCTIONS)
+    command = re.compile(rf'hint=f?"[^"]*(?<!`)\boffline-data (?:{verbs})\b[^"]*"')
+    files = Path("offline_data").rglob("*.py")
+    assert [found[0] for file in files for found in command.finditer(file.read_text("utf-8"))] == []
+
+
+def test_both_forms_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(UsageError("wrong", hint="use --force")))  # noqa: S301
+    assert (error.hint, error.shell_hint) == ("use force=True", "use --force")
