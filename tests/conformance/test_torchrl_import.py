@@ -597,7 +597,12 @@ def test_transforms_are_inserted_where_there_are_some() -> None:
     assert buffer.sample().tolist() == [6, 6]
 
 
-def test_what_slices_without_replacement_are() -> None:
+def test_what_samplers_of_slices_are() -> None:
+    prioritized = PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=2, traj_key="episode")
+    assert isinstance(prioritized, SliceSampler)
+    assert (prioritized.traj_key, prioritized.strict_length) == ("episode", True)
+    with pytest.raises(UsageError, match="replacement"):
+        PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=2, replacement=False)
     sampler = SliceSampler(replacement=False, slice_len=2)
     assert isinstance(sampler, SliceSampler)
     assert isinstance(sampler, SamplerWithoutReplacement)
