@@ -25,7 +25,7 @@ from offline_data.buffers.samplers import Sampler
 from offline_data.buffers.samplers.reduce import one_per_trajectory
 from offline_data.buffers.storage import GrowingStorage, ListStorage, TensorStorage
 from offline_data.buffers.storage.dataset import pinnable
-from offline_data.buffers.storage.rows import across
+from offline_data.buffers.storage.rows import across, plain
 from offline_data.buffers.storage.tensors import shaped
 from offline_data.buffers.trajectories import MASK
 from offline_data.buffers.transforms import LABELS, Chain, Transform, through, transformed
@@ -299,7 +299,7 @@ class ReplayBuffer(Saves):
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
         """Return a leaf, or all leaves below a name, of all rows."""
-        return self[:][key]
+        return plain(self[:])[key]
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
         """Return the rows that a `DataLoader` asks for, as one batch; see `loader.fetch`."""

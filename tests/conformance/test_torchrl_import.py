@@ -573,6 +573,7 @@ def test_rows_of_a_tensorclass(storage: Any) -> None:
     assert batch.code.equal(torch.tensor([0, 1, 2, 3, 2])[info["index"]])
     assert isinstance(buffer[:], Pair)
     assert buffer[4].code == 2
+    assert buffer["code"].tolist() == [0, 1, 2, 3, 2]
 
     def look(given: Any) -> Any:
         assert isinstance(given, Pair)
