@@ -127,6 +127,8 @@ def _run(arguments: list[str]) -> int:
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, Outcome):  # `--help`
+        if math.isfinite(_last_signal):  # which typer makes a code of, and says nothing
+            raise KeyboardInterrupt
         return outcome if isinstance(outcome, int) else 0
     result = outcome.result
     show(result, outcome.mode)

@@ -11,6 +11,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offline_data.api import convert as convert
+    from offline_data.api import download as download
+    from offline_data.api import info as info
+    from offline_data.api import list_datasets as list_datasets
+    from offline_data.api import load_arrays as load_arrays
+    from offline_data.api import remove as remove
+    from offline_data.api import search as search
+    from offline_data.api import stats as stats
+    from offline_data.api import verify as verify
     from offline_data.buffers.bridges.agile import ReplayDataset as ReplayDataset
     from offline_data.buffers.bridges.agile import Transition as Transition
     from offline_data.buffers.bridges.agile import to_tensordict as to_tensordict
@@ -105,6 +114,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
+    "api": "convert download info list_datasets load_arrays remove search stats verify",
     "buffers.bridges.agile": "ReplayDataset Transition to_tensordict to_torch_tensor",
     "buffers.bridges.schema": "from_schema",
     "buffers.bridges.ted_flat": "Flat2TED TED2Flat",

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS = (
     {"offline_data_cli"},
+    {"api"},
     {"ingest", "preprocess", "buffers", "checks", "reports"},
     {"store", "sources"},
     {"executors", "readers", "fetch", "episodes"},

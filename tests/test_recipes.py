@@ -208,7 +208,8 @@ def test_resume() -> None:
 def test_jax(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     code = codes("jax")[0].replace("1_000_000", "200")
-    show = "import json; print(json.dumps([float(losses[0]), float(losses[-1]), count]))"
+    show = "import json, sys; assert 'torch' not in sys.modules\n"
+    show += "print(json.dumps([float(losses[0]), float(losses[-1]), count]))"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{show}"], capture_output=True, text=True, check=False
     )
@@ -216,6 +217,27 @@ def test_jax(tmp_path: Path) -> None:
     first, last, count = json.loads(done.stdout)
     assert last < first / 10
     assert count == ROWS
+
+
+def test_notebook(capsys: pytest.CaptureFixture[str]) -> None:
+    """The cells in order, in one namespace; what the last line of each shows is made, too."""
+    names: dict[str, Any] = {}
+    shown = []
+    for number, code in enumerate(codes("notebook")):
+        tree = ast.parse(code)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, f"cell {number}", "exec"), names)  # noqa: S102 - the page is ours
+        if last is not None:
+            shown.append(eval(ast.unparse(last), names))  # noqa: S307
+    assert capsys.readouterr().out.count("d4rl:halfcheetah-medium-v") == len(names["found"]) > 0
+    assert names["about"].episodes == len(LENGTHS)
+    ds, episode, spread = shown
+    assert f"<td style='text-align:left'>{ROWS}</td>" in ds._repr_html_()
+    assert episode.return_ == ds.episodes["return"].max()
+    assert f"<b>Episode {episode.number}</b>" in episode._repr_html_()
+    good = sorted(ds.episodes["return"].tolist())[-len(names["good"].episodes) :]
+    assert names["stored"].episodes == len(good) < len(LENGTHS)
+    assert (spread.min, spread.max) == pytest.approx((good[0], good[-1]))
 
 
 def test_corl() -> None:

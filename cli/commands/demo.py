@@ -31,14 +31,11 @@ def demo(
     """Record, convert, verify and sample a tiny dataset. Works offline."""
     import tempfile
 
-    from offline_data import ingest
+    from offline_data import api
     from offline_data.reports.info import entry_info
-    from offline_data.reports.stats import dataset_stats
-    from offline_data.store import verify as integrity
     from offline_data.store.library import entry_at
-    from offline_data.store.reader import open_reader
 
-    say = context.progress.note
+    say, progress = context.progress.note, context.progress
     with tempfile.TemporaryDirectory(prefix="offline-data-demo-") as folder:
         settings = replace(context.settings, offline=True)
         if not keep:
@@ -46,16 +43,21 @@ def demo(
         say(f"recording {EPISODES} episodes of CartPole-v1 with Minari's DataCollector")
         recorded = record(Path(folder))
         say(f"converting them to local:{NAME}, comparing every row with the source")
-        options = ingest.Options(audit="all", force=True)
-        stored = ingest.convert(
-            recorded, NAME, settings, options, context.progress, source="minari"
+        stored = api.convert(
+            recorded,
+            NAME,
+            source="minari",
+            audit="all",
+            force=True,
+            settings=settings,
+            progress=progress,
         )
         say(f"verifying it, computing statistics and sampling a batch of {BATCH}")
-        entry, reader = entry_at(stored.path), open_reader(stored.path)
+        entry, path = entry_at(stored.path), stored.path
         steps = {
             "info": info_result(entry_info(entry)),
-            "verify": verify_result(entry, integrity.verify(stored.path, context.progress)),
-            "stats": stats_result(dataset_stats(reader, context.progress)),
+            "verify": verify_result(api.verify(path, settings=settings, progress=progress)),
+            "stats": stats_result(api.stats(path, settings=settings, progress=progress)),
             "sample": sample_result(entry, BATCH),
         }
     say(f"kept in {stored.path}" if keep else "deleted again; use --keep to keep it")
@@ -93,11 +95,12 @@ def record(folder: Path) -> Path:
 
 def main() -> None:
     """Push the cart the way its pole leans, and one time in ten the other way."""
-    import gymnasium
     import numpy as np
     from minari import DataCollector
 
-    collector = DataCollector(gymnasium.make("CartPole-v1"), record_infos=False)
+    from offline_data.store.environments import make_environment
+
+    collector = DataCollector(make_environment({"id": "CartPole-v1"}), record_infos=False)
     for seed in range(EPISODES):
         noise = np.random.default_rng(seed)
         observation, _ = collector.reset(seed=seed)

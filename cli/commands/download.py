@@ -47,6 +47,7 @@ _transfer = partial(option, rich_help_panel="Transfer")
 _MOST_NAMED = 20
 _FILES = columns("FILE", "ACTION", "BYTES:bytes", "REASON")
 EXISTS = "yes; nothing to do"
+_STORED_DATA = ["id", "path", "layout", "transitions", "episodes", "bytes", "existed", "seconds"]
 _STORED = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "SECONDS:number")
 
 
@@ -98,7 +99,7 @@ def download(
     plan: Plan = None,
 ) -> Result:
     """Download and convert datasets. Datasets already on this disk are left alone."""
-    from offline_data import ingest
+    from offline_data import api, ingest
 
     flags = {"force": force, "keep_raw": keep_raw, "keep_episodes": keep_episodes, "strict": strict}
     flags["skip_bad_episodes"] = skip_bad_episodes
@@ -129,7 +130,13 @@ def download(
             return _plan_result(ingest.plan_download(dataset, settings, options))
         if not raw_only:
             return stored_result(
-                ingest.download(dataset, settings, options, progress, executor=executor)
+                api.download(
+                    dataset,
+                    settings=settings,
+                    progress=progress,
+                    executor=executor,
+                    **vars(options),
+                )
             )
         folder = ingest.fetch_raw(dataset, settings, options, progress)
         fields = Fields(Field("id", str(dataset)), Field("raw files", folder))
@@ -211,7 +218,7 @@ def convert(
     plan: Plan = None,
 ) -> Result:
     """Convert a local file or folder to a dataset. The source is never changed."""
-    from offline_data import ingest
+    from offline_data import api, ingest
 
     flags = {"force": force, "keep_episodes": keep_episodes, "strict": strict}
     flags["skip_bad_episodes"] = skip_bad_episodes
@@ -231,10 +238,18 @@ def convert(
             return _convert_plan_result(
                 ingest.plan_convert(place, name, settings, options, source=source)
             )
-        stored = ingest.convert(
-            place, name, settings, options, context.progress, source=source, executor=executor
+        given = {k: v for k, v in vars(options).items() if k != "keep_raw"}
+        return stored_result(
+            api.convert(
+                place,
+                name,
+                source=source,
+                settings=settings,
+                progress=context.progress,
+                executor=executor,
+                **given,
+            )
         )
-        return stored_result(stored)
 
     from offline_data.sources.registry import FolderOfDatasetsError
 
@@ -369,16 +384,8 @@ def _options(
 def stored_result(stored: "ingest.Stored") -> Result:
     """Lay out a dataset that was written, or that was on this disk already."""
     manifest = stored.manifest
-    data = {
-        "id": str(stored.id),
-        "path": stored.path,
-        "layout": manifest.layout,
-        "transitions": manifest.counts["transitions"],
-        "episodes": manifest.counts["episodes"],
-        "bytes": manifest.bytes,
-        "existed": stored.existed,
-        "seconds": round(stored.seconds, 3),
-    }
+    data = {name: getattr(stored, name) for name in _STORED_DATA}
+    data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}
     row = [data[name] for name in ("id", "transitions", "episodes", "bytes", "seconds")]
     notes = [f"{stored.id} already exists: {stored.path}"] if stored.existed else []
     notes += [f"dropped {leaf['key']}: {leaf['reason']}" for leaf in manifest.dropped]

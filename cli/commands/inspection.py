@@ -15,6 +15,7 @@ from offline_data_cli.result import Field, Fields, Result, Table, columns
 
 if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
+    from offline_data.reports.info import DatasetInfo
     from offline_data.reports.stats import DatasetStats
     from offline_data.store.library import Entry
 
@@ -33,66 +34,70 @@ _LEAVES = columns("LEAF", "TYPE", "SHAPE", "MIN:number", "MAX:number")
 _STATISTICS = columns(
     "LEAF", "TYPE", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD", "NAN", "INF"))
 )
+_FEATURES = columns(
+    "FEATURE", "FINITE:count", *(f"{figure}:number" for figure in ("MIN", "MAX", "MEAN", "STD"))
+)
 _TEXTS = columns("TEXT", "DISTINCT:count", "MISSING:count", "COMMON")
 _EPISODES = columns("EPISODES", "MIN:number", "MEDIAN:number", "MEAN:number", "MAX:number")
 
 
 def info(context: Context, dataset: AnyDataset) -> Result:
     """Show schema, counts, provenance and licence of a dataset."""
-    from offline_data.reports.info import dataset_info
+    from offline_data import api
+    from offline_data.reports.info import DatasetInfo
 
-    found = dataset_info(dataset_id(context, dataset), context.settings)
-    return info_result(found) if isinstance(found, dict) else _remote(found)
+    found = api.info(dataset_id(context, dataset), settings=context.settings)
+    return info_result(found) if isinstance(found, DatasetInfo) else _remote(found)
 
 
-def info_result(found: dict[str, Any]) -> Result:
+def info_result(found: "DatasetInfo") -> Result:
     """Lay out a dataset on this disk."""
     summary = Fields(
-        *(Field(name, found[name]) for name in ("id", "path", "layout")),
-        Field("transitions", found["transitions"], "count"),
-        Field("valid transitions", found["counts"].get("valid_transitions"), "count"),
-        Field("episodes", found["episodes"], "count"),
-        Field("size", found["bytes"], "bytes"),
+        *(Field(name, getattr(found, name)) for name in ("id", "path", "layout")),
+        Field("transitions", found.transitions, "count"),
+        Field("valid transitions", found.counts.get("valid_transitions"), "count"),
+        Field("episodes", found.episodes, "count"),
+        Field("size", found.bytes, "bytes"),
     )
     schema = []
-    for key, leaf in found["schema"].items():
+    for key, leaf in found.schema.items():
         encoding = f" ({leaf['encoding']})" if "encoding" in leaf else ""
         kind = "text" if leaf["text"] else leaf["dtype"] + encoding
         rows = "steps" if leaf["rows"] == "steps" else "steps + 1"
         schema.append((key, kind, str(list(leaf["shape"])), rows))
     blocks = (summary, Table(_SCHEMA, schema), _provenance(found))
-    return Result({**found, "remote": False}, blocks, (found["id"],))
+    return Result({**vars(found), "remote": False}, blocks, (found.id,))
 
 
-def _provenance(found: dict[str, Any]) -> Fields:
-    options = found["converter"].get("options", {})
+def _provenance(found: "DatasetInfo") -> Fields:
+    options = found.converter.get("options", {})
     plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe has its own lines
-    converter = {k: v for k, v in found["converter"].items() if k != "options"}
+    converter = {k: v for k, v in found.converter.items() if k != "options"}
     converter |= {"options": plain} if plain else {}
     files = [
         f"{file.get('path')}, {human_bytes(file.get('size') or 0)}, "
         f"from {file.get('url') or 'this disk'}"
-        for file in found["files"][:_MOST_FILES]
+        for file in found.files[:_MOST_FILES]
     ]
-    if len(found["files"]) > _MOST_FILES:
-        files.append(f"… and {len(found['files']) - _MOST_FILES} more (all in --json)")
-    failed = dict.fromkeys(reason for file in found["files"] for reason in file.get("failed", ()))
+    if len(found.files) > _MOST_FILES:
+        files.append(f"… and {len(found.files) - _MOST_FILES} more (all in --json)")
+    failed = dict.fromkeys(reason for file in found.files for reason in file.get("failed", ()))
     return Fields(
-        *(Field(name, found[name]) for name in ("revision", "created")),
+        *(Field(name, getattr(found, name)) for name in ("revision", "created")),
         Field("converter", _compact(converter)),
-        Field("made from", found["parents"]),
+        Field("made from", found.parents),
         Field("made by", recipe_lines(options.get("recipe", ()))),
         Field("files", files),
         Field("failed hosts", list(failed)),
-        *(Field(f"{name} space", _compact(space)) for name, space in found["spaces"].items()),
-        Field("environment", _compact(found["environment"])),
-        *(Field(name, _about(value)) for name, value in found["about"].items()),
-        *(Field(name, found[name]) for name in ("licence", "citation")),
-        Field("audit", _compact(found["audit"])),
-        Field("not finite", [f"{key}: {_compact(n)}" for key, n in found["non_finite"].items()]),
-        Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found["dropped"]]),
-        Field("skipped", [f"{one['where']}: {one['reason']}" for one in found["skipped"]]),
-        Field("notes", found["notes"]),
+        *(Field(f"{name} space", _compact(space)) for name, space in found.spaces.items()),
+        Field("environment", _compact(found.environment)),
+        *(Field(name, _about(value)) for name, value in found.about.items()),
+        *(Field(name, getattr(found, name)) for name in ("licence", "citation")),
+        Field("audit", _compact(found.audit)),
+        Field("not finite", [f"{key}: {_compact(n)}" for key, n in found.non_finite.items()]),
+        Field("dropped", [f"{leaf['key']}: {leaf['reason']}" for leaf in found.dropped]),
+        Field("skipped", [f"{one['where']}: {one['reason']}" for one in found.skipped]),
+        Field("notes", found.notes),
     )
 
 
@@ -280,17 +285,23 @@ def sample_result(
     return Result(data, (Table(_LEAVES, rows),), (str(entry.id),), (note,))
 
 
-def stats(context: Context, dataset: Dataset) -> Result:
+def stats(
+    context: Context,
+    dataset: Dataset,
+    features: Annotated[
+        bool, option("Show each number of a row, such as action[0], in a line of its own, too.")
+    ] = False,
+) -> Result:
     """Show statistics of every leaf and of the episodes."""
-    from offline_data.reports.stats import dataset_stats
-    from offline_data.store.reader import open_reader
+    from offline_data import api
 
-    entry = entry_named(context, dataset)
-    return stats_result(dataset_stats(open_reader(entry.path), context.progress))
+    path = entry_named(context, dataset).path
+    found = api.stats(path, settings=context.settings, progress=context.progress)
+    return stats_result(found, features)
 
 
-def stats_result(found: "DatasetStats") -> Result:
-    """Lay out the statistics of a dataset."""
+def stats_result(found: "DatasetStats", features: bool = False) -> Result:
+    """Lay out the statistics of a dataset; those of each feature are in the JSON anyway."""
     episodes = found.per_episode
     counts = Fields(
         Field("id", found.id),
@@ -302,9 +313,8 @@ def stats_result(found: "DatasetStats") -> Result:
     )
     leaves = []
     for leaf in found.leaves:
-        kind = leaf.dtype + (str(list(leaf.shape)) if leaf.shape else "")
         figures = (leaf.min, leaf.max, leaf.mean, leaf.std, leaf.nan, leaf.inf)
-        leaves.append((leaf.key, kind, *figures))
+        leaves.append((leaf.key, leaf.kind, *figures))
     texts = []
     for text in found.texts:
         common = ", ".join(f"{word!r} {times}" for word, times in text.most_common)
@@ -314,5 +324,7 @@ def stats_result(found: "DatasetStats") -> Result:
         for name, spread in (("length", episodes.length), ("return", episodes.returns))
         if spread is not None
     ]
-    tables = (Table(_STATISTICS, leaves), *([Table(_TEXTS, texts)] if texts else []))
+    each = [row for leaf in found.leaves for row in leaf.feature_rows()] if features else []
+    more = ((_FEATURES, each), (_TEXTS, texts))
+    tables = (Table(_STATISTICS, leaves), *(Table(titles, rows) for titles, rows in more if rows))
     return Result(found, (counts, *tables, Table(_EPISODES, spreads)), (found.id,))

@@ -1,17 +1,17 @@
 """`list`, `search`, `sources` and `env`: datasets, where they come from, and this installation."""
 
-from collections.abc import Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from offline_data.errors import ManifestError, UsageError
+from offline_data.errors import UsageError
 from offline_data_cli import complete
 from offline_data_cli.options import Context, argument, count, option
 from offline_data_cli.result import Field, Fields, Result, Table, TableColumn, columns
 
 if TYPE_CHECKING:
     from offline_data.reports.catalog import CatalogDataset
+    from offline_data.reports.listing import Listing
 
 _LOCAL = columns("ID", "TRANSITIONS:count", "EPISODES:count", "SIZE:bytes", "LAYOUT")
 _REMOTE = (*_LOCAL[:-1], TableColumn("LOCAL"), TableColumn("SUMMARY", clip=True))
@@ -47,57 +47,21 @@ def list_(
     sort: Annotated[Sort, option("Sort by size (largest first) or by id.")] = Sort.name,
 ) -> Result:
     """List the datasets on this disk or, with --remote, those that sources offer."""
-    if source is not None:
-        from offline_data.sources.registry import get_source, source_names
+    from offline_data import api
 
-        # one that is known is enough: its adapter need not import here
-        if source not in source_names():
-            get_source(source)
-    if not remote:
-        return _local(context, source, prefix, sort)
-    from offline_data.reports.catalog import list_remote
-
-    listing = list_remote(source, context.settings)
-    datasets = [dataset for dataset in listing.datasets if _matches(dataset.id, prefix)]
-    if sort is Sort.size:
-        datasets.sort(key=lambda dataset: -(dataset.bytes or 0))
-    return _catalog_result(datasets, listing.notes)
-
-
-def _local(context: Context, source: str | None, prefix: str, sort: Sort) -> Result:
-    from offline_data.store.library import survey
-
-    root = context.settings.root
-    found, unreadable = survey(root)
-    entries = [e for e in found if source in {None, e.id.source} and _matches(str(e.id), prefix)]
-    if sort is Sort.size:
-        entries.sort(key=lambda entry: -entry.bytes)
-    data: list[dict[str, Any]] = [
-        {
-            "id": str(entry.id),
-            "path": entry.path,
-            "layout": entry.manifest.layout,
-            "transitions": entry.manifest.counts["transitions"],
-            "episodes": entry.manifest.counts["episodes"],
-            "bytes": entry.bytes,
-        }
-        for entry in entries
-    ]
-    shown = ("id", "transitions", "episodes", "bytes", "layout")
-    rows = [[one[name] for name in shown] for one in data]
-    notes = [
-        f"damaged, not listed: {path}; see `offline-data verify {path}`"
-        if isinstance(error, ManifestError)
-        else f"not listed: {error.message}"
-        for path, error in unreadable.items()
-    ]
-    if not (rows or unreadable or source or prefix):
-        notes.append(f"no datasets in {root} yet; find some with `offline-data search WORDS`")
-    return Result(data, [Table(_LOCAL, rows)] if rows else [], [row[0] for row in rows], notes)
-
-
-def _matches(text: str, prefix: str) -> bool:
-    return text.startswith(prefix) or text.partition(":")[2].startswith(prefix)
+    settings = context.settings
+    order: api.Sort = "size" if sort is Sort.size else "name"
+    if remote:
+        return _catalog_result(
+            api.list_datasets(source, remote=True, prefix=prefix, sort=order, settings=settings)
+        )
+    found = api.list_datasets(source, prefix=prefix, sort=order, settings=settings)
+    rows = [(d.id, d.transitions, d.episodes, d.bytes, d.layout) for d in found]
+    notes = list(found.notes)
+    if not (rows or notes or source or prefix):
+        notes = [f"no datasets in {settings.root} yet; find some with `offline-data search WORDS`"]
+    table = [Table(_LOCAL, rows)] if rows else []
+    return Result(found.datasets, table, [d.id for d in found], notes)
 
 
 def search(
@@ -114,30 +78,31 @@ def search(
     action: Annotated[Action | None, option("Only datasets with such actions.")] = None,
 ) -> Result:
     """Search the catalogues of all sources. Works offline."""
+    from offline_data import api
     from offline_data.files import parse_bytes
-    from offline_data.reports import catalog
 
-    bounds = catalog.Bounds(
-        None if min_size is None else parse_bytes(min_size, "--min-size"),
-        None if max_size is None else parse_bytes(max_size, "--max-size"),
-        min_episodes,
-        max_episodes,
-        action.value if action else None,
-    )
-    if not query and bounds == catalog.ALL and limit is None:
+    bounds: dict[str, Any] = {
+        "limit": limit,
+        "min_bytes": None if min_size is None else parse_bytes(min_size, "--min-size"),
+        "max_bytes": None if max_size is None else parse_bytes(max_size, "--max-size"),
+        "min_episodes": min_episodes,
+        "max_episodes": max_episodes,
+        "action": action.value if action else None,
+    }
+    if not query and all(bound is None for bound in bounds.values()):
         raise UsageError(
             "Missing QUERY, words to search for", hint="offline-data search door human"
         )
-    found = catalog.search(" ".join(query or []), context.settings, bounds, limit)
-    return _catalog_result(found.datasets, found.notes)
+    return _catalog_result(api.search(" ".join(query or []), settings=context.settings, **bounds))
 
 
-def _catalog_result(datasets: "Sequence[CatalogDataset]", notes: Sequence[str]) -> Result:
+def _catalog_result(found: "Listing[CatalogDataset]") -> Result:
     rows = [
         (d.id, d.transitions, d.episodes, d.bytes, "yes" if d.here else "", d.summary)
-        for d in datasets
+        for d in found
     ]
-    return Result(datasets, [Table(_REMOTE, rows)] if rows else [], [d.id for d in datasets], notes)
+    table = [Table(_REMOTE, rows)] if rows else []
+    return Result(found.datasets, table, [d.id for d in found], found.notes)
 
 
 def sources(context: Context) -> Result:  # noqa: ARG001 - every command takes a context

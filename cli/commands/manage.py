@@ -25,7 +25,7 @@ from offline_data_cli.result import Block, Result, Table, TableColumn, columns, 
 if TYPE_CHECKING:
     from offline_data.store.cache import CacheItem
     from offline_data.store.library import Entry
-    from offline_data.store.verify import Problem
+    from offline_data.store.verify import Verification
 
 Items: TypeAlias = "Sequence[CacheItem]"
 Kept: TypeAlias = "Sequence[tuple[CacheItem, str]]"
@@ -73,66 +73,55 @@ def verify(
 
 
 def _verified(context: Context, entry: "Entry") -> Result:
-    from offline_data.store import verify as integrity
+    from offline_data import api
 
-    return verify_result(entry, integrity.verify(entry.path, context.progress))
+    return verify_result(
+        api.verify(entry.path, settings=context.settings, progress=context.progress)
+    )
 
 
-def verify_result(entry: "Entry", problems: "tuple[Problem, ...]") -> Result:
+def verify_result(found: "Verification") -> Result:
     """Lay out the problems that verifying a dataset found."""
-    text = str(entry.id)
-    has_checksum = entry.manifest.sha256 is not None
-    data = {"id": text, "path": entry.path, "ok": not problems, "problems": problems}
-    data["manifest_checksum"] = has_checksum
-    total = len(entry.manifest.digests)
-    if not problems:
-        line = f"{text}: OK, {total} files match their checksums"
-        return Result(data, (line,), (text,), notes=() if has_checksum else (_NO_CHECKSUM,))
-    if entry.id.source == "local":
-        command = f"offline-data convert PATH {shlex.quote(entry.id.name)} --force"
+    data = {k: v for k, v in vars(found).items() if k != "files"}
+    if found.ok:
+        line = f"{found.id}: OK, {found.files} files match their checksums"
+        notes = () if found.manifest_checksum else (_NO_CHECKSUM,)
+        return Result(data, (line,), (found.id,), notes=notes)
+    dataset = parse_id(found.id)
+    if dataset.source == "local":
+        command = f"offline-data convert PATH {shlex.quote(dataset.name)} --force"
     else:
-        name = shlex.quote(f"{entry.id.source}:{entry.id.name}")
+        name = shlex.quote(f"{dataset.source}:{dataset.name}")
         command = f"offline-data download {name} --force"
-    count = len(problems)
-    of = f"{count} of {max(count, total)} files in {entry.path}"
+    count = len(found.problems)
+    of = f"{count} of {max(count, found.files)} files in {found.path}"
     error = IntegrityError(
         f"{of} {'is' if count == 1 else 'are'} damaged", hint=f"to replace it: {command}"
     )
-    table = Table(_PROBLEMS, [(problem.file, problem.problem) for problem in problems])
+    table = Table(_PROBLEMS, [(problem.file, problem.problem) for problem in found.problems])
     return Result(data, (table,), failures=(error,))
 
 
 def rm(context: Context, datasets: Datasets, dry_run: DryRun = False) -> Result:
     """Delete datasets. Lists them and asks first."""
-    from offline_data.store.cache import refetchable
-    from offline_data.store.library import foreign_files, remove
+    from offline_data import api
 
-    found = [entry_named(context, text, exact=True) for text in datasets]
-    by_path = {entry.path: entry for entry in found}
-    entries = list(by_path.values())
-    removed = [{"id": str(e.id), "path": e.path, "bytes": e.bytes} for e in entries]
-    lost = [str(entry.id) for entry in entries if not refetchable(entry)]
-    total = sum(entry.bytes for entry in entries)
-    table = Table(_DATASETS, [(str(e.id), e.bytes, e.path) for e in entries])
-    kept = [entry.path / name for entry in entries for name in foreign_files(entry.path)]
-    what = _counted(entries, "dataset")
-    if not _confirm(context, (table,), f"{what}, {human_bytes(total)}", lost, dry_run=dry_run):
+    # what is shown is what is deleted, also where a newer revision comes meanwhile
+    paths = [entry_named(context, text, exact=True).path for text in datasets]
+    plan = api.remove(*paths, dry_run=True, settings=context.settings)
+    table = Table(_DATASETS, [(one.id, one.bytes, one.path) for one in plan.removed])
+    what = f"{_counted(plan.removed, 'dataset')}, {human_bytes(plan.bytes)}"
+    lost = list(plan.cannot_be_fetched_again)
+    if not _confirm(context, (table,), what, lost, dry_run=dry_run):
         return _NOTHING_DELETED
-    if not dry_run:
-        total = sum(remove(entry) for entry in entries)
-    data = {
-        "removed": removed,
-        "bytes": total,
-        "kept": kept,
-        "dry_run": dry_run,
-        "cannot_be_fetched_again": lost,
-    }
-    notes = [f"kept, not part of the dataset: {path}" for path in kept[:MOST_NAMED]]
-    if len(kept) > MOST_NAMED:
-        notes.append(f"kept {len(kept) - MOST_NAMED} more files that are not part of the dataset")
-    line = f"{'would delete' if dry_run else 'deleted'} {what}, {human_bytes(total)}"
+    done = plan if dry_run else api.remove(*paths, settings=context.settings)
+    notes = [f"kept, not part of the dataset: {path}" for path in done.kept[:MOST_NAMED]]
+    if len(done.kept) > MOST_NAMED:
+        more = len(done.kept) - MOST_NAMED
+        notes.append(f"kept {more} more files that are not part of the dataset")
+    line = f"{'would delete' if dry_run else 'deleted'} {what}"
     blocks = (table, line) if dry_run else (line,)
-    return Result(data, blocks, [str(entry.id) for entry in entries], notes)
+    return Result(done, blocks, [one.id for one in done.removed], notes)
 
 
 def dir_(context: Context) -> Result:

@@ -262,7 +262,7 @@ def _made_result(stored: "Stored") -> Result:
     info = entry_info(Entry(stored.id, stored.path, stored.manifest))
     functions = _functions(recipe)
     blocks = (*shown.blocks, Fields(functions)) if functions.value else shown.blocks
-    return Result({**info, **counts, "recipe": recipe}, blocks, shown.ids, shown.notes)
+    return Result({**vars(info), **counts, "recipe": recipe}, blocks, shown.ids, shown.notes)
 
 
 def _dry_run_result(found: "WouldMake") -> Result:

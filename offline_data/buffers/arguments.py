@@ -1,4 +1,4 @@
-"""Arguments of buffers, in the forms that TorchRL takes them, checked."""
+"""Validation of buffer arguments; accepts the same forms as TorchRL."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 
 DEFAULT_ROWS = 1000
-"""Rows of the storage of a buffer that was given none, as in TorchRL."""
+"""Capacity of the default storage, as in TorchRL."""
 
 
 def as_storage(storage: Storage | Callable[[], Storage] | None) -> Storage:
-    """Return a storage, or what makes one, as a storage; None: a `ListStorage` of 1000 rows."""
+    """Return `storage`, or the result of calling it; None: a `ListStorage` of 1000 rows."""
     made: Any = ListStorage(DEFAULT_ROWS) if storage is None else storage
     if isinstance(made, type) or (not hasattr(made, "gather") and callable(made)):
         made = made()
     if not all(hasattr(made, name) for name in ("gather", "rows", "runs")):
-        raise _foreign(made, "a storage", "LazyTensorStorage and its like")
+        raise _foreign(made, "a storage", "LazyTensorStorage and the other storages")
     found: Storage = made
     return found
 
 
 def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
-    """Return a sampler, or what makes one, as a sampler; None: a `RandomSampler`."""
+    """Return `sampler`, or the result of calling it; None: a `RandomSampler`."""
     made = RandomSampler() if sampler is None else sampler
     if not isinstance(made, Sampler) and callable(made):
         made = made()
@@ -44,8 +44,8 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
         raise _foreign(
             made,
             "a sampler",
-            "RandomSampler and its like",
-            why=": TorchRL's would draw transitions whose next observation is not known",
+            "RandomSampler and the other samplers",
+            why=": TorchRL's would draw transitions whose next observation is unknown",
         )
     return made
 
@@ -53,9 +53,9 @@ def as_sampler(sampler: Sampler | Callable[[], Sampler] | None) -> Sampler:
 def as_writer(
     writer: Writer | Callable[[], Writer] | None, storage: Storage, default: Callable[[], Writer]
 ) -> Writer:
-    """Return a writer, or what makes one, as a writer for `storage`.
+    """Return `writer`, or the result of calling it, as a writer for `storage`.
 
-    None: `default()` where the storage grows. For a dataset always one that refuses.
+    None: `default()` if the storage grows. A dataset always gets an `ImmutableDatasetWriter`.
     """
     grows = isinstance(storage, GrowingStorage)
     made: Any = writer
@@ -65,9 +65,9 @@ def as_writer(
         made = made()
     made = of_torchrl(made)
     if not isinstance(made, Writer):
-        raise _foreign(made, "a writer", "RoundRobinWriter and its like")
+        raise _foreign(made, "a writer", "RoundRobinWriter and the other writers")
     if not grows and not isinstance(made, ImmutableDatasetWriter):
-        made = ImmutableDatasetWriter()  # a dataset is immutable, whatever would write
+        made = ImmutableDatasetWriter()  # a dataset is immutable, whatever the writer
     if isinstance(storage, GrowingStorage):
         made.register_storage(storage)
     found: Writer = made
@@ -86,21 +86,24 @@ def as_derived(derived: Derived | Iterable[Derived]) -> tuple[Derived, ...]:
 
 
 def _foreign(part: Any, kind: str, ours: str, why: str = "") -> UsageError:
+    shown = repr(part)
+    if "\n" in shown:  # of a storage with its data
+        shown = f"{type(part).__module__.partition('.')[0]}'s {type(part).__name__}"
     return UsageError(
-        f"{part!r} is not {kind} of this package{why}",
+        f"{shown} is not {kind} of this package{why}",
         hint=f"offline_data.{ours} take the same arguments as TorchRL's",
     )
 
 
 def either(one: Part | None, maker: Callable[[], Part] | None, name: str) -> Part | None:
-    """Return what was given, or what `maker` makes; raises `UsageError` where both were."""
+    """Return `one`, or the result of `maker`; raises `UsageError` if both are given."""
     if one is not None and maker is not None:
         raise UsageError(f"{name} and {name}_factory cannot both be given")
     return maker() if maker is not None else one
 
 
 def positive(value: int, name: str) -> int:
-    """Return `value` if it is a whole number and at least 1."""
+    """Return `value`; raises `UsageError` unless it is an integer of at least 1."""
     if not hasattr(value, "__index__") or isinstance(value, bool):
         raise UsageError(f"{name} is {value!r}; expected a whole number")
     if value < 1:

@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: a storage, a sampler, a writer and transforms, under TorchRL's names."""
+"""`ReplayBuffer`: storage, sampler, writer and transforms, with TorchRL's signatures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensorclass
 from typing_extensions import TypeVar
 
 from offline_data.buffers.arguments import (
@@ -58,7 +58,7 @@ Batch = TypeVar("Batch", default=Any)
 INDEX = "index"
 
 LOOKAHEAD_MISSES = 2
-"""Batches in a row that were not those looked ahead for, after which no more are looked for."""
+"""Wrong predictions of the next batch in a row after which prefetching of rows stops."""
 
 _TORCHRL = (
     "sample_unit checkpointer consume_after_n_samples shared compilable delayed_init "
@@ -67,41 +67,42 @@ _TORCHRL = (
 
 
 class ReplayBuffer(Saves, Generic[Batch]):
-    """Batches of rows: of a dataset that never changes, or of a storage that grows meanwhile.
+    """Samples batches of rows from an immutable dataset or from a growing storage.
 
-    A batch is gathered, gets derived leaves, then those of the sampler; then `collate_fn` and the
-    transforms see it. Whatever they do to `index` and `priority_weight`, these two are set again
-    afterwards, unless a transform gives another batch size or another order of rows. As in TorchRL,
-    batches of rows that were written have `index` if the buffer is a `TensorDictReplayBuffer` or its
-    writer is one of TensorDicts; `sample(return_info=True)` returns it in any case.
+    A batch is gathered, then derived leaves and the sampler's leaves are added, then `collate_fn`
+    and the transforms are applied. `index` and `priority_weight` are restored afterwards, unless a
+    transform changes the batch size or the order of rows. As in TorchRL, batches of a growing
+    storage have `index` if the buffer is a `TensorDictReplayBuffer` or its writer a TensorDict
+    writer; `sample(return_info=True)` always returns it.
 
-    TorchRL's generations, consumption of rows, sample units, sampling by staleness, buffers behind RPC
-    or Ray, `compilable` and `HERReplayBuffer` (`derived.relabel` relabels) have no counterpart.
+    Not supported, unlike in TorchRL: generations, consumption of rows, sample units, staleness
+    sampling, buffers over RPC or Ray, `compilable`, and `HERReplayBuffer` (use `derived.relabel`).
 
-    Several threads may use a buffer that grows. A change waits for batches under way, and makes
-    again those prefetched that it concerns: a batch that is handed out has its rows as they are
-    then. Slices with rows that were written are drawn anew.
+    A growing buffer is thread-safe. A write waits for batches in progress and rebuilds the
+    prefetched batches it affects, so every batch has the current values of its rows. Prefetched
+    slices that contain overwritten rows are drawn again.
 
     Args:
-        storage: Storage that batches come from, or what makes it; None: a `ListStorage` of 1000
+        storage: Storage of the rows, or a function that returns one; None: a `ListStorage` of 1000
             rows.
-        sampler: Which rows they have, or what makes the sampler; None: a `RandomSampler`.
-        writer: Writer of new rows, or what makes it; None: a `RoundRobinWriter`, for a dataset an
-            `ImmutableDatasetWriter`, the only one it takes.
-        collate_fn: Called with every batch, before `transform`; with the list of rows where the
-            storage is a `ListStorage`.
-        batch_size: Rows of a batch where `sample` is not told; iteration needs it.
-        prefetch: Batches made ahead, by as many threads; rows and their order stay the same. Rows
-            that are written are in batches drawn later, up to `prefetch` after the next one.
+        sampler: Sampler of rows, or a function that returns one; None: a `RandomSampler`.
+        writer: Writer of new rows, or a function that returns one; None: a `RoundRobinWriter`, or
+            for a dataset an `ImmutableDatasetWriter`, the only one it accepts.
+        collate_fn: Called with every batch, before `transform`; with a list of rows if the storage
+            is a `ListStorage`.
+        batch_size: Default number of rows in a batch; required for iteration.
+        prefetch: Number of batches to prepare ahead, and of threads that do so. It does not change
+            which rows are drawn or their order, except that newly written rows first appear up to
+            `prefetch` batches later.
         transform: Called with every batch; see `append_transform`.
-        transform_factory: Makes the transform, instead.
-        pin_memory: Whether batches are put into page-locked memory, after all transforms.
-        generator: Random generator of the sampler, instead of its own.
-        derived: Leaves computed for a batch from other rows of the storage, first: one function, or
-            several in this order.
-        dim_extend: Dimension of written data that is time; None: the last one of the storage's
-            `ndim`, so that rows of environments are `[E, T]`, as `buffer[:]` gives them.
-        **torchrl: Other arguments of TorchRL's signature, with their defaults.
+        transform_factory: Function that returns the transform; instead of `transform`.
+        pin_memory: Whether to move batches to page-locked memory, after all transforms.
+        generator: Random generator for the sampler, replacing its own.
+        derived: Function, or functions in order of application, that add leaves computed from other
+            rows of the storage.
+        dim_extend: Time dimension of written data; None: the last of the storage's `ndim`
+            dimensions, so rows of several environments are `[E, T]`, as `buffer[:]` returns them.
+        **torchrl: TorchRL's other arguments; only their default values are accepted.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -118,8 +119,9 @@ class ReplayBuffer(Saves, Generic[Batch]):
     """
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
+    _tensorclass: Any = None  # of the rows that were written last, if they were one
     _first: tuple[Transform, ...] = ()
-    """Applied to batches before the transforms, by a subclass and the collate function."""
+    """Applied to batches before the transforms; set by subclasses and `collate_fn`."""
 
     def __init__(
         self,
@@ -167,16 +169,16 @@ class ReplayBuffer(Saves, Generic[Batch]):
         self._indexed = self._has_index()
         if getattr(self._sampler, "drop_last", False) and self._batch_size is None and self._grows:
             raise UsageError(
-                "A sampler with drop_last=True needs batches of a size known before",
+                "A sampler with drop_last=True needs a fixed batch size",
                 hint="give batch_size to the buffer",
             )
         if ndim > 1 and self._derived:
-            raise UsageError("derived=… looks along rows, and the storage has environments abreast")
+            raise UsageError("derived=… needs a storage with ndim=1")
         if self._prefetch and self._batch_size is None:
-            raise UsageError("prefetch needs a batch_size: batches are made ahead of time")
+            raise UsageError("prefetch needs a batch_size")
         if self._collates and self._derived and isinstance(self._storage, ListStorage):
             raise UsageError(
-                "derived=… needs batches of tensors, and collate_fn gets lists of rows"
+                "derived=… needs batches of tensors; a ListStorage gives collate_fn lists of rows"
             )
         first = either(transform, transform_factory, "transform")
         if first is not None:
@@ -184,31 +186,31 @@ class ReplayBuffer(Saves, Generic[Batch]):
 
     @property
     def storage(self) -> Storage:
-        """Storage that batches come from."""
+        """The storage of the rows."""
         return self._storage
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler, which decides which rows a batch has."""
+        """The sampler, which chooses the rows of a batch."""
         return self._sampler
 
     @property
     def writer(self) -> Writer:
-        """The writer, which decides where new rows go."""
+        """The writer, which chooses where new rows are written."""
         return self._writer
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of a batch where `sample` is not told."""
+        """Default number of rows in a batch."""
         return self._batch_size
 
     @property
     def write_count(self) -> int:
-        """How many rows were written, those that were written over included."""
+        """Number of rows written so far, including those since overwritten."""
         return self._writer.write_count
 
     def __len__(self) -> int:
-        """Return the number of rows of the storage, whether samplers draw them or not."""
+        """Return the number of rows in the storage, including rows that samplers leave out."""
         return len(self._storage)
 
     def __repr__(self) -> str:
@@ -219,7 +221,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
 
     @property
     def dim_extend(self) -> int:
-        """Dimension of written data that is time."""
+        """Time dimension of written data."""
         return self._dim_extend
 
     @overload
@@ -246,31 +248,35 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return_info: bool = False,
         include_info: bool | None = None,  # noqa: ARG002
     ) -> Any:
-        """Draw a batch, in memory of its own.
+        """Return a random batch, in newly allocated memory.
 
         Args:
-            batch_size: Rows, `B`; None: the buffer's.
-            return_info: Whether to return `(batch, info)`, where `info["index"]` has the rows.
-            include_info: TorchRL's; without effect: a TensorDict has what it asks for.
+            batch_size: Number of rows, `B`; None: the buffer's `batch_size`.
+            return_info: Whether to return `(batch, info)`, with the rows in `info["index"]`.
+            include_info: Ignored, for compatibility with TorchRL: TensorDict batches always include
+                the info.
 
         Returns:
-            A TensorDict `[B]` (or fewer where an epoch ends), or what transforms made of it.
+            A TensorDict `[B]` (fewer rows at the end of an epoch), or what the transforms return.
 
         Raises:
-            UsageError: No batch size, or one that is not the one prefetched; nothing to sample
-                (`BufferUsageError`, which is a `RuntimeError` too).
+            UsageError: No batch size, or one that differs from that of prefetched batches.
+            BufferUsageError: Nothing to sample; also a `RuntimeError`.
         """
         draw, batch = self._take(self._size(batch_size))
-        return (batch, {**draw.info, "index": draw.rows}) if return_info else batch
+        if not return_info:
+            return batch
+        return batch, {**self._sampler.info(batch, draw.info), "index": draw.rows}
 
     def batch_of(self, rows: Tensor, leaves: dict[Any, Tensor]) -> Batch:
-        """Make the batch of rows, int64 `[B]`, that a sampler drew elsewhere with these leaves."""
+        """Return the batch of `rows`, int64 `[B]`, drawn elsewhere, with the sampler's `leaves`."""
         with self._lock:
             gathered = self._gather(rows, indexed=True)
-        return self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
+        batch: Batch = self._finish(Draw(rows, leaves, last=False), gathered, indexed=True)
+        return batch
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches until the sampler says that an epoch ends; a `RandomSampler` never does."""
+        """Yield batches until the epoch ends, which with a `RandomSampler` it never does."""
         size = self._size(None)
         last = False
         while not last:
@@ -279,16 +285,17 @@ class ReplayBuffer(Saves, Generic[Batch]):
             yield batch
 
     def __next__(self) -> Batch:
-        """Return the next batch; after the last one of an epoch once `StopIteration`."""
+        """Return the next batch; raises `StopIteration` once after the last one of an epoch."""
         if self._ended:
             self._ended = False
             raise StopIteration
+        batch: Batch
         draw, batch = self._take(self._size(None))
         self._ended = draw.last
         return batch
 
     def next(self) -> Batch | None:
-        """Return the next batch, or None once after the last one of an epoch, as TorchRL's does."""
+        """Return the next batch, or None once after the last one of an epoch, as TorchRL does."""
         return next(self, None)
 
     @overload
@@ -298,41 +305,42 @@ class ReplayBuffer(Saves, Generic[Batch]):
     def __getitem__(self, index: Index) -> Batch: ...
 
     def __getitem__(self, index: Index) -> Any:
-        """Return rows, transformed as batches are, in the shape of the index, `[]` for an int.
+        """Return rows, transformed like batches, in the shape of the index (`[]` for an int).
 
-        A name, or a tuple of names, gives that leaf of all rows. A `ListStorage` gives its row as it
-        is for an int, and knows one dimension. Of a storage with `ndim` the index is one of the rows
-        as they were written, `[E, T]`: `buffer[0, 3:5]` are two steps of the first environment.
+        A leaf name, or a tuple of names, returns that leaf of all rows. A `ListStorage` returns its
+        item unchanged for an int, and has one dimension. If the storage has several dimensions, the
+        index refers to rows as written, `[E, T]`: `buffer[0, 3:5]` are two steps of environment 0.
 
         Raises:
             IndexError, UsageError: See `rows_of`.
-            KeyError: There is no such leaf.
+            KeyError: No such leaf.
         """
         names = index if isinstance(index, tuple) else (index,)
         if names and all(isinstance(name, str) for name in names):
             return self._leaf(names)
         rows = self._cells(index)
         if rows.ndim == 0 and isinstance(self._storage, ListStorage):
-            return through(self._chain.outward, self._storage.get(int(rows)))
+            return through(self._chain.outward, self._as_written(self._storage.get(int(rows))))
         with self._lock:
             batch = shaped(self._gather, rows)
         return self._transformed(batch, {INDEX: rows})
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
-        """Return a leaf, or all leaves below a name, of all rows."""
-        return self[:][key]
+        """Return a leaf, or all leaves under a name, of all rows."""
+        rows: Any = self[:]
+        return rows[key]
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
-        """Return the rows that a `DataLoader` asks for, as one batch; see `loader.fetch`."""
+        """Return `rows` as one batch, for torch's `DataLoader`; see `loader.fetch`."""
         from offline_data.buffers.bridges.loader import fetch
 
         return fetch(self, rows)
 
     def add(self, data: Any) -> Any:
-        """Write one row: a TensorDict `[]`, a tensor, …, as the storage takes it; see `extend`.
+        """Write one row, for example a TensorDict `[]` or a tensor; see `extend`.
 
         Returns:
-            Its number; None where the writer does not keep it; an empty tensor where a transform
+            Its row number; None if the writer drops the row; an empty tensor if a transform
             returned None.
         """
         data = self._inward(data, "add")
@@ -350,18 +358,18 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return row
 
     def extend(self, data: Any) -> Tensor:
-        """Write rows, in their order.
+        """Write rows in order.
 
         Args:
             data: `[B]` rows: a TensorDict, a tensor, a dict or tuple of tensors, or a list of rows;
-                copied. The transforms' `inv` see it first, from the last to the first.
+                copied. The `inv` methods of the transforms are applied first, last to first.
 
         Returns:
-            Row numbers, int64 `[B]` (`[E, T]` where the storage has `ndim`); -1 for rows that the
-            writer does not keep. Empty if a transform returned None.
+            Row numbers, int64 `[B]` (`[E, T]` if the storage has several dimensions); -1 for rows
+            that the writer drops. Empty if a transform returned None.
 
         Raises:
-            UsageError: Data that do not fit the rows that are there.
+            UsageError: The data do not match the rows in the storage.
             ImmutableError: The buffer is a dataset.
         """
         data = self._inward(data, "extend")
@@ -375,16 +383,16 @@ class ReplayBuffer(Saves, Generic[Batch]):
                 rows = self._growing.rows_of_steps(rows)
             kept = rows[rows >= 0]
             if len(kept):
-                kept = kept[-self._growing.max_size :]  # more come round to rows of the same call
+                kept = kept[-self._growing.max_size :]  # earlier ones were overwritten by this call
                 changed.append(kept)
                 self._sampler.extend(kept)
         return rows.transpose(0, self._dim_extend) if self._dim_extend else rows
 
     def __setitem__(self, index: Index, value: Any) -> None:
-        """Change rows that are there; transforms' `inv` see the values first.
+        """Overwrite existing rows; the `inv` methods of the transforms are applied first.
 
         Raises:
-            IndexError, UsageError: No such row, or values that do not fit.
+            IndexError, UsageError: No such row, or values that do not match.
             ImmutableError: The buffer is a dataset.
         """
         value = self._inward(value, "assigning rows")
@@ -396,23 +404,23 @@ class ReplayBuffer(Saves, Generic[Batch]):
                 changed.append(rows.reshape(-1))
 
     def set_at_(self, key: KeyLike, value: Any, index: Index) -> None:
-        """Change one leaf of rows that are there; raises as assigning rows does."""
+        """Overwrite one leaf of existing rows; raises like `buffer[index] = value`."""
         self._set_leaves(index, {path_of(key): value})
 
     def set_(self, key: KeyLike, value: Any) -> None:
-        """Change one leaf of all rows; raises as assigning rows does."""
+        """Overwrite one leaf of all rows; raises like `buffer[index] = value`."""
         self._set_leaves(slice(None), {path_of(key): value})
 
     def update_(self, data: TensorDictBase) -> None:
-        """Change some leaves of all rows, those that `data` has; raises as assigning rows does."""
+        """Overwrite the leaves in `data` for all rows; raises like `buffer[index] = value`."""
         self._set_leaves(slice(None), dict(data.items(include_nested=True, leaves_only=True)))
 
     def _set_leaves(self, index: Index, leaves: dict[Any, Any]) -> None:
         storage = self._growing
         if not isinstance(storage, TensorStorage):
             raise UsageError(
-                f"A {type(storage).__name__} has no leaves of all rows",
-                hint="buffer[rows] = … changes whole rows",
+                f"A {type(storage).__name__} has no leaves",
+                hint="buffer[rows] = … replaces whole rows",
             )
         with self._changing() as changed:
             rows = self._cells(index)
@@ -420,7 +428,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
             changed.append(rows.reshape(-1))
 
     def stats(self) -> dict[str, Any]:
-        """Return how many rows there are (`size`), can be (`capacity`) and were written, and so on."""
+        """Return `size`, `capacity`, `utilization`, `write_count`, `prefetch_queue_size`, …."""
         capacity = getattr(self._storage, "max_size", len(self))
         return {
             "size": len(self),
@@ -432,9 +440,9 @@ class ReplayBuffer(Saves, Generic[Batch]):
         }
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Drop all rows, and batches that were drawn ahead; begin again at row 0.
+        """Remove all rows and prefetched batches; writing restarts at row 0.
 
-        `empty_write_count`: whether `write_count` begins again too. Raises `ImmutableError`.
+        `empty_write_count`: whether to reset `write_count`. Raises `ImmutableError`.
         """
         with self._lock:
             self._writer.empty(empty_write_count)
@@ -443,12 +451,12 @@ class ReplayBuffer(Saves, Generic[Batch]):
             self._sampler.empty()
 
     def update_priority(self, index: Tensor | int, priority: Tensor | float) -> None:
-        """Tell the sampler new priorities; batches drawn later follow them.
+        """Set priorities in the sampler; they apply to batches drawn afterwards.
 
         Args:
-            index: Rows, of any shape; -1, for rows that were not kept, is passed over.
-            priority: One for all, one for each, or several for each, in more dimensions than those
-                of `index`, of which the sampler makes one. Raises `UsageError`.
+            index: Rows, of any shape; -1 (rows that were not kept) is ignored.
+            priority: One for all rows, one per row, or several per row in extra dimensions, which
+                the sampler reduces to one. Raises `UsageError`.
         """
         rows, values = torch.as_tensor(index, device="cpu"), torch.as_tensor(priority).detach()
         kept = rows >= 0
@@ -458,39 +466,42 @@ class ReplayBuffer(Saves, Generic[Batch]):
             self._sampler.update_priority(rows, values)
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform after the others; returns the buffer.
+        """Append a transform; returns the buffer.
 
         Args:
-            transform: Called with every batch, returns what the next one gets. If it is a TorchRL
-                `Transform`, its `inv` is called with what is written, before it is.
+            transform: Called with every batch; returns the batch for the next transform. The `inv`
+                of a TorchRL `Transform` is called with data before it is written.
             invert: Whether to swap the two.
 
         Raises:
-            UsageError: It cannot be called, or `invert` leaves nothing to do on a dataset.
+            UsageError: Not callable, or `invert=True` on a dataset, where it has no effect.
         """
         return self.insert_transform(len(self._chain.links), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform before the one at `index`; see `append_transform`."""
+        """Insert a transform before position `index`; see `append_transform`.
+
+        Raises `UsageError` for an index outside `[-n, n]`, with `n` transforms.
+        """
         chain = self._chain.insert(index, transform, invert=invert)
         if len(chain.outward) == len(self._chain.outward) and not self._grows:
-            raise UsageError("invert=True transforms what is written, and a dataset is immutable")
+            raise UsageError("invert=True transforms written data, and a dataset is immutable")
         self._chain = chain
         return self
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Draw with another sampler, dropping batches drawn ahead; returns the one before."""
+        """Replace the sampler and drop prefetched batches; returns the previous sampler."""
         before, self._sampler = self._sampler, as_sampler(sampler)
         self._drop_drawn()
         return before
 
     def set_storage(self, storage: Storage, collate_fn: Any = None) -> Storage:
-        """Take rows from another storage, and let the writer write there; returns the one before.
+        """Replace the storage for reading and writing; returns the previous storage.
 
         Args:
-            storage: Of any kind: a writer is made, or replaced by one that refuses, where the buffer
-                begins or ceases to grow.
-            collate_fn: Instead of the one before; None: that one stays.
+            storage: Storage of any kind. If only one of the two storages grows, the writer is
+                replaced by the default one.
+            collate_fn: Replaces the previous one; None: keep it.
         """
         after = as_storage(storage)
         writer = None if isinstance(after, GrowingStorage) != self._grows else self._writer
@@ -505,7 +516,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return before
 
     def set_writer(self, writer: Writer) -> Writer:
-        """Write with another writer; returns the one before. Raises `ImmutableError`."""
+        """Replace the writer; returns the previous one. Raises `ImmutableError`."""
         if not isinstance(writer, ImmutableDatasetWriter):
             self._growing  # noqa: B018 - raises for a dataset
         before, self._writer = self._writer, as_writer(writer, self._storage, self._default_writer)
@@ -513,11 +524,11 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume from here: the next batches will be the same.
+        """Return the state to resume from: the same batches follow after `load_state_dict`.
 
-        The sampler's randomness is in it if the sampler has a seed, or the buffer a `generator`;
-        torch's global generator is saved by `torch.get_rng_state()`. Of a dataset the id is in it
-        and no rows; rows of a storage that grows are not copied.
+        It includes the random state if the sampler has a seed or the buffer a `generator`; torch's
+        global generator is saved by `torch.get_rng_state()`. For a dataset it has the id and no
+        rows; rows of a growing storage are not copied.
         """
         with self._lock:
             storage = self._storage
@@ -533,11 +544,11 @@ class ReplayBuffer(Saves, Generic[Batch]):
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that `state_dict` returned.
+        """Resume from a state returned by `state_dict`.
 
         Raises:
-            UsageError: Another sampler, writer or dataset, with nothing changed; other transforms,
-                or rows that do not fit.
+            UsageError: Other sampler, writer or dataset (nothing is changed); other transforms, or
+                rows that do not match.
         """
         if state["kinds"] != self._kinds():
             raise UsageError(f"The state is of {state['kinds']}; this buffer has {self._kinds()}")
@@ -553,14 +564,14 @@ class ReplayBuffer(Saves, Generic[Batch]):
             self._ahead.restore(draws, self._make)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder, whole or not at all, as JSON and bytes of tensors.
+        """Write `state_dict()` to a folder atomically, as JSON and raw tensor bytes.
 
         Args:
-            path: Absent, empty, or a folder that was written before, which is replaced.
+            path: Folder that is absent, empty, or an earlier state, which is replaced.
 
         Raises:
-            UsageError: Other files in the folder; something that only a pickle could hold.
-            NoSpaceError, AccessError: The disk.
+            UsageError: The folder has other files, or the state needs pickle.
+            NoSpaceError, AccessError: Disk errors.
         """
         with self._lock:
             state = self.state_dict()
@@ -569,10 +580,10 @@ class ReplayBuffer(Saves, Generic[Batch]):
             save_tree(state, Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from what `dumps` wrote; nothing in it is executed.
+        """Resume from a folder written by `dumps`; executes nothing in it.
 
         Raises:
-            NotFoundError, IntegrityError: There is no state, or it cannot be read.
+            NotFoundError, IntegrityError: No state, or an unreadable one.
             UsageError: See `load_state_dict`.
         """
         state = load_tree(Path(path))
@@ -584,15 +595,15 @@ class ReplayBuffer(Saves, Generic[Batch]):
         self.load_state_dict(parts)
 
     def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Let `dumps` write what `hook` makes of all rows, TensorDict `[N]`, instead of them.
+        """Make `dumps` write `hook(rows)` instead of all rows, a TensorDict `[N]`.
 
-        Its attributes `shift` and `is_full` are set before, where it has them: the step that would be
-        written next, and whether that one is the oldest. See `TED2Flat`.
+        If the hook has the attributes `shift` and `is_full`, they are set before the call: the step
+        that would be written next, and whether the storage is full. See `TED2Flat`.
         """
         self._save_hooks.append(hook)
 
     def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Let `loads` make rows of what a save hook made; see `Flat2TED`."""
+        """Make `loads` apply `hook` to the rows, the inverse of a save hook; see `Flat2TED`."""
         self._load_hooks.append(hook)
 
     def _hooked(self) -> Any:
@@ -607,7 +618,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return rows
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave threads behind, and take along what they were told to draw."""
+        """Pickle without the lock."""
         with self._lock:
             return {**vars(self), "_lock": None}
 
@@ -624,8 +635,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
             return self._batch_size
         if self._prefetch:
             raise UsageError(
-                f"A batch of {batch_size} was asked for, and batches of {self._batch_size} are "
-                "prefetched"
+                f"Batch size is {batch_size}, but batches of {self._batch_size} are prefetched"
             )
         return positive(batch_size, "batch_size")
 
@@ -648,16 +658,16 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return Draw(rows, info, self._sampler.ran_out)
 
     def _look_ahead(self, draw: Draw, size: int) -> None:
-        """Have the rows that are likely to come next read from a disk while this batch is made.
+        """Prefetch the rows of the likely next batch from disk while this batch is made.
 
-        Others come if something else draws from the sampler's generator between two batches.
+        The prediction is wrong if the sampler's generator is used elsewhere between two batches.
         """
         if self._prefetched is not None:
             self._misses = 0 if torch.equal(self._prefetched, draw.rows) else self._misses + 1
         known = self._misses < LOOKAHEAD_MISSES
         self._prefetched = self._sampler.lookahead(self._storage, size) if known else None
         if self._prefetched is not None:
-            storage: Any = self._storage  # of a kind that can need io
+            storage: Any = self._storage  # one that needs I/O
             storage.prefetch_rows(self._prefetched)
 
     def _make(self, draw: Draw) -> Any:
@@ -674,12 +684,12 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return batch
 
     def _has_index(self) -> bool:
-        """Return True if batches have `index`: where TorchRL's have."""
+        """Return True if batches have `index`, as in TorchRL."""
         writers = TensorDictRoundRobinWriter, TensorDictMaxValueWriter
         return not self._grows or isinstance(self._writer, writers)
 
     def _cells(self, index: Any) -> Tensor:
-        """Return the rows of an index, int64 in its shape."""
+        """Return the row numbers at an index, int64 in its shape."""
         if not self._dim_extend:
             ndim = getattr(self._storage, "ndim", 1)
             return (
@@ -699,8 +709,16 @@ class ReplayBuffer(Saves, Generic[Batch]):
         if labels is not None and not (self._indexed or indexed):
             names = LABELS[1:]
             labels = {name: leaf for name, leaf in labels.items() if name in names}
+            batch = self._as_written(batch)
         batch = transformed((*self._first, *self._chain.outward), batch, labels, names)
         return batch.pin_memory() if self._pin else batch
+
+    def _as_written(self, batch: Any) -> Any:
+        """Return rows of a tensorclass as such, unless batches have `index`, which it has not."""
+        if self._tensorclass is None or self._indexed or not isinstance(batch, TensorDictBase):
+            return batch
+        fields = [field.name for field in self._tensorclass.fields()]
+        return self._tensorclass.from_tensordict(batch.select(*fields, strict=False))
 
     def _drop_drawn(self) -> None:
         self._ahead.restore((), self._make)
@@ -716,20 +734,22 @@ class ReplayBuffer(Saves, Generic[Batch]):
             raise immutable("writing")
         return self._storage
 
-    def _inward(self, data: Any, what: str) -> Any:
-        """Return rows to write as the transforms' `inv` make them; None: nothing is written."""
+    def _inward(self, data: Any, action: str) -> Any:
+        """Return data to write after the transforms' `inv`; None: write nothing."""
         if isinstance(self._writer, ImmutableDatasetWriter):
-            raise immutable(what)
+            raise immutable(action)
+        row = data[0] if isinstance(data, list) and data else data
+        self._tensorclass = type(row) if is_tensorclass(row) else None
         steps = self._chain.inward
         if steps and isinstance(data, TensorDictBase):
-            data = data.copy()  # transforms set leaves in it
+            data = data.copy()  # transforms modify it in place
         for step in steps:
             data = None if data is None else step(data)
         return data
 
     @contextmanager
     def _changing(self) -> Iterator[list[Tensor]]:
-        """Keep batches under way apart from a change of the rows that the block puts in the list."""
+        """Lock for a write; afterwards rebuild prefetched batches with the rows put in the list."""
         changed: list[Tensor] = []
         with self._lock:
             self._ahead.settle()
@@ -745,7 +765,7 @@ class ReplayBuffer(Saves, Generic[Batch]):
                     )
 
     def _again(self, draw: Draw, rows: Tensor) -> Draw | None:
-        """Return a draw as it is after `rows` were written: another one where these cut it apart."""
+        """Return a draw after `rows` were overwritten; a slice that they interrupt is redrawn."""
         if not (self._sampler.keeps_together and _has(draw, rows)):
             return draw
         try:
@@ -755,11 +775,11 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return instead._replace(last=draw.last or instead.last)
 
     def _new_lock(self) -> Any:
-        """Make what keeps reading and writing apart; a dataset needs nothing."""
+        """Return a lock for reads and writes; a dataset needs none."""
         return threading.RLock() if self._grows else nullcontext()
 
     def _kinds(self) -> dict[str, Any]:
-        """Name what a state must be of to fit this buffer."""
+        """Return the types, and for a dataset its identity, that a state must match."""
         kinds: dict[str, Any] = {
             "sampler": type(self._sampler).__name__,
             "writer": type(self._writer).__name__,
@@ -767,12 +787,12 @@ class ReplayBuffer(Saves, Generic[Batch]):
         return kinds if self._grows else {**kinds, **self._origin()}
 
     def _origin(self) -> dict[str, Any]:
-        """Return what tells which rows these are, of a storage that never changes."""
+        """Return the identity of an immutable storage's rows."""
         return {"rows": len(self)}
 
 
 def _places(rows: Tensor, storage: GrowingStorage) -> Any:
-    """Return the index, in a storage's own dimensions, of rows of any shape."""
+    """Return an index into the storage's own dimensions for row numbers of any shape."""
     numbers = storage.numbers()
     return rows if numbers.ndim == 1 else torch.unravel_index(rows, numbers.shape)
 

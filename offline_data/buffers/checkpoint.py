@@ -1,4 +1,4 @@
-"""Checkpoints: a state on disk as JSON beside raw bytes, read without executing anything."""
+"""Checkpoints: a state on disk as JSON and raw tensor bytes, read without executing anything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torc
 
 
 class Saves(ABC):
-    """Something whose `state_dict` is written to a folder, and read again; nothing is executed."""
+    """Base class of objects whose `state_dict` can be saved to a folder without pickle."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -40,38 +40,38 @@ class Saves(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`."""
+        """Resume from a state returned by `state_dict`."""
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write `state_dict()` to a folder; see `save_tree` for what is raised."""
+        """Write `state_dict()` to a folder; raises like `save_tree`."""
         save_tree(self.state_dict(), Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from what `dumps` wrote; raises as `load_tree` and `load_state_dict` do."""
+        """Resume from a folder written by `dumps`; raises like `load_tree` and `load_state_dict`."""
         self.load_state_dict(owned(load_tree(Path(path))))
 
     def save(self, path: str | os.PathLike[str]) -> Any:
-        """Write to a folder: `dumps` by another name, as `dump` is."""
+        """Write to a folder; alias of `dumps`."""
         self.dumps(path)
 
     def dump(self, path: str | os.PathLike[str]) -> None:
-        """Write to a folder; see `dumps`."""
+        """Write to a folder; alias of `dumps`."""
         self.dumps(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Read a folder; see `loads`."""
+        """Read a folder; alias of `loads`."""
         self.loads(path)
 
 
 def save_tree(tree: Any, folder: Path) -> None:
-    """Write a tree to a folder, whole or not at all; replaces what was saved there before.
+    """Write a tree to a folder atomically; replaces an earlier state.
 
-    A tree is made of dicts (keys: strings, numbers, or tuples of them), lists, tuples, tensors,
-    TensorDicts, numpy arrays (they come back as tensors), strings, numbers, bools, None.
+    A tree consists of dicts (keys: strings, numbers, or tuples of them), lists, tuples, tensors,
+    TensorDicts, numpy arrays (loaded as tensors), strings, numbers, bools and None.
 
     Raises:
-        UsageError: Something else in the tree, or in the folder.
-        NoSpaceError, AccessError: The disk.
+        UsageError: A value of another type in the tree, or other files in the folder.
+        NoSpaceError, AccessError: Disk errors.
     """
     folder = folder.expanduser().absolute()
     if folder.exists() and not (folder / _TREE).exists() and any(folder.iterdir()):
@@ -93,15 +93,15 @@ def save_tree(tree: Any, folder: Path) -> None:
 
 
 def load_tree(folder: Path) -> Any:
-    """Read what `save_tree` wrote; tensors are maps of the file, which changes do not reach.
+    """Read a tree written by `save_tree`; tensors are copy-on-write maps of the file.
 
     Raises:
-        NotFoundError: There is no state.
-        IntegrityError: It cannot be read, or was written by a newer version of this package.
+        NotFoundError: No state in the folder.
+        IntegrityError: Unreadable, or written by a newer version of this package.
     """
     folder = folder.expanduser().absolute()
     if not (folder / _TREE).exists():
-        raise NotFoundError(f"There is no saved state in {folder}: {_TREE} is missing")
+        raise NotFoundError(f"No saved state in {folder}: {_TREE} is missing")
     try:
         with disk_errors(folder):
             content = json.loads((folder / _TREE).read_text())
@@ -120,8 +120,8 @@ def load_tree(folder: Path) -> Any:
 
 
 def owned(tree: Any) -> Any:
-    """Return a tree with tensors in memory of their own, free of the file that they were read from."""
-    # `Generator.set_state`, for one, crashes on tensors that begin inside of another's memory.
+    """Return a tree with copied tensors that no longer map the file they were read from."""
+    # For one, `Generator.set_state` crashes on tensors that start within another tensor's storage.
     if isinstance(tree, torch.Tensor | TensorDictBase):
         return tree.clone()
     if isinstance(tree, dict):

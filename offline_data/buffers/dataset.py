@@ -11,6 +11,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from offline_data.buffers.bridges.loader import DatasetLoader, EpochBatches
+from offline_data.buffers.described import Described
 from offline_data.buffers.gather.encoded import ImageBytes, encoded_leaves
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.samplers import Sampler
@@ -19,6 +20,7 @@ from offline_data.buffers.tensordict_buffer import TensorDictReplayBuffer
 from offline_data.buffers.trajectories import TrajectoryStorage
 from offline_data.buffers.views.episode import Episode, read_episode, read_episodes
 from offline_data.buffers.views.episodes import EpisodeTable, ViewEpisodes
+from offline_data.buffers.views.html import fields_html, leaves_html
 from offline_data.buffers.views.rows import (
     SubsetStorage,
     rows_at,
@@ -29,6 +31,7 @@ from offline_data.buffers.views.rows import (
 from offline_data.buffers.views.saved import save_view, saved_rows
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, UsageError
+from offline_data.files import human_bytes
 from offline_data.preprocess.api import Preprocesses
 from offline_data.store.library import entry_at, remove
 from offline_data.store.reader import decode
@@ -39,46 +42,46 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from offline_data.buffers.bridges.numpy import Style
     from offline_data.buffers.buffer import Transform
     from offline_data.buffers.derived.base import Derived
     from offline_data.buffers.indexing import Index
     from offline_data.buffers.views.rows import RowMap
     from offline_data.buffers.writers import Writer
+    from offline_data.store.arrays import Style
     from offline_data.store.manifest import Manifest
 
     SamplerLike = Sampler | Callable[[], Sampler]
 
 
-class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
+class BaseDatasetExperienceReplay(Described, Preprocesses, TensorDictReplayBuffer):
     """A dataset directory as an immutable replay buffer of transitions in TED.
 
     `batch["observation"]` and `batch["next", "observation"]` are before and after
-    `batch["action"]`, which gave `batch["next", "reward"]`, `["next", "terminated"]`,
-    `["next", "truncated"]` and `["next", "done"]` (their or); root `done`, `terminated` and
-    `truncated` are False. `batch["index"]` has the rows and `batch["episode"]` the episodes,
-    int64 `[B]`. Text leaves have int32 codes. Flags and rewards are `[B, 1]`. Batches are in memory
-    of their own, each leaf contiguous and apart from the others.
+    `batch["action"]`, with the results `batch["next", "reward"]`, `["next", "terminated"]`,
+    `["next", "truncated"]` and `["next", "done"]` (terminated or truncated); root `done`,
+    `terminated` and `truncated` are False. `batch["index"]` are the rows and `batch["episode"]` the
+    episodes, int64 `[B]`. Text leaves are int32 codes. Flags and rewards are `[B, 1]`. Every leaf of
+    a batch is a contiguous copy.
 
-    `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: a buffer of
-    its own over the same files, without a copy.
+    `filter`, `episodes_at`, `split`, `subset` and `saved_view` return a `DatasetView`: another
+    buffer over the same files, without a copy.
 
-    A pickled buffer carries its path, not its data. `dataloader` makes torch's `DataLoader` of it;
-    `DataLoader(ds, batch_size=256, shuffle=True)` works too, goes through all rows, and warns where
-    one comes up that `valid_rows` leaves out. `ReplayDataset` draws with the buffer's sampler.
+    A pickled buffer contains its path, not its data. `dataloader` returns a torch `DataLoader`;
+    `DataLoader(ds, batch_size=256, shuffle=True)` also works, but covers all rows and warns when it
+    reads one that is not in `valid_rows`. `ReplayDataset` uses the buffer's sampler.
 
     Args:
         path: The dataset directory.
-        batch_size: Rows of a batch where `sample` is not told; for all others see `load_dataset`.
+        batch_size: Default number of rows in a batch; see `load_dataset` for the other arguments.
 
     Raises:
-        NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
+        NotFoundError, ManifestError, NewerFormatError, AccessError: The dataset cannot be opened.
         UsageError: Invalid argument.
     """
 
     episodes: EpisodeTable
     batch_sampler = None
-    """None: Lightning asks whatever has a `sampler` for it, too."""
+    """None: Lightning looks for it on any object with a `sampler`."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         )
 
     def _leaf(self, key: tuple[str, ...]) -> Any:
-        """Read no other leaves, unless something is computed from them."""
+        """Read that leaf only, unless something is computed from the others."""
         storage = self.storage
         plain = not (self._first or self._chain.outward or self._derived)
         if plain and isinstance(storage, DatasetStorage):
@@ -141,8 +144,8 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     def valid_rows(self) -> Tensor:
         """The rows that samplers draw by default, ascending, int64 `[n]`, a copy.
 
-        All but transitions whose next observation is unknown and that are not terminated. With
-        `split_trajs=True` rows are whole episodes, and all are there.
+        Excludes transitions that have no known next observation and are not terminated. With
+        `split_trajs=True` rows are whole episodes, and none is excluded.
         """
         if not len(self):
             return torch.zeros(0, dtype=torch.int64)
@@ -151,7 +154,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
 
     @property
     def manifest(self) -> Manifest:
-        """Schema, counts, spaces, provenance, licence and so on."""
+        """Schema, counts, spaces, provenance, licence, …."""
         return self._steps_storage.reader.manifest
 
     @property
@@ -161,21 +164,20 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
 
     @property
     def data_path_root(self) -> Path:
-        """The dataset directory (TorchRL's name for it)."""
+        """The dataset directory; TorchRL's name for `data_path`."""
         return self.data_path
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Spaces, environment and everything else the source says, as JSON values."""
+        """Spaces, environment and the source's other metadata, as JSON values."""
         manifest = self.manifest
         spaces = {f"{name}_space": space for name, space in manifest.spaces.items()}
         return {**manifest.about, **spaces, "environment": manifest.environment}
 
     def decode(self, key: KeyLike, codes: Any) -> Any:
-        """Turn codes of a text leaf, an int or ints of any shape, into strings in lists nested so.
+        """Return the strings of text codes (an int, or ints of any shape), in lists of that shape.
 
-        A string is None where the source has nothing. Raises `UsageError` where the leaf is not
-        text, or a number is no code of it.
+        Missing text is None. Raises `UsageError` if the leaf is not text or a code is out of range.
         """
         return _decoded(as_key(key), self._words, codes)
 
@@ -187,22 +189,21 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         print(last, last.observations.shape, last.to_numpy()["rewards"].sum())
         ```
 
-        In a view it has the view's rows of that episode, in the order of the view: all of it in a
-        view of whole episodes, a part in one that cuts it.
+        In a view, the episode has only the view's rows, in the view's order.
 
         Args:
             number: Row of `episodes`; negative numbers count from the end.
 
         Raises:
-            IndexError, UsageError: There is no such episode; it is no whole number; rows are whole
-                episodes already (`split_trajs=True`).
+            IndexError: No such episode.
+            UsageError: Not an integer, or rows are already whole episodes (`split_trajs=True`).
         """
         return read_episode(self, number)
 
     def iter_episodes(self) -> Iterator[Episode]:
-        """Yield every episode of `episodes`, in order, one at a time in memory; see `episode`.
+        """Yield the episodes in order, one in memory at a time; see `episode`.
 
-        Where data come from a disk, the next one is read while this one is used.
+        If the data are read from disk, the next episode is prefetched.
         """
         return read_episodes(self)
 
@@ -213,20 +214,20 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view of the episodes that a function chooses; nothing is copied.
+        """Return a view of the episodes selected by a function; nothing is copied.
 
         ```python
         good = ds.filter(lambda episodes: episodes["return"] > 100)
         ```
 
         Args:
-            where: Called once with `episodes`; returns a bool mask `[E]`, or numbers of rows of
-                that table (the view has the episodes in that order).
-            sampler: Of the view, or what makes it; None: a `RandomSampler`.
-            batch_size: Of the view; None: this buffer's.
+            where: Called once with `episodes`; returns a bool mask `[E]`, or row numbers of that
+                table (the view has the episodes in that order).
+            sampler: Sampler of the view, or a function that returns one; None: a `RandomSampler`.
+            batch_size: Batch size of the view; None: this buffer's.
 
         Raises:
-            UsageError, IndexError: `where` returned neither.
+            UsageError, IndexError: Invalid result of `where`.
         """
         chosen: Any = where(self.episodes)
         if isinstance(chosen, bool):
@@ -244,7 +245,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view of the episodes at these rows of `episodes`, in that order; see `filter`."""
+        """Return a view of the episodes with these numbers, in that order; see `filter`."""
         rows = rows_of_episodes(self.storage, numbers)
         return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
 
@@ -258,22 +259,22 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     ) -> dict[str, DatasetView]:
         """Split the episodes at random into views: `parts = ds.split(train=0.9, val=0.1, seed=0)`.
 
-        Which episodes a view has follows from the seed, their number and the shares, and is the
-        same on every machine; they stand in the order of this buffer.
+        The split depends only on the seed, the number of episodes and the shares; it is the same on
+        every machine. Each view keeps the order of this buffer.
 
         Args:
-            seed: Not negative.
-            sampler: Function that makes the sampler of each view; None: a `RandomSampler` each.
-            batch_size: Of the views; None: this buffer's.
-            **shares: Part of the episodes by the name of the view; they sum to 1 or less.
+            seed: Non-negative integer.
+            sampler: Function that returns a sampler for each view; None: a `RandomSampler` each.
+            batch_size: Batch size of the views; None: this buffer's.
+            **shares: Fraction of the episodes by view name; they sum to at most 1.
 
         Raises:
-            UsageError: Invalid shares, or a share without an episode; one sampler for all views.
+            UsageError: Invalid shares, a share without any episode, or one sampler for all views.
         """
         if isinstance(sampler, Sampler):
             raise UsageError(
                 f"{sampler!r} was given for all views of a split, and a sampler belongs to one buffer",
-                hint="give what makes one: sampler=lambda: RandomSampler(seed=0)",
+                hint="give a function that returns one: sampler=lambda: RandomSampler(seed=0)",
             )
         return {
             name: self.episodes_at(numbers, sampler=sampler, batch_size=batch_size)
@@ -287,7 +288,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view of the rows of `buffer[index]`, in that order, with repeats; see `filter`."""
+        """Return a view of the rows `buffer[index]`, in that order, with repeats; see `filter`."""
         rows = rows_at(self.storage, index)
         return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
 
@@ -298,11 +299,11 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         sampler: SamplerLike | None = None,
         batch_size: int | None = None,
     ) -> DatasetView:
-        """Return a view that was saved by `view.save(name)`, by name or path; see `filter`.
+        """Return a view saved by `view.save(name)`, by name or path; see `filter`.
 
         Raises:
-            NotFoundError: There is none; the hint names those that are there.
-            IntegrityError: It is damaged, or was made of another dataset.
+            NotFoundError: No such view; the hint names the existing ones.
+            IntegrityError: Damaged, or saved from another dataset.
         """
         rows = saved_rows(self.storage, self._steps_storage.reader, name)
         return DatasetView(self, rows, sampler=sampler, batch_size=batch_size)
@@ -319,14 +320,14 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         world: int | None = None,
         **options: Any,
     ) -> DatasetLoader:
-        """Return a `torch.utils.data.DataLoader` over the rows of `valid_rows`, each once an epoch.
+        """Return a `torch.utils.data.DataLoader` over `valid_rows`, each once per epoch.
 
-        Batches are those of `sample`, `[B]` (the buffer's sampler apart); the last one of an epoch
-        has what is left. Every iteration is the next epoch, in another order, which follows from
-        `(seed, epoch)` alone: not from workers, nor from the machine. `len(loader)` is the number of
-        batches; `loader.set_epoch(n)` (or `loader.sampler.set_epoch(n)`, as trainers do) says which
-        epoch comes; `state_dict` and `load_state_dict` go on after the last batch that was handed
-        out. It is picklable, and workers may be forked or spawned.
+        Batches are those of `sample`, `[B]`, but the buffer's sampler is not used; the last batch of
+        an epoch may be smaller. Every iteration is one epoch, whose order depends only on
+        `(seed, epoch)`, not on the number of workers or the machine. `len(loader)` is the number of
+        batches; `loader.set_epoch(n)` (or `loader.sampler.set_epoch(n)`, as trainers call it) sets
+        the next epoch; `state_dict` and `load_state_dict` resume after the last batch returned. The
+        loader is picklable, and workers may be forked or spawned.
 
         ```python
         loader = ds.dataloader(256, num_workers=2)
@@ -335,29 +336,29 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
                 ...
         ```
 
-        Among `world` ranks each has its share of every epoch, with as many batches of the same sizes
-        in all ranks, as DDP needs it. Where the rows do not divide by `world`, up to `world - 1` of
-        them come twice in an epoch; with `drop_last=True` none does, and what does not fill a batch
-        in every rank is left out.
+        With `world` ranks, each gets its share of every epoch, with the same number and sizes of
+        batches in all ranks, as DDP needs. If the rows are not divisible by `world`, up to
+        `world - 1` of them are repeated in an epoch; with `drop_last=True` none is repeated, and
+        rows that do not fill a batch in every rank are dropped.
 
         Args:
-            batch_size: Rows of a batch, of each rank; None: the buffer's.
-            num_workers: Processes that make batches; 0: this one.
-            shuffle: False: ascending rows.
-            seed: Of all orders; the same in all ranks. Not negative.
-            drop_last: Whether an epoch has full batches only.
-            rank: Which rank this is; None: what `torch.distributed` says when an epoch begins, or 0.
-            world: Of how many ranks; None: likewise, or 1.
+            batch_size: Rows in a batch of each rank; None: the buffer's `batch_size`.
+            num_workers: Number of processes that make batches; 0: this process.
+            shuffle: Whether to shuffle; False: ascending rows.
+            seed: Non-negative seed of all orders; the same in all ranks.
+            drop_last: Whether to drop the last batch of an epoch if it is not full.
+            rank: Index of this rank; None: from `torch.distributed` when an epoch begins, or 0.
+            world: Number of ranks; None: likewise, or 1.
             **options: Other arguments of `DataLoader`: `pin_memory`, `persistent_workers`, ….
 
         Raises:
-            UsageError: Invalid argument; no row; a sampler of slices, which rows one by one are not.
+            UsageError: Invalid argument, no rows, or a sampler of slices, which this would ignore.
         """
         if self._sampler.keeps_together:
             raise UsageError(
-                f"dataloader gives rows one by one, and {self._sampler!r} draws slices",
+                f"dataloader returns single rows, and {self._sampler!r} draws slices",
                 hint="DataLoader(ReplayDataset(ds, batch_size), batch_size=None, "
-                "collate_fn=torch.nn.Identity()) draws with it",
+                "collate_fn=torch.nn.Identity()) uses the sampler",
             )
         batches = EpochBatches(
             self,
@@ -377,47 +378,49 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         observation_key: KeyLike | None = None,
         copy: bool = True,
     ) -> dict[str, Any]:
-        """Return the dataset, or the view, as the arrays that CORL, d3rlpy and D4RL scripts expect.
+        """Return the dataset or view as the arrays that CORL, d3rlpy and D4RL scripts expect.
 
-        | `style` | rows | to be cut by flags |
+        | `style` | rows | can be cut at flags |
         |---|---|---|
-        | `"transitions"` | those that may be bootstrapped from: all whose next observation is known, or that are terminated | no: last rows of episodes may be missing |
+        | `"transitions"` | those valid for bootstrapping: next observation known, or terminated | no: the last rows of episodes may be missing |
         | `"episodes"` | all | yes: episodes end exactly where `terminals` or `timeouts` is set |
-        | `"qlearning"` | all but those that time out, and but the last | no |
+        | `"qlearning"` | all except time-outs and the very last row | no |
 
         | key | shape | dtype | |
         |---|---|---|---|
         | `observations` | `[n, …]` | as stored | |
         | `actions` | `[n, …]` | as stored | |
         | `rewards` | `[n]` | as stored | |
-        | `next_observations` | `[n, …]` | as stored | `"episodes"`: the one before again where it is not known |
+        | `next_observations` | `[n, …]` | as stored | `"episodes"`: the current observation where unknown |
         | `terminals` | `[n]` | bool | |
-        | `timeouts` | `[n]` | bool | `"episodes"` only: the last row of an episode that does not end terminated |
+        | `timeouts` | `[n]` | bool | `"episodes"` only: the last row of an episode that is not terminated |
 
-        With `"qlearning"` numbers are float32. What d4rl's own functions do otherwise:
+        `"qlearning"` arrays are float32. Differences from d4rl's functions:
 
-        - `qlearning_dataset` is `style="qlearning"`, number for number. It drops the transition before
-          every time-out, so that episodes of 1000 steps have 999 and code that counts steps
-          (`return_reward_range`) is one row off with each; the last row of the set is dropped even
-          where it is terminated; and the next observation is the one of the next row, also where that
-          begins another episode. `"transitions"` has none of the three; counting and cutting want
-          `"episodes"`.
-        - `sequence_dataset` cuts `env.get_dataset()` at `terminals | timeouts`, as can be done with
-          `"episodes"`; without `timeouts` in the file it counts to `max_episode_steps`, and rows after
-          the last end are lost. Here every episode has an end.
+        - `qlearning_dataset` equals `style="qlearning"`, value for value, if episodes end as the file's
+          `terminals` and `timeouts` say (`manifest.notes` lists exceptions). It drops the transition of
+          every time-out, so an episode of 1000 steps has 999, and code that counts steps
+          (`return_reward_range`) drifts by one row per episode; it drops the last row even if
+          terminated; and the next observation is that of the next row, even across episodes.
+          `"transitions"` has none of these defects; code that counts or cuts needs `"episodes"`. If the
+          file has no `timeouts` (v0 sets), d4rl counts steps, one too many after a terminated episode:
+          it drops the row before a time-out and keeps the row that leads into the next episode.
+        - `sequence_dataset` cuts `env.get_dataset()` at `terminals | timeouts`, which works with
+          `"episodes"`; if the file has no `timeouts` it counts to `max_episode_steps` and loses the
+          rows after the last end. Here every episode has an end.
 
-        d3rlpy's `MDPDataset` takes the arrays of `"episodes"` but `next_observations`; `docs/recipes`
-        has both. Transforms, `derived` and `device` do not count; text is codes.
+        d3rlpy's `MDPDataset` takes the arrays of `"episodes"` except `next_observations`;
+        `docs/recipes` has both. Transforms, `derived` and `device` are ignored; text is codes.
 
         Args:
             style: See above.
-            observation_key: Leaf that is the observation; needed where there are several.
-            copy: Whether arrays are copies. False: where rows follow each other in the dataset, arrays
-                are views of the files that take no memory, where they can be.
+            observation_key: Leaf to return as the observation; required if there are several.
+            copy: Whether to copy. False: arrays are memory-mapped views of the files where the rows
+                are contiguous on disk.
 
         Raises:
-            UsageError: The observation has several leaves, rows are whole episodes
-                (`split_trajs=True`), or `"episodes"` with end flags inside of episodes.
+            UsageError: Several observation leaves and no `observation_key`, rows that are whole
+                episodes (`split_trajs=True`), or `"episodes"` with end flags within an episode.
             NotFoundError: The dataset was deleted.
         """
         from offline_data.buffers.bridges.numpy import to_numpy
@@ -428,7 +431,7 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
     def to_torchrl(self, *, valid_only: bool = True, **options: Any) -> Any:
         """Return TorchRL's own `TensorDictReplayBuffer` over the same files.
 
-        See `offline_data.buffers.bridges.torchrl.to_torchrl`; raises `MissingDependencyError` where
+        See `offline_data.buffers.bridges.torchrl.to_torchrl`; raises `MissingDependencyError` if
         torchrl cannot be imported.
         """
         try:
@@ -441,30 +444,49 @@ class BaseDatasetExperienceReplay(Preprocesses, TensorDictReplayBuffer):
         return to_torchrl(self, valid_only=valid_only, **options)
 
     def delete(self) -> None:
-        """Delete the dataset directory, and nothing else; batches already drawn stay.
+        """Delete the dataset directory only; batches already drawn stay valid.
 
-        Anything later that needs its files raises `NotFoundError`, as does another `delete`. Raises
-        `AccessError` if a file may not be deleted.
+        Later reads of its files, and another `delete`, raise `NotFoundError`. Raises `AccessError`
+        if a file cannot be deleted.
         """
         remove(entry_at(self.data_path))
         self._steps_storage.close()
+
+    def _repr_html_(self) -> str:
+        """Show what it is, and its leaves, in a notebook."""
+        from offline_data.reports.info import schema_of
+
+        manifest, kind = self.manifest, type(self).__name__
+        fields = {
+            "rows": f"{len(self):,}",
+            "episodes": f"{len(self.episodes):,}",
+            "layout": manifest.layout,
+            "size": human_bytes(manifest.bytes),
+            "directory": self.data_path,
+            "licence": manifest.licence,
+            "sampler": repr(self.sampler),
+            "batch size": self.batch_size,
+        }
+        schema = schema_of(self._steps_storage.reader)
+        leaves = ((key, leaf["dtype"], leaf["shape"]) for key, leaf in schema.items())
+        return fields_html(f"{kind} {manifest.id}", fields) + leaves_html(leaves)
 
     def _origin(self) -> dict[str, Any]:
         return {**super()._origin(), "dataset": self.manifest.id}
 
 
 class DatasetView(BaseDatasetExperienceReplay):
-    """Some rows of a dataset, in an order of their own; made by `filter`, `split`, `subset`, ….
+    """A buffer of selected rows of a dataset, made by `filter`, `split`, `subset`, ….
 
-    A buffer like the dataset's, whose numbers are its own: `view[batch["index"]]` are the rows of a
-    batch, and `view.episodes["return"][batch["episode"]]` the returns of their episodes. The
-    dataset's numbers are in the leaves `dataset_index` and `dataset_episode`. Slices, n-step returns
-    and whatever else looks at neighbours see the view's rows only; separate pieces of an episode
-    count as runs of their own.
+    Rows and episodes are numbered within the view: `view[batch["index"]]` are the rows of a batch,
+    and `view.episodes["return"][batch["episode"]]` the returns of their episodes. The leaves
+    `dataset_index` and `dataset_episode` have the dataset's numbers. Slices, n-step returns and
+    other functions of adjacent rows use the view's rows only; non-contiguous pieces of an episode
+    are separate runs.
 
-    Nothing is copied: a view of whole episodes takes about 40 bytes for each, another at most 8 for
-    each row. A pickled one carries that and the dataset's path. Everything but the sampler is as in
-    the buffer it was made of, at the time.
+    Nothing is copied: a view of whole episodes takes about 40 bytes per episode, any other at most
+    8 bytes per row, and pickles as that plus the dataset's path. Other options are those of the
+    parent buffer when the view was made, except the sampler.
     """
 
     episodes: ViewEpisodes
@@ -500,25 +522,25 @@ class DatasetView(BaseDatasetExperienceReplay):
 
     @property
     def storage(self) -> SubsetStorage:
-        """Storage that batches come from."""
+        """The storage of the view's rows."""
         assert isinstance(self._storage, SubsetStorage)  # noqa: S101 - it was made here
         return self._storage
 
     @property
     def rows(self) -> Tensor:
-        """The dataset's row of each row of the view, int64 `[len]`; made when asked for."""
+        """The dataset row of each row of the view, int64 `[len]`; computed on each access."""
         return self.storage.row_map.at(torch.arange(len(self)))
 
     def save(self, name: str | os.PathLike[str]) -> Path:
-        """Write which rows the view has to a small file, and return it; see `saved_views`.
+        """Save the view's rows to a small file and return its path; see `saved_views`.
 
         Args:
-            name: A name, for `ds.saved_view(name)`; or the path of a file `*.npz`. A file that is
-                there is replaced.
+            name: A name, for `ds.saved_view(name)`, or the path of a `.npz` file. An existing file
+                is replaced.
 
         Raises:
-            UsageError: Neither a name nor a path of such a file.
-            AccessError, NoSpaceError: It cannot be written.
+            UsageError: Neither a valid name nor a path of a `.npz` file.
+            AccessError, NoSpaceError: Disk errors.
         """
         return save_view(self.storage, self._steps_storage.reader, name)
 
@@ -540,13 +562,13 @@ class DatasetView(BaseDatasetExperienceReplay):
 
 
 class TextDecoder:
-    """Replaces the codes of every text leaf of a batch by strings (`NonTensorStack`)."""
+    """Replaces the codes of every text leaf in a batch by strings (`NonTensorStack`)."""
 
     def __init__(self, words: Mapping[Key, list[str]]) -> None:
         self._words = words
 
     def __call__(self, batch: Any) -> Any:
-        """Decode a batch in place, and return it."""
+        """Decode a batch in place and return it."""
         for key in self._words:
             texts = _decoded(key, self._words, batch.get(key))
             if isinstance(texts, list) and batch.batch_dims:
@@ -557,7 +579,7 @@ class TextDecoder:
 
 
 def _decoded(key: Key, words: Mapping[Key, list[str]], codes: Any) -> Any:
-    """Return the strings of codes of one leaf; see `BaseDatasetExperienceReplay.decode`."""
+    """Return the strings of codes; see `BaseDatasetExperienceReplay.decode`."""
     if key not in words:
         texts = ", ".join(map(join_key, words)) or "none"
         raise UsageError(f"{join_key(key)!r} is not a text leaf; text leaves: {texts}")

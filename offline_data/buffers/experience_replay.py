@@ -1,4 +1,4 @@
-"""TorchRL's class per source, so that a program changes its import and nothing else."""
+"""TorchRL's dataset classes, so that a program only needs to change its import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived.neighbour import leaves_of_torchrl
 from offline_data.buffers.keys import as_key
-from offline_data.buffers.load import Download, ensure_dataset
 from offline_data.buffers.samplers import (
     RandomSampler,
     Sampler,
@@ -24,6 +23,7 @@ from offline_data.buffers.samplers import (
 from offline_data.config import resolve_settings
 from offline_data.errors import NotFoundError, UsageError
 from offline_data.ids import DatasetId, parse_id
+from offline_data.progress import progress_of
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offline_data.buffers.buffer import Transform
+    from offline_data.buffers.load import Download
     from offline_data.buffers.writers import ImmutableDatasetWriter
 
 
@@ -39,7 +40,7 @@ _OPTIONS = ("keys", "device", "in_memory", "derived", "decode_text", "decode")
 
 
 class _NamesOfSource:
-    """The class attribute `available_datasets`: names of a source's catalogue, without a network."""
+    """The class attribute `available_datasets`: dataset names of a source, without the network."""
 
     def __get__(self, instance: object, owner: type[_OfSource]) -> list[str]:
         from offline_data.ingest import known_names
@@ -48,11 +49,11 @@ class _NamesOfSource:
 
 
 class _OfSource(BaseDatasetExperienceReplay):
-    """A dataset of one source, by the source's own name.
+    """A dataset of one source, loaded by the source's own name.
 
     Attributes:
-        available_datasets: Names of the datasets known without a network.
-        dataset_id: The name it was asked for by.
+        available_datasets: Names of the datasets known without the network.
+        dataset_id: The name it was loaded by.
         root: Folder of all datasets.
     """
 
@@ -78,23 +79,25 @@ class _OfSource(BaseDatasetExperienceReplay):
             )
         settings = resolve_settings(root=root, offline=offline, workers=workers)
         self.dataset_id, self.root = dataset_id, settings.root
-        return ensure_dataset(str(dataset), settings, download=download)
+        from offline_data.ingest import ensure
+
+        return ensure(dataset, settings=settings, download=download, progress=progress_of())
 
 
 class MinariExperienceReplay(_OfSource):
-    """A Minari dataset; TorchRL's signature.
+    """A Minari dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, values are those of the source (there every leaf on disk is zero), text is
-    kept, as strings (`load_dataset` gives codes, which are faster), images and Arrow storage are
-    read, and `available_datasets` asks no network.
+    Unlike TorchRL's, values equal those of the source (there every leaf on disk is zero), text is
+    kept as strings (`load_dataset` gives codes, which are faster), images and Arrow storage are
+    supported, and `available_datasets` does not use the network.
 
     Args:
         dataset_id: Minari's name, `hf://…` or `gcp://…`, with or without `minari:`.
-        load_from_local_minari: Take it from `MINARI_DATASETS_PATH` (or what was converted
-            before), and from no network; also with `download=False`.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
-        options: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. Among the keys may be
-            `("next", "info")`, which TorchRL has: the info of the row after.
+        load_from_local_minari: Whether to use only `MINARI_DATASETS_PATH` and datasets converted
+            before, never the network; also works with `download=False`.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
+        options: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. `keys` may include
+            TorchRL's `("next", "info")`: the info of the next row.
     """
 
     source = "minari"
@@ -118,7 +121,7 @@ class MinariExperienceReplay(_OfSource):
     ) -> None:
         offline = True if load_from_local_minari else None
         if load_from_local_minari and download is False:
-            download = True  # nothing is downloaded: what lies there is converted
+            download = True  # only converts local files
         super().__init__(
             self._directory(dataset_id, root, download=download, offline=offline),
             batch_size,
@@ -134,7 +137,7 @@ class MinariExperienceReplay(_OfSource):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the source says; spaces as TorchRL's specs, where TorchRL is installed."""
+        """The source's metadata; spaces are TorchRL specs if TorchRL is installed."""
         found = super().metadata
         if find_spec("torchrl") is None:
             return found
@@ -144,23 +147,24 @@ class MinariExperienceReplay(_OfSource):
 
 
 class D4RLExperienceReplay(_OfSource):
-    """A D4RL dataset; TorchRL's signature, without the d4rl package.
+    """A D4RL dataset, with TorchRL's signature, without the d4rl package.
 
-    Unlike TorchRL's, the next observation of a truncated transition is not zeroed: where it is
-    not known, samplers leave the transition out. No row is dropped; episodes are stored.
+    Unlike TorchRL's, the next observation of a truncated transition is not zeroed: if it is
+    unknown, samplers leave the transition out. No row is dropped; episodes are stored.
 
     Args:
         dataset_id: D4RL's name, with or without `d4rl:`.
-        from_env: Either way the published file is read whole, infos included.
+        from_env: Ignored: the whole published file is read, including infos.
         use_truncated_as_done: False: `batch["next", "done"]` is `terminated` alone; `split_trajs`
-            cuts where episodes end all the same.
-        direct_download: False (through the d4rl package) is refused, as are `env_kwargs` other than
-            `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`. Among the keys may be what
-            TorchRL has beside: the root `reward`, which is that of the row before in the episode (0 in
-            the first), and `("next", "info")`, the info of the row after.
+            still cuts at every episode end.
+        direct_download: False (through the d4rl package) is not supported.
+        env_kwargs: `keys`, `device`, `in_memory`, `derived`, … of `load_dataset`; others are not
+            supported. `keys` may include two more leaves of TorchRL: the root `reward`, that of the
+            previous row in the episode (0 in the first), and `("next", "info")`, the info of the
+            next row.
         terminate_on_end: None or False: transitions without a next observation are left out.
             True: they are sampled too; like the last one of every episode, they are `done`.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
     """
 
     source = "d4rl"
@@ -210,7 +214,7 @@ class D4RLExperienceReplay(_OfSource):
 
 
 class LeRobotExperienceReplay(_OfSource):
-    """TorchRL's name for datasets of LeRobot, which this package has no source of yet.
+    """TorchRL's class for LeRobot datasets, which this version cannot load.
 
     Raises:
         NotFoundError: Always.
@@ -220,29 +224,29 @@ class LeRobotExperienceReplay(_OfSource):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ARG002
         raise NotFoundError(
-            "Datasets of LeRobot cannot be loaded: this version of offline-data has no such source",
-            hint="`offline-data sources` lists those that it has",
+            "LeRobot datasets are not supported by this version of offline-data",
+            hint="`offline-data sources` lists the supported sources",
         )
 
 
 class AtariDQNExperienceReplay(_OfSource):
-    """A run of the Atari DQN Replay dataset; TorchRL's signature.
+    """A run of the Atari DQN Replay dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, rows of zeros before an episode, and rows of a checkpoint that belong to the one
-    before it, are no transitions; an episode that goes on in the next checkpoint is one episode; next
-    frames are those of the episode. Frames are stored once, each by itself:
+    Unlike TorchRL's, zero rows before an episode and rows of a checkpoint that belong to the
+    previous one are not transitions; an episode that continues in the next checkpoint is one
+    episode; next frames never cross episodes. Each frame is stored once:
     `derived=[frame_stack(4, pad="zero")]` gives the stacks that the agent saw.
 
     Args:
-        dataset_id: `Pong/5`, or by d4rl-atari's names `pong-mixed-v0`, with or without `atari_dqn:`;
-            `Pong/5@unversioned+checkpoints-0-5` is what `offline-data download atari_dqn:Pong/5
-            --checkpoints 0:5` has brought here.
-        num_procs: Processes that convert checkpoints; 0: as the settings say.
-        num_slices, slice_len: Either makes batches of slices; see `SliceSampler`.
-        strict_len: Whether episodes that are shorter than a slice are left out.
-        replacement: Whether rows, or slices, are drawn with replacement.
-        mp_start_method: How processes start is not for the caller to choose; any value is accepted.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
+        dataset_id: `Pong/5`, or d4rl-atari's name `pong-mixed-v0`, with or without `atari_dqn:`;
+            `Pong/5@unversioned+checkpoints-0-5` is the result of `offline-data download
+            atari_dqn:Pong/5 --checkpoints 0:5`.
+        num_procs: Number of processes that convert checkpoints; 0: from the settings.
+        num_slices, slice_len: Number or length of slices in a batch; see `SliceSampler`.
+        strict_len: Whether to leave out episodes shorter than a slice.
+        replacement: Whether to draw rows or slices with replacement.
+        mp_start_method: Ignored.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
     """
 
     source = "atari_dqn"
@@ -281,15 +285,15 @@ class AtariDQNExperienceReplay(_OfSource):
 
 
 class GenDGRLExperienceReplay(_OfSource):
-    """A Gen-DGRL (Procgen) dataset; TorchRL's signature.
+    """A Gen-DGRL (Procgen) dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, nothing in the archive is unpickled that could run code, no row is a zero because
-    the archive was shorter than its category, the last episode is not cut, and the first frame of the
-    next episode, which is stored as the last of each, is never a next observation.
+    Unlike TorchRL's, unpickling cannot run code, an archive shorter than its category adds no zero
+    rows, the last episode is not cut, and the first frame of the next episode, which the source
+    stores as the last of each, is never a next observation.
 
     Args:
         dataset_id: `bigfish-1M_E`, with or without `gen_dgrl:`.
-        batch_size, root, download, …: See `load_dataset`, also for what is raised.
+        batch_size, root, download, …: See `load_dataset`, also for exceptions.
     """
 
     source = "gen_dgrl"
@@ -311,28 +315,28 @@ def _done_where_terminated(batch: Any) -> Any:
 
 
 def _with_leaves_of_torchrl(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with what makes leaves that TorchRL has, where `keys` ask for them."""
-    asked = options.get("keys")
-    if asked is None:
+    """Return the options with derived leaves of TorchRL that `keys` includes."""
+    keys = options.get("keys")
+    if keys is None:
         return options
-    keys = [as_key(key) for key in ([asked] if isinstance(asked, str) else asked)]
-    stored, made = leaves_of_torchrl(keys)
-    return {**options, "keys": stored, "derived": (*options.get("derived", ()), *made)}
+    paths = [as_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
+    stored, computed = leaves_of_torchrl(paths)
+    return {**options, "keys": stored, "derived": (*options.get("derived", ()), *computed)}
 
 
 class OpenMLExperienceReplay(_OfSource):
-    """A table of OpenML for a contextual bandit; TorchRL's signature, without scikit-learn and pandas.
+    """An OpenML table as a contextual bandit, with TorchRL's signature, without scikit-learn.
 
-    `batch["X"]` and `batch["y"]` are TorchRL's, value by value. Beside them, a row is a whole episode:
-    `batch["action"]` is `y`, the reward 1, `batch["next", "done"]` True. Unlike TorchRL's, a download
-    that was interrupted is not taken for the table, the md5 that OpenML publishes is compared, any
-    table of OpenML is read (`"61"` as published, `"61/num"` and `"61/onehot"` encoded as these), and
-    `manifest.about` names columns and categories.
+    `batch["X"]` and `batch["y"]` equal TorchRL's. In addition, each row is a whole episode:
+    `batch["action"]` is `y`, the reward 1, `batch["next", "done"]` True. Unlike TorchRL's, an
+    interrupted download is not mistaken for the table, OpenML's md5 is checked, any OpenML table can
+    be loaded (`"61"` as published, `"61/num"` and `"61/onehot"` encoded), and `manifest.about` has
+    the columns and categories.
 
     Args:
-        name: TorchRL's name, or OpenML's number, with or without `openml:`.
-        batch_size, root, sampler, …: See `load_dataset`, also for what is raised; without `sampler`,
-            rows are taken without replacement.
+        name: TorchRL's name or OpenML's number, with or without `openml:`.
+        batch_size, root, sampler, …: See `load_dataset`, also for exceptions; the default `sampler`
+            draws without replacement.
 
     Attributes:
         max_outcome_val: The largest value of `y`; 0 for a table without a target.
@@ -369,17 +373,17 @@ class OpenMLExperienceReplay(_OfSource):
 
 
 class RobosetExperienceReplay(_OfSource):
-    """A dataset of RoboSet's simulations; TorchRL's signature.
+    """A dataset of RoboSet's simulations, with TorchRL's signature.
 
-    Unlike TorchRL's, a reward is that of the action it came out of (there, of the state before it),
-    the row without an action (NaN) and its zeroed next observation are no transition, the last
-    transition of a trial is truncated, and `done` at the root is False. Trials follow each other file
-    by file; `file`, `trial` and `seed` are columns of `ds.episodes` instead of every row.
+    Unlike TorchRL's, a reward belongs to the action that caused it (there, to the state before it),
+    the row without an action (NaN) and its zeroed next observation is not a transition, the last
+    transition of a trial is truncated, and root `done` is False. Trials are ordered by file; `file`,
+    `trial` and `seed` are columns of `ds.episodes`, not leaves of every row.
 
     Args:
         dataset_id: Its name (`FK1-v4(expert)/FK1_Knob1OnRandom_v2d-v4`), with or without `roboset:`.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
-        env_kwargs: Refused: there is no environment (TorchRL ignores them).
+        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
+        env_kwargs: Refused: no environment is created (TorchRL ignores them).
     """
 
     source = "roboset"
@@ -415,21 +419,21 @@ class RobosetExperienceReplay(_OfSource):
 
 
 class VD4RLExperienceReplay(_OfSource):
-    """A V-D4RL dataset; TorchRL's signature.
+    """A V-D4RL dataset, with TorchRL's signature.
 
-    Unlike TorchRL's, an action and its reward are in the transition that they belong to (there, in the
-    row of the image that they led to), the last image of an episode begins no transition, its next
-    image is not the first of another episode, and no state is zeros where a file lacks it.
+    Unlike TorchRL's, an action and its reward are in the transition they belong to (there, in the
+    row of the resulting image), the last image of an episode does not start a transition, a next
+    image never crosses episodes, and states missing from a file are not filled with zeros.
 
     Args:
         dataset_id: Its name (`main/walker_walk/random/64px`), with or without `vd4rl:`.
-        totensor: Whether `pixels` become float32 in [0, 1], channels first, as `ToTensorImage` makes
-            them, after `transform`; values that are floating-point by then are left as they are.
-        image_size: Height and width, or one number for both, that `pixels` are resized to
-            (bilinear, antialiased); needs `totensor`. None: as they are.
-        num_workers: Files are downloaded by this package's own threads; without effect.
-        batch_size, root, download, sampler, …: See `load_dataset`, also for what is raised.
-        env_kwargs: Refused: there is no environment (TorchRL ignores them).
+        totensor: Whether to convert `pixels` to float32 in [0, 1], channels first, like
+            `ToTensorImage`, after `transform`; floating-point values are left unchanged.
+        image_size: Height and width, or one number for both, to resize `pixels` to (bilinear,
+            antialiased); needs `totensor`. None: no resizing.
+        num_workers: Ignored: files are downloaded by this package's own threads.
+        batch_size, root, download, sampler, …: See `load_dataset`, also for exceptions.
+        env_kwargs: Refused: no environment is created (TorchRL ignores them).
     """
 
     source = "vd4rl"
@@ -457,7 +461,7 @@ class VD4RLExperienceReplay(_OfSource):
         if image_size is not None and not totensor:
             raise UsageError(
                 "image_size needs totensor=True: bytes are not resized",
-                hint="resize in a transform of your own",
+                hint="resize in your own transform",
             )
         super().__init__(
             self._directory(dataset_id, root, download=download),
@@ -478,10 +482,10 @@ class VD4RLExperienceReplay(_OfSource):
 
 @dataclass(frozen=True)
 class _PixelsToTensor:
-    """Makes uint8 images float32 in [0, 1] and channels first, and resizes them."""
+    """Converts uint8 images to float32 in [0, 1], channels first, and resizes them."""
 
     size: tuple[int, int] | None
-    """Height and width; None: as they are."""
+    """Height and width; None: no resizing."""
 
     def __call__(self, batch: Any) -> Any:
         for key in ("pixels", ("next", "pixels")):
@@ -505,39 +509,39 @@ class _PixelsToTensor:
 
 def _refuse(env_kwargs: Any) -> None:
     if env_kwargs:
-        raise UsageError(f"There is no argument {', '.join(env_kwargs)}: no environment is made")
+        raise UsageError(f"Unknown argument {', '.join(env_kwargs)}: no environment is created")
 
 
 class OpenXExperienceReplay(_OfSource):
-    """An Open X-Embodiment dataset, or a stream of it; TorchRL's signature, without TensorFlow.
+    """An Open X-Embodiment dataset or stream, with TorchRL's signature, without TensorFlow.
 
-    As there, it is a stream unless `download` or `streaming` says otherwise: then the object is a
-    `StreamingDataset`, and not one of this class.
+    As in TorchRL, it is a stream unless `download` or `streaming` says otherwise; the object is then
+    a `StreamingDataset`, not an instance of this class.
 
-    Unlike TorchRL's, it reads the records of the public bucket, not pickles of a copy; text is that
-    of each step; images are `[H, W, C]`, as the source has them; where the observation after the
-    last action is not in the source, samplers of transitions leave that transition out, and it is
-    not filled with zeros; and without `split` it has all splits, not `train` alone.
+    Unlike TorchRL's, it reads the records of the public bucket, not pickles of a copy; text is per
+    step; images are `[H, W, C]`, as in the source; if the source lacks the observation after the
+    last action, samplers leave that transition out instead of filling in zeros; and without `split`
+    it has all splits, not only `train`.
 
     Args:
         dataset_id: Name, with or without `openx:`, a split (`viola/train[:100]`) or `@VERSION`.
-        batch_size: None: an iteration gives whole episodes, `num_slices` of them at a time; or,
-            with `slice_len`, a slice of each episode.
-        shuffle: False: an iteration follows the dataset's order.
-        num_slices, slice_len: Slices of a batch, or rows of a slice.
-        pad: Of streams only: what fills short episodes up.
-        replacement: None: True if it is downloaded.
-        streaming: Whether batches are read from the host, and nothing is converted.
-        strict_length: Whether episodes shorter than a slice are left out.
-        split: Split or slice of one, as TFDS writes it: `train`, `train[10%:20%]+test`.
-        root, download, sampler, …: See `load_dataset`, also for what is raised.
+        batch_size: None: iteration yields whole episodes, `num_slices` at a time; or, with
+            `slice_len`, a slice of each episode.
+        shuffle: Whether to shuffle; False: the dataset's order.
+        num_slices, slice_len: Number of slices in a batch, or rows in a slice.
+        pad: Streams only: value that pads short episodes.
+        replacement: Whether to draw with replacement; None: True if downloaded.
+        streaming: Whether to read batches from the host without converting anything.
+        strict_length: Whether to leave out episodes shorter than a slice.
+        split: Split or slice of one, in TFDS notation: `train`, `train[10%:20%]+test`.
+        root, download, sampler, …: See `load_dataset`, also for exceptions.
     """
 
     source = "openx"
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Return a stream where one is asked for."""
-        if not args and not options:  # as pickle and copy make one
+        """Return a stream if the arguments say so."""
+        if not args and not options:  # pickle and copy call it so
             return super().__new__(cls)
         bound = inspect.signature(cls.__init__).bind(None, *args, **options)
         bound.apply_defaults()
@@ -548,7 +552,7 @@ class OpenXExperienceReplay(_OfSource):
             raise UsageError("download and streaming are both set: nothing would be downloaded")
         refused = ("sampler", "writer", "collate_fn", "split_trajs")
         for name in (name for name in refused if given[name]):
-            raise UsageError(f"{name} is not for streams", hint="streaming=False takes it")
+            raise UsageError(f"{name} is not for streams", hint="streaming=False supports it")
         same = ("batch_size", "num_slices", "slice_len", "pad", "strict_length", "replacement")
         stream = import_module("offline_data.buffers.streaming").StreamingDataset
         return stream(
@@ -569,7 +573,7 @@ class OpenXExperienceReplay(_OfSource):
         slice_len: int | None = None,
         pad: float | bool | None = None,
         replacement: bool | None = None,
-        streaming: bool | None = None,  # noqa: ARG002 - `__new__` looks at it
+        streaming: bool | None = None,  # noqa: ARG002 - used by `__new__`
         root: str | os.PathLike[str] | None = None,
         download: Download | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
@@ -587,9 +591,9 @@ class OpenXExperienceReplay(_OfSource):
         sliced = num_slices is not None or slice_len is not None
         drawn = replacement is not False and (sliced or replacement or shuffle)
         if sampler is not None and sliced:
-            raise UsageError("num_slices and slice_len make a sampler, and sampler is one")
+            raise UsageError("num_slices and slice_len cannot be combined with sampler")
         if drawn and not shuffle:
-            raise UsageError("shuffle=False draws nothing: give replacement=False, too")
+            raise UsageError("shuffle=False needs replacement=False")
         if sliced and batch_size is None and num_slices is None:
             batch_size = slice_len
             drawn = False  # a slice of each episode
@@ -621,7 +625,7 @@ class OpenXExperienceReplay(_OfSource):
         self.dataset_id = dataset_id
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches; without a batch size whole episodes, each once."""
+        """Yield batches; without a batch size, whole episodes, each once."""
         if self.batch_size is not None:
             yield from super().__iter__()
             return
@@ -634,7 +638,7 @@ class OpenXExperienceReplay(_OfSource):
 
 
 def _streams(download: Download | None, streaming: bool | None) -> bool:
-    """Return what TorchRL does where one of both is not said, or neither is."""
+    """Return True for a stream; the default is TorchRL's."""
     return not download if streaming is None else streaming
 
 

@@ -1,4 +1,4 @@
-"""Indices of `buffer[…]` as row numbers."""
+"""Conversion of indices (`buffer[…]`) to row numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Index: TypeAlias = "int | slice | EllipsisType | Sequence[Any] | NDArray[Any] | 
 
 
 def rows_of(index: Index, length: int) -> Tensor:
-    """Turn an index into row numbers in `[0, length)`, int64 of any shape.
+    """Return the row numbers at an index, in `[0, length)`, int64 of any shape.
 
     Args:
         index: An int, a slice, `...`, a sequence, array or tensor of ints of any shape, or a bool
@@ -29,8 +29,8 @@ def rows_of(index: Index, length: int) -> Tensor:
         length: Number of rows.
 
     Raises:
-        IndexError: A row that is not there, or a mask of another length.
-        UsageError: Something that is no index.
+        IndexError: Row out of range, or a mask of another length.
+        UsageError: Not an index.
 
     Example:
         >>> rows_of([0, -1], 5), rows_of(slice(1, 3), 5), rows_of(-2, 5)
@@ -50,14 +50,16 @@ def rows_of(index: Index, length: int) -> Tensor:
         raise UsageError(f"Row numbers must be integers, not {rows.dtype}")
     rows = rows.to(dtype=torch.int64, device="cpu")
     if rows.numel() and not -length <= int(rows.min()) <= int(rows.max()) < length:
-        raise IndexError(f"Rows {int(rows.min())} to {int(rows.max())} asked for, of {length}")
+        raise IndexError(
+            f"Rows {int(rows.min())} to {int(rows.max())} are out of range; there are {length}"
+        )
     return torch.where(rows < 0, rows + length, rows)
 
 
 def cells_of(index: Any, numbers: Tensor) -> Tensor:
-    """Return what an index picks of row numbers `[T, …]`, int64 of any shape; see `rows_of`.
+    """Return `numbers[index]`, int64 of any shape, of row numbers `[T, …]`; see `rows_of`.
 
-    Of several dimensions the index may be a tuple, with an item for each.
+    With several dimensions, the index may be a tuple with an item for each.
     """
     if numbers.ndim == 1:
         return rows_of(index, len(numbers))

@@ -1,4 +1,4 @@
-"""Leaves by the names that users give them."""
+"""Leaf keys, in the forms that users write."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 KeyLike: TypeAlias = str | tuple[str, ...]
-"""A key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""
+"""A leaf key as users write it: `"action"`, `("next", "reward")`, `"next/reward"`, `"next.reward"`."""
 
 NestedKey: TypeAlias = str | tuple[str, ...]
-"""A key as tensordict has it, where a string is one name; see `path_of`."""
+"""A tensordict key; a string is a single name, see `path_of`."""
 
 
 def as_key(key: KeyLike) -> Key:
-    """Read a key in any of its forms.
+    """Parse a key in any of its forms.
 
     Example:
         >>> as_key("next.reward") == as_key("next/reward") == as_key(("next", "reward"))
@@ -29,7 +29,7 @@ def as_key(key: KeyLike) -> Key:
 
 
 def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
-    """Read several keys; a string is one, a tuple is several.
+    """Parse several keys; a string is one key.
 
     Example:
         >>> as_keys("next.reward"), as_keys(["action", ("observation", "state")])
@@ -39,14 +39,14 @@ def as_keys(keys: Iterable[KeyLike]) -> tuple[Key, ...]:
 
 
 def path_of(key: NestedKey) -> Key:
-    """Return a key of tensordict as a tuple, its parts as they are."""
+    """Return a tensordict key as a tuple, without splitting names."""
     return (key,) if isinstance(key, str) else tuple(key)
 
 
 def select_keys(known: Sequence[Key], wanted: Iterable[KeyLike]) -> list[Key]:
-    """Return the known keys that are wanted, in their own order; a parent stands for all below it.
+    """Return the known keys selected by `wanted`, in their original order.
 
-    A string is one key.
+    A key may be a parent, which selects all leaves below it; a string is one key.
 
     Raises `UsageError` for a key that is neither a leaf nor a parent of leaves.
 

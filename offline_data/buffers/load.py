@@ -1,4 +1,4 @@
-"""`load_dataset` and its like: from an id, a directory or a saved view to a buffer."""
+"""`load_dataset` and related functions, which open a buffer by id, directory or saved view."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay, DatasetView
 from offline_data.buffers.views.saved import dataset_beside, read_view
-from offline_data.config import Settings, resolve_settings, user_path
+from offline_data.config import resolve_settings, user_path
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.ids import looks_like_path, parse_id
+from offline_data.progress import progress_of
 from offline_data.store.layout import MANIFEST
-from offline_data.store.library import find, how_to_get, parse_known
+from offline_data.store.library import at_hand, find, how_to_get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from offline_data.buffers.keys import KeyLike
     from offline_data.buffers.samplers import Sampler
     from offline_data.buffers.writers import Writer
+    from offline_data.ids import DatasetId
+    from offline_data.progress import Progress
     from offline_data.store.layout import LayoutName
 
 Download: TypeAlias = Literal["force"] | bool
-"""Whether to download and convert what is not on this disk; `"force"`: do so again."""
+"""Whether to download and convert missing datasets; `"force"`: also replace existing ones."""
 
 Factory: TypeAlias = "Callable[..., Any]"
 """Called as `factory(name, **options)` for the id `prefix:name`; returns a buffer."""
@@ -39,26 +42,26 @@ Loader = TypeVar("Loader", bound="Callable[..., Any]")
 _FACTORIES: dict[str, Factory | str] = {}
 
 _DATA_OPTIONS = (
-    *("root", "download", "revision", "layout", "view"),
+    *("root", "download", "revision", "layout", "view", "progress"),
     *("keys", "device", "derived", "decode_text", "decode", "split_trajs"),
 )
-"""Options of `load_dataset` that say what the data are; the others are TorchRL's buffer's."""
+"""Options of `load_dataset` that select the data; the others are those of TorchRL's buffer."""
 
 
 def open_dataset(
     path: str | os.PathLike[str], batch_size: int | None = None, **options: Any
 ) -> BaseDatasetExperienceReplay:
-    """Open a dataset directory, reading its manifest only; options are those of `load_dataset`."""
+    """Open a dataset directory, reading only its manifest; for `options` see `load_dataset`."""
     return BaseDatasetExperienceReplay(path, batch_size, **options)
 
 
 def _registered_first(load: Loader) -> Loader:
-    """Let `load(id, …)` ask what was registered for the prefix of `id`, before anything else."""
+    """Decorate `load(id, …)` to first look up the prefix of `id` in the registered functions."""
 
     @functools.wraps(load)
     def loads(id: Any = None, *args: Any, dataset_id: Any = None, **options: Any) -> Any:
         if (id is None) == (dataset_id is None):
-            raise UsageError("load_dataset takes one id, also as dataset_id=…")
+            raise UsageError("load_dataset takes one id (or dataset_id=…)")
         id = dataset_id if id is None else id
         prefix, colon, name = id.partition(":") if isinstance(id, str) else ("", "", "")
         factory = _FACTORIES.get(prefix.strip().lower()) if colon else None
@@ -79,10 +82,10 @@ def _registered_first(load: Loader) -> Loader:
 
 @_registered_first
 def load_dataset(
-    id: str | os.PathLike[str] | None = None,
+    id: str | os.PathLike[str] | DatasetId | None = None,
     batch_size: int | None = None,
     *,
-    dataset_id: str | None = None,  # noqa: ARG001 - `_registered_first` makes it `id`
+    dataset_id: str | None = None,  # noqa: ARG001 - passed on as `id` by `_registered_first`
     root: str | os.PathLike[str] | None = None,
     download: Download = True,
     revision: str | None = None,
@@ -101,51 +104,68 @@ def load_dataset(
     decode_text: bool = False,
     decode: bool = True,
     view: str | os.PathLike[str] | None = None,
+    progress: bool | Progress = True,
 ) -> BaseDatasetExperienceReplay:
-    """Load a dataset, downloaded and converted first if need be.
+    """Load a dataset; download and convert it first if it is not on this disk.
 
     Args:
-        id: `source:name[@revision]`, or the path of a dataset directory; or `prefix:name` where
-            the prefix was given to `register_dataset`, whose function then gets everything else.
+        id: `source:name[@revision]`, the path of a dataset directory, or `prefix:name` with a
+            prefix given to `register_dataset`, whose function receives all other arguments.
         dataset_id: TorchRL's name for `id`.
-        batch_size: Rows of a batch where `sample` is not told.
+        batch_size: Default number of rows in a batch.
         root: Folder of all datasets; None: `OFFLINE_DATA_HOME`, else the config file's, else the
             user's cache folder.
-        download: True: download and convert what is not here; False: only what is here;
-            `"force"`: download and convert again.
-        revision: Revision of the source; None: the newest here, else the source's newest.
-        layout: `compact` or `ted`; None: as it is, `compact` where it is converted now.
-        view: Name, or file, of a view that was saved of it: the buffer is that view.
-        sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or one of your own.
-        writer: Any; a dataset is written by none.
+        download: True: download and convert a dataset that is not on this disk; False: never
+            download; `"force"`: download and convert again.
+        revision: Revision of the source; None: the newest on this disk, else the source's newest.
+        layout: `compact` or `ted`; None: as on disk, `compact` for a new conversion.
+        view: Name or file of a saved view of the dataset to return.
+        sampler: `RandomSampler` (the default), `SamplerWithoutReplacement`, or your own.
+        writer: Ignored; a dataset is immutable.
         collate_fn: Called with every batch, before `transform`.
-        pin_memory: Whether batches lie in (or go through) page-locked memory.
-        prefetch: Batches made ahead by threads; rows and their order stay the same.
+        pin_memory: Whether batches are in (or are transferred through) page-locked memory.
+        prefetch: Number of batches that threads prepare ahead; does not change rows or order.
         transform: Called with every batch.
-        split_trajs: Rows are whole episodes, padded to the longest: batches are `[B, T]`, with
-            `mask`, `traj_ids` and `dataset_index`, the transitions.
+        split_trajs: Whether rows are whole episodes, padded to the longest: batches are `[B, T]`,
+            with `mask`, `traj_ids` and `dataset_index` (rows of the transitions).
         device: Device of batches.
-        in_memory: Whether the whole set is copied to `device` once, and batches are made there.
-        keys: Leaves that batches have, a parent standing for all below it; None: all.
-        derived: Leaves computed for a batch from other rows: `n_step(3, 0.99)`, or a list of such
-            functions, in this order.
-        decode_text: Whether text leaves are strings (`NonTensorStack`); slow.
-        decode: Whether encoded images are tensors of pixels, decoded in `torch.get_num_threads`
-            threads; False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None where
-            padded).
+        in_memory: Whether to copy the whole dataset to `device` once and gather batches there.
+        keys: Leaves of batches, or parents of leaves; None: all.
+        derived: Functions that add leaves computed from other rows, such as `n_step(3, 0.99)`, or
+            a list of them in order of application.
+        decode_text: Whether to return text as strings (`NonTensorStack`); slow.
+        decode: Whether to decode encoded images to pixels, in `torch.get_num_threads()` threads;
+            False: the `bytes` of each JPEG or PNG file (`NonTensorStack`; None for padding).
+        progress: Whether to show a progress bar on stderr, in a terminal or notebook, if a download
+            or conversion takes more than two seconds; or an object that receives progress. Notes go
+            to the logger `offline_data`.
 
     Returns:
-        A buffer of transitions in TED, see `BaseDatasetExperienceReplay`.
+        A buffer of transitions in TED; see `BaseDatasetExperienceReplay`.
 
     Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
-        IntegrityError: Its files, or the directory, are not what they should be.
-        NoSpaceError, AccessError: The disk.
+        NotFoundError, OfflineError, NetworkError, AuthError: The dataset is not available.
+        IntegrityError: Damaged files.
+        NoSpaceError, AccessError: Disk errors.
         UsageError: Invalid argument.
     """
-    settings = resolve_settings(root=root)
+    settings, path = resolve_settings(root=root), None
+    if isinstance(download, bool) and id is not None and (revision, layout) == (None, None):
+        text = id if isinstance(id, str) else os.fspath(user_path(id, "the dataset"))
+        path = at_hand(text, settings.root)
+    if path is None:  # conversion takes as long to import as all else
+        from offline_data.ingest import ensure
+
+        path = ensure(
+            id or "",
+            settings=settings,
+            download=download,
+            revision=revision,
+            layout=layout,
+            progress=progress_of(progress),
+        )
     dataset = BaseDatasetExperienceReplay(
-        ensure_dataset(id or "", settings, download=download, revision=revision, layout=layout),
+        path,
         batch_size,
         sampler=sampler,
         writer=writer,
@@ -164,30 +184,6 @@ def load_dataset(
     return dataset if view is None else dataset.saved_view(view, sampler=dataset.sampler)
 
 
-def ensure_dataset(
-    id: str | os.PathLike[str],
-    settings: Settings,
-    *,
-    download: Download,
-    revision: str | None = None,
-    layout: LayoutName | None = None,
-) -> Path:
-    """Return the directory of a dataset, downloaded and converted if need be; see `load_dataset`."""
-    from offline_data.ingest import ensure
-
-    if download not in {True, False, "force"}:
-        raise UsageError(f"download is {download!r}; expected True, False or 'force'")
-    # A path object is a path, also where its text could be an id.
-    text = id if isinstance(id, str) else os.fspath(user_path(id, "the dataset"))
-    if revision is not None:
-        if looks_like_path(text):
-            raise UsageError(
-                f"{text} is one revision of a dataset; revision={revision!r} is for ids"
-            )
-        text = str(parse_known(text, settings.root).at(revision))
-    return ensure(text, settings=settings, download=download, layout=layout)
-
-
 def open_view(
     path: str | os.PathLike[str],
     batch_size: int | None = None,
@@ -195,15 +191,15 @@ def open_view(
     root: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> DatasetView:
-    """Open a file that `DatasetView.save` wrote, and its dataset with it.
+    """Open a file written by `DatasetView.save` together with its dataset.
 
-    The dataset is looked for beside the view, then where it was when the view was saved, then
-    under the root; nothing is downloaded. For `root` see `load_dataset`, for `options`
+    The dataset is looked for beside the view, then at its path when the view was saved, then under
+    the root; nothing is downloaded. For `root` see `load_dataset`, for `options`
     `BaseDatasetExperienceReplay`.
 
     Raises:
-        NotFoundError: There is no such file, or the dataset is not on this disk.
-        IntegrityError: It is damaged, or its dataset is not what it was.
+        NotFoundError: No such file, or its dataset is not on this disk.
+        IntegrityError: The file is damaged, or the dataset has changed since.
     """
     file = Path(path).expanduser().absolute()
     saved = read_view(file)
@@ -226,8 +222,8 @@ def open_view(
 def torchrl_dataset(id: str, **options: Any) -> Any:
     """Load a dataset as TorchRL's buffer: `load_dataset(id, …).to_torchrl(…)`.
 
-    After `register_dataset(…)`, `torchrl.data.datasets.load_dataset("offline_data:" + id)` calls
-    it. Options are those of `load_dataset` that say what the data are, and those of `to_torchrl`.
+    `torchrl.data.datasets.load_dataset("offline_data:" + id)` calls this function. Options are
+    those of `load_dataset` that select the data, and those of `to_torchrl`.
     """
     own = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
     return load_dataset(id, **own).to_torchrl(**options)
@@ -236,17 +232,17 @@ def torchrl_dataset(id: str, **options: Any) -> Any:
 def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = False) -> None:
     """Make `load_dataset("prefix:name", **options)` call `dataset("name", **options)`.
 
-    TorchRL's own `torchrl.data.datasets.load_dataset("offline_data:" + id)` loads whatever
-    `load_dataset(id)` here does, from 0.14 on: importing this package registers the prefix. For
-    adapters of data see `offline_data.sources`.
+    Since TorchRL 0.14, `torchrl.data.datasets.load_dataset("offline_data:" + id)` loads whatever
+    `load_dataset(id)` does: importing this package registers the prefix. To add a data source,
+    see `offline_data.sources`.
 
     Args:
-        prefix: Not empty, without `:`; lower and upper case are the same.
+        prefix: Non-empty, case-insensitive, without `:`.
         dataset: Callable, or `"module:attribute"`, imported on first use.
-        replace: Whether it may take the place of what was registered before, or of a source.
+        replace: Whether to override an existing prefix or a source.
 
     Raises:
-        UsageError: A prefix that is taken or invalid; neither something to call nor a name.
+        UsageError: A prefix that exists or is invalid, or an invalid `dataset`.
 
     Example:
         >>> register_dataset("squares", lambda name, **options: int(name) ** 2, replace=True)
@@ -261,7 +257,9 @@ def register_dataset(prefix: str, dataset: Factory | str, *, replace: bool = Fal
             f"{dataset!r} cannot load datasets; expected a callable, or 'module:attribute'"
         )
     if not replace and (name in _FACTORIES or _is_source(name)):
-        raise UsageError(f"The prefix {name!r} is taken", hint="choose another, or replace=True")
+        raise UsageError(
+            f"The prefix {name!r} already exists", hint="choose another, or pass replace=True"
+        )
     _FACTORIES[name] = dataset
 
 

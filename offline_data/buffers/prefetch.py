@@ -1,4 +1,4 @@
-"""Batches made ahead by threads: drawn in order here, made there, handed out in order."""
+"""Prefetching: batches are drawn in order, built by threads, and returned in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Draw(NamedTuple):
-    """Output of a sampler for one batch: rows int64 `[B]`, leaves by key, and if an epoch ends."""
+    """A sampler's output for one batch: rows int64 `[B]`, leaves by key, whether an epoch ends."""
 
     rows: Tensor
     info: dict[Any, Tensor]
@@ -22,17 +22,17 @@ class Draw(NamedTuple):
 
 
 Make: TypeAlias = "Callable[[Draw], Any]"
-"""Makes the batch of a draw; called by several threads at once."""
+"""Builds the batch of a draw; called concurrently by several threads."""
 
 
 class Prefetcher:
-    """Draws batches in the thread that asks, and makes them ahead in others.
+    """Draws batches in the calling thread and builds them ahead in worker threads.
 
-    Threads start on first use, and again in a forked process; they end with the prefetcher, which
-    holds neither the buffer nor its sampler.
+    Threads start on first use, also in a forked process, and end with the prefetcher, which
+    references neither the buffer nor its sampler.
 
     Args:
-        depth: Number of batches, and of threads. 0: no threads; a batch is made when it is taken.
+        depth: Number of batches and of threads. 0: no threads; batches are built on request.
     """
 
     def __init__(self, depth: int) -> None:
@@ -43,35 +43,35 @@ class Prefetcher:
         self._process = os.getpid()
 
     def __len__(self) -> int:
-        """Return how many batches were drawn and not handed out."""
+        """Return the number of batches drawn but not yet returned."""
         return len(self._queue)
 
     def take(self, draw: Callable[[], Draw], make: Make) -> tuple[Draw, Future[Any] | None]:
-        """Return the next draw, and its batch under way, or None if the caller is to make it."""
+        """Return the next draw with the future of its batch, or None if the caller must build it."""
         if not self._depth:
             return self._queue.popleft() if self._queue else (draw(), None)
         self._recover(make)
         while len(self._queue) <= self._depth:
             self._submit(draw(), make)
         following, future = self._queue.popleft()
-        if future is not None:  # another thread may write before this one has the batch
+        if future is not None:  # another thread may write before this one reads the result
             self._leaving.add(future)
             future.add_done_callback(self._leaving.discard)
         return following, future
 
     def drawn(self) -> list[Draw]:
-        """Return the draws whose batches were not handed out, in their order."""
+        """Return the draws whose batches were not returned yet, in order."""
         return [draw for draw, _ in self._queue]
 
     def restore(self, draws: Iterable[Draw], make: Make) -> None:
-        """Forget what is under way; these are the next draws."""
+        """Replace all pending draws by `draws`."""
         self.settle()
         self._queue.clear()
         for draw in draws:
             self._submit(draw, make)
 
     def settle(self) -> None:
-        """Wait until no thread is making a batch."""
+        """Wait until no thread is building a batch."""
         if self._process == os.getpid():
             waiting = [future for _, future in self._queue if future is not None]
             wait([*waiting, *self._leaving])
@@ -79,7 +79,7 @@ class Prefetcher:
     def remake(
         self, stale: Callable[[Draw], bool], make: Make, again: Callable[[Draw], Draw | None]
     ) -> None:
-        """Replace stale draws by what `again` draws instead; None: there is nothing to draw."""
+        """Replace stale draws by the results of `again`; None: drop the draw."""
         waiting, self._queue = self._queue, deque()
         for draw, future in waiting:
             if not stale(draw):
@@ -88,7 +88,7 @@ class Prefetcher:
                 self._submit(instead, make)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take draws along, and leave threads behind."""
+        """Keep pending draws, but not threads or futures."""
         queue = deque((draw, None) for draw, _ in self._queue)
         return {**vars(self), "_queue": queue, "_leaving": set(), "_threads": None, "_process": -1}
 
@@ -101,7 +101,7 @@ class Prefetcher:
         self._queue.append((draw, self._threads.submit(make, draw)))
 
     def _recover(self, make: Make) -> None:
-        """Begin anew in a process that was forked, or that this was pickled to."""
+        """Restart after a fork, or after being unpickled in another process."""
         if self._process != os.getpid():
             self._process, self._threads, self._leaving = os.getpid(), None, set()
             waiting, self._queue = self._queue, deque()

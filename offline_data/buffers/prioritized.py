@@ -1,4 +1,4 @@
-"""Buffers with a `PrioritizedSampler`, under TorchRL's names."""
+"""TorchRL's buffers with a `PrioritizedSampler`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` with a `PrioritizedSampler` for all rows that the storage may have.
+    """A `ReplayBuffer` with a `PrioritizedSampler` of the storage's capacity.
 
     Args:
         alpha, beta, eps, dtype: See `PrioritizedSampler`.
-        storage: See `ReplayBuffer`; also all others.
-        sampler: Instead of that sampler.
-        sampler_device: None or the CPU, where priorities are.
-        sync: True: priorities follow writes at once.
+        storage: See `ReplayBuffer`, also for other arguments.
+        sampler: Replaces the `PrioritizedSampler`.
+        sampler_device: None or the CPU, the only device of priorities.
+        sync: Must be True.
 
     Raises:
         UsageError: Invalid argument.
@@ -65,8 +65,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` with a `PrioritizedSampler`; see `PrioritizedReplayBuffer`.
 
-    `reduction` says which priority a row gets that an update has several for; `priority_key` names the
-    leaf that has them.
+    `reduction` combines several priorities of a row into one; `priority_key` is their leaf.
     """
 
     def __init__(
@@ -90,9 +89,9 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
 def _sampler(storage: Any, sync: bool, *arguments: Any, **options: Any) -> PrioritizedSampler:
     if not sync:
         raise UsageError(
-            "sync=False is for several processes that write to one buffer",
+            "sync=False, for several processes that write to one buffer, is not supported",
             hint="write in one process; others read a LazyMemmapStorage, or after share_memory_()",
         )
-    # Steps of several rows round `max_size` up, once their number is known.
+    # Steps of several rows round up `max_size` once their number is known.
     capacity = storage.max_size * (1 if getattr(storage, "ndim", 1) == 1 else 2)
     return PrioritizedSampler(capacity, *arguments, **options)

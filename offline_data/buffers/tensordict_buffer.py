@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
     from offline_data.buffers.storage import Storage
 
-_MASKS = (MASK, ("collector", MASK))  # of steps in padded trajectories
+_MASKS = (MASK, ("collector", MASK))  # padding masks of trajectories
 
 
 class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
-    """A `ReplayBuffer` with priorities in the data; its default writer: `TensorDictRoundRobinWriter`.
+    """A `ReplayBuffer` that reads priorities from the data.
 
-    `priority_key` is the leaf that has priorities, in what is written and in what
-    `update_tensordict_priority` gets; of several numbers in a row the sampler makes one.
+    `priority_key` is the leaf of priorities in written data and in the argument of
+    `update_tensordict_priority`; the sampler reduces several values per row to one. The default
+    writer is a `TensorDictRoundRobinWriter`.
     """
 
     _default_writer = TensorDictRoundRobinWriter
@@ -49,7 +50,7 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
         return True
 
     def add(self, data: Any) -> Any:
-        """Write one row, with its priority if it has one; see `ReplayBuffer.add`."""
+        """Write one row and its priority, if any; see `ReplayBuffer.add`."""
         row = super().add(data)
         if isinstance(row, int) and self._prioritized:
             self._take_priority([data], torch.tensor([row]))
@@ -58,9 +59,9 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
         return row
 
     def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
-        """Write rows, with their priorities if they have some; see `ReplayBuffer.extend`.
+        """Write rows and their priorities, if any; see `ReplayBuffer.extend`.
 
-        `update_priority=False`: whatever they have, rows get the priority of new ones.
+        `update_priority=False`: ignore priorities in the data; rows get the default for new rows.
         """
         rows = super().extend(data)
         if update_priority is not False and len(rows):
@@ -68,13 +69,13 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
         return rows
 
     def update_tensordict_priority(self, data: Any) -> None:
-        """Tell the sampler, if it has a use for them, the priorities of a batch `[B, …]` or `[]`.
+        """Set priorities from a batch `[B, …]` or `[]`; no effect if the sampler uses none.
 
-        A row that is a trajectory `[T]` has one priority: the sampler's `reduction` makes it of
-        those of its steps, padding left out where the batch has a `mask`.
+        A row that is a trajectory `[T]` has one priority: the sampler's `reduction` over its steps,
+        excluding padding if the batch has a `mask`.
 
         Raises:
-            UsageError: `index` or `priority_key` is missing, or an invalid priority.
+            UsageError: No `index` or `priority_key`, or an invalid priority.
         """
         if not self._prioritized:
             return
@@ -82,9 +83,9 @@ class TensorDictReplayBuffer(ReplayBuffer[TensorDict]):
         index = data.get("index", None)
         if index is None or data.get(self.priority_key, None) is None:
             raise UsageError(
-                f"Priorities are in the leaf {join_key(self.priority_key)}, beside index; found "
+                f"Expected index and the priorities in {join_key(self.priority_key)}; found "
                 f"{', '.join(map(str, data.keys()))}",
-                hint="TensorDictReplayBuffer(priority_key=…) names the leaf",
+                hint="TensorDictReplayBuffer(priority_key=…) sets the leaf of priorities",
             )
         self._take_priority(data, index.reshape(len(index), -1)[:, 0])
 

@@ -1,4 +1,4 @@
-"""Trajectories side by side, padded: as the rows of a storage, or made of transitions in a row."""
+"""Padded trajectories: as rows of a storage, or split from a sequence of transitions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DATASET_INDEX = "dataset_index"
 
 
 class TrajectoryStorage:
-    """The episodes of a dataset, each a row `[T]`, where `T` is the length of the longest.
+    """The episodes of a dataset as rows `[T]`, padded to the longest episode.
 
-    As TorchRL's `split_trajectories`: `mask` says which steps are there, `traj_ids` which episode
-    they are of, and everything else is zero where the mask is False (leaves in `texts`: -1). The
-    transition whose next observation is unknown is in. `index` is the number of the episode at
-    every step, `dataset_index` that of the transition in `steps`.
+    As in TorchRL's `split_trajectories`, `mask` is True for real steps, `traj_ids` is the episode's
+    number, and other leaves are zero where the mask is False (text leaves in `texts`: -1). The
+    transition whose next observation is unknown is included. `index` is the episode's number at
+    every step, `dataset_index` the row of the transition in `steps`.
     """
 
     def __init__(self, steps: DatasetStorage, texts: Collection[Key] = ()) -> None:
@@ -51,16 +51,16 @@ class TrajectoryStorage:
         """Return `E`."""
         return len(self._lengths)
 
-    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - whole episodes are whole
+    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - all episodes are valid
         """Return all episodes."""
         return ValidRows(len(self), np.zeros(0, np.int64))
 
     def only(self, keys: Iterable[KeyLike]) -> TrajectoryStorage:
-        """Return the same episodes with some of the leaves; see `Storage`."""
+        """Return the same episodes with only some leaves; see `Storage`."""
         return TrajectoryStorage(self.steps.only(keys), self._texts)
 
     def runs(self) -> EpisodeIndex:
-        """Return every row as a run of its own: nothing follows a whole episode."""
+        """Return each row as a separate run: no row continues another."""
         count = torch.arange(len(self))
         return EpisodeIndex(count, torch.ones_like(count))
 
@@ -80,14 +80,14 @@ class TrajectoryStorage:
 
 
 def _padded_rows(starts: Tensor, lengths: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Lay runs out side by side, filled up by their last rows: rows and mask, `[R, width]`."""
+    """Return rows and mask of padded runs, `[R, width]`; padding repeats the last row of a run."""
     time = torch.arange(width, device=starts.device)
     rows = starts[:, None] + torch.minimum(time, lengths[:, None] - 1)
     return rows, time < lengths[:, None]
 
 
 def _fill(leaf: Tensor, mask: Tensor, value: int) -> None:
-    """Overwrite a leaf `[R, T, …]` where the mask `[R, T]` is False."""
+    """Set a leaf `[R, T, …]` to `value` where the mask `[R, T]` is False."""
     leaf.masked_fill_(~mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim)), value)
 
 
@@ -99,27 +99,27 @@ def split_trajs(
     done_key: NestedKey | None = None,
     as_nested: bool | torch.layout = False,
 ) -> TensorDictBase:
-    """Split a row of transitions into its trajectories, as TorchRL's `split_trajectories` does.
+    """Split transitions into padded trajectories, as TorchRL's `split_trajectories` does.
 
-    Unlike there, two trajectories with the same number are two if another one lies between them,
-    and nested results are nested whatever the lengths, in the layout that was asked for.
-    `BaseDatasetExperienceReplay(…, split_trajs=True)` does this for batches of a dataset.
+    Unlike there, equal numbers separated by another trajectory are two trajectories, and nested
+    results are nested in the requested layout whatever the lengths. With
+    `BaseDatasetExperienceReplay(…, split_trajs=True)` the batches of a dataset are split already.
 
     Args:
-        data: `[*B, T]`, trajectories adjacent along the last dimension; it is not changed.
-        prefix: Prefix of the keys `traj_ids` and `mask`; None: `"collector"` where the
-            data have it, else the root.
-        trajectory_key: Leaf with a number for each trajectory, instead of `traj_ids`.
-        done_key: Leaf under `next` that is set where a trajectory ends; used where there are no
-            numbers, which are then put there, from 0 on. None: `"done"`.
-        as_nested: Whether leaves are nested tensors; or the layout of those.
+        data: `[*B, T]`, trajectories contiguous along the last dimension; not modified.
+        prefix: Prefix of the keys `traj_ids` and `mask`; None: `"collector"` if the data have it,
+            else the root.
+        trajectory_key: Leaf of trajectory numbers, instead of `traj_ids`.
+        done_key: Leaf under `next` that is True where a trajectory ends; used if there are no
+            numbers, which are then added, from 0. None: `"done"`.
+        as_nested: Whether leaves are nested tensors; or their layout.
 
     Returns:
-        `[R, L]`, `L` the longest of `R` trajectories, zero behind the end of each, with a `mask`,
-        bool `[R, L]`, beside the numbers. Nested: `[R]` (there `[R, -1]`), without a mask.
+        `[R, L]`, `L` the length of the longest of `R` trajectories, zero-padded, with a `mask`, bool
+        `[R, L]`, beside the numbers. Nested: `[R]` (in TorchRL `[R, -1]`), without a mask.
 
     Raises:
-        UsageError: Neither numbers nor ends are there, or a leaf is no tensor.
+        UsageError: Neither numbers nor ends, or a leaf that is not a tensor.
 
     Example:
         >>> from tensordict import TensorDict
@@ -130,7 +130,7 @@ def split_trajs(
         tensor([[1, 2],
                 [3, 0]])
     """
-    leaves_of(data)  # refuses what cannot be padded
+    leaves_of(data)  # raises for leaves that cannot be padded
     if trajectory_key is not None:
         ids_key = path_of(trajectory_key)
     elif prefix is not None:
@@ -155,7 +155,7 @@ def split_trajs(
 
 
 def _starts(data: TensorDictBase, ids_key: Key, done_key: Key) -> Tensor:
-    """Mark the first row of each trajectory, bool `[N]`."""
+    """Return True for the first row of each trajectory, bool `[N]`."""
     count = data.numel()
     starts = torch.zeros(count, dtype=torch.bool, device=data.device)
     starts[:1] = True
@@ -167,9 +167,9 @@ def _starts(data: TensorDictBase, ids_key: Key, done_key: Key) -> Tensor:
     done = data.get(("next", *done_key), None)
     if done is None:
         raise UsageError(
-            f"There is neither {join_key(ids_key)} nor next/{join_key(done_key)}, one of which "
-            "tells trajectories apart",
-            hint='name the leaf: trajectory_key="episode", or done_key=… for one under next',
+            f"Expected {join_key(ids_key)} or next/{join_key(done_key)} to separate trajectories; "
+            "found neither",
+            hint='trajectory_key="episode" sets the leaf, or done_key=… one under next',
         )
     starts[1:] = done.reshape(count, *done.shape[data.ndim :], 1).flatten(1).any(1)[:-1]
     starts[:: data.shape[-1]] = True
@@ -183,7 +183,7 @@ def _nested(flat: Any, lengths: Tensor, layout: bool | torch.layout) -> TensorDi
     def nest(leaf: Tensor) -> Tensor:
         return torch.nested.as_nested_tensor(list(torch.split(leaf, sizes)), layout=kind)
 
-    with warnings.catch_warnings():  # torch says of every nested tensor that they may change
+    with warnings.catch_warnings():  # torch warns about every nested tensor
         warnings.filterwarnings("ignore", "The PyTorch API of nested tensors", UserWarning)
         nested: TensorDictBase = flat.apply(nest, batch_size=[len(sizes)])
     return nested

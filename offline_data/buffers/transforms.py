@@ -1,4 +1,4 @@
-"""Transforms: what is done to batches on the way out, and undone to rows on the way in."""
+"""Transforms, applied to sampled batches, and inversely to written rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Transform: TypeAlias = "Callable[[Any], Any]"
-"""Anything that is called with a batch and returns one; TorchRL's `Transform`s among them."""
+"""A callable that takes and returns a batch, such as TorchRL's `Transform`."""
 
 
 class Link(NamedTuple):
-    """One transform of a chain: called on the way out, its `inv`, where it has one, on the way in."""
+    """One transform of a chain: called on batches; its `inv`, if any, on written rows."""
 
     transform: Transform
     invert: bool
@@ -30,26 +30,28 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """Transforms in the order in which batches go through them; rows go the other way."""
+    """Transforms in the order of application to batches; reversed for written rows."""
 
     links: tuple[Link, ...] = ()
 
     @cached_property
     def outward(self) -> tuple[Transform, ...]:
-        """Applied to batches, in this order."""
+        """Functions applied to batches, in order."""
         return _steps(self.links, invert=False)
 
     @cached_property
     def inward(self) -> tuple[Transform, ...]:
-        """Applied to rows before they are written, in this order."""
+        """Functions applied to rows before they are written, in order."""
         return _steps(self.links[::-1], invert=True)
 
     def insert(self, index: int, transform: Transform, *, invert: bool) -> Chain:
-        """Return the chain with one more before the one at `index`; raises `UsageError`."""
+        """Return the chain with `transform` before position `index`; raises `UsageError`."""
+        if not -len(self.links) <= index <= len(self.links):
+            raise UsageError(f"There are {len(self.links)} transforms; none is at {index}")
         if not callable(transform):
-            raise UsageError(f"A transform is called with a batch; {transform!r} cannot be called")
+            raise UsageError(f"{transform!r} is not callable; a transform is called with a batch")
         if hasattr(transform, "inv") and hasattr(transform, "eval"):
-            transform.eval()  # TorchRL's are modules, some of which gather statistics in training
+            transform.eval()  # TorchRL's are modules; some update statistics in training mode
         return Chain((*self.links[:index], Link(transform, invert), *self.links[index:]))
 
     def state_dict(self) -> list[dict[str, Any]]:
@@ -57,7 +59,7 @@ class Chain:
         return [dict(getattr(link.transform, "state_dict", dict)()) for link in self.links]
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Load what `state_dict` returned; raises `UsageError` for another chain's."""
+        """Load the result of `state_dict`; raises `UsageError` for that of another chain."""
         if len(states) != len(self.links):
             raise UsageError(
                 f"The state has {len(states)} transforms; this buffer has {len(self.links)}"
@@ -76,7 +78,7 @@ def _steps(links: Sequence[Link], *, invert: bool) -> tuple[Transform, ...]:
 
 
 LABELS = ("index", "priority_weight")
-"""Leaves that say which rows a batch has, and with which importance weights it is to be used."""
+"""Leaves of a batch's row numbers and importance weights."""
 
 
 def transformed(
@@ -85,16 +87,16 @@ def transformed(
     labels: Mapping[str, Tensor] | None = None,
     names: Sequence[str] = LABELS,
 ) -> Any:
-    """Call each step with what the one before it returned, and keep the labels true.
+    """Apply the steps in order, then restore the labels.
 
-    Steps see copies of the labels, and what comes out has the labels of the rows again, unless the
-    steps moved, chose or reshaped rows, and the labels with them.
+    Steps get copies of the labels; the result has the original labels unless the steps selected,
+    reordered or reshaped rows together with their labels.
 
     Args:
-        steps: Called one after the other.
-        batch: Given to the first; a TensorDict's own labels are kept.
-        labels: Those of another kind of batch, each `[B, …]`.
-        names: Which leaves are labels; the first says which rows these are.
+        steps: Functions applied in order.
+        batch: Input of the first; the labels of a TensorDict are those in it.
+        labels: Labels of any other kind of batch, each `[B, …]`.
+        names: Names of the label leaves; the first is that of the row numbers.
     """
     if not steps:
         return batch
@@ -121,7 +123,7 @@ def transformed(
 
 
 def _moved(found: Any, index: Any) -> bool:
-    """Return True if `found` has the rows of `index` in another order."""
+    """Return True if `found` is a permutation of `index` other than itself."""
     if not isinstance(found, torch.Tensor) or not isinstance(index, torch.Tensor):
         return False
     if found.shape != index.shape or found.dtype != index.dtype or found.device != index.device:
@@ -132,14 +134,14 @@ def _moved(found: Any, index: Any) -> bool:
 
 
 def spread(leaf: Any, size: torch.Size) -> Any:
-    """Repeat a leaf `[B]`, if it is a tensor, for a batch `[B, T, …]`, in memory of its own."""
+    """Expand a leaf `[B]` to a batch `[B, T, …]` as a contiguous copy; non-tensors are unchanged."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim >= len(size):
         return leaf
     return leaf.reshape(leaf.shape + (1,) * (len(size) - leaf.ndim)).expand(size).contiguous()
 
 
 def through(steps: Sequence[Transform], data: Any) -> Any:
-    """Call each step with what the one before it returned."""
+    """Apply the steps to `data` in order."""
     for step in steps:
         data = step(data)
     return data

@@ -1,4 +1,4 @@
-"""Writers, which decide where the new rows of a buffer go."""
+"""Writers, which choose where new rows of a buffer are written."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class Writer(Saves):
-    """Puts rows into a storage; one instance belongs to one buffer.
+    """Base class: writes rows to a storage; one instance belongs to one buffer.
 
-    `write_count` counts rows since the buffer was made or emptied, those overwritten included.
+    `write_count` is the number of rows written since the buffer was created or emptied, including
+    rows since overwritten.
     """
 
     def __init__(self) -> None:
@@ -33,19 +34,19 @@ class Writer(Saves):
         self._storage: GrowingStorage | None = None
 
     def register_storage(self, storage: GrowingStorage) -> None:
-        """Write to this storage from now on."""
+        """Set the storage to write to."""
         self._storage = storage
 
     @abstractmethod
     def add(self, data: Any) -> int | None:
-        """Write one row; returns where, or None if it is not kept."""
+        """Write one row; returns its number, or None if it is not kept."""
 
     @abstractmethod
     def extend(self, data: Any) -> Tensor:
-        """Write rows, in their order; returns where, int64 `[B]`, -1 for those that are not kept."""
+        """Write rows in order; returns their numbers, int64 `[B]`, -1 for rows that are not kept."""
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Begin again at row 0; the buffer empties the storage."""
+        """Restart at row 0; the buffer empties the storage."""
         if empty_write_count:
             self.write_count = 0
 
@@ -54,12 +55,12 @@ class Writer(Saves):
         return {"write_count": self.write_count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; the storage must be as it was."""
+        """Resume from a state of `state_dict`; the storage must be in the same state."""
         self.write_count = state["write_count"]
 
     @property
     def storage(self) -> GrowingStorage:
-        """Storage of the rows; raises `UsageError` if the writer is in no buffer."""
+        """The storage; raises `UsageError` if the writer belongs to no buffer."""
         if self._storage is None:
             raise UsageError(
                 f"This {type(self).__name__} has no storage",
@@ -72,10 +73,10 @@ class Writer(Saves):
 
 
 class RoundRobinWriter(Writer):
-    """Writes rows one after the other, from `cursor` on, and after the last one at row 0 again.
+    """Writes rows at `cursor`, which wraps around to row 0 after the last one.
 
-    A write that fails leaves the cursor where it was. Of more rows than the storage has, the last
-    ones are kept. `**torchrl`: `compilable` and `track_generations`, with their defaults.
+    A failed write does not move the cursor. If more rows are written than fit, the last ones are
+    kept. `**torchrl`: `compilable` and `track_generations`; only the defaults are accepted.
     """
 
     def __init__(self, **torchrl: Any) -> None:
@@ -84,35 +85,35 @@ class RoundRobinWriter(Writer):
         self.cursor = 0
 
     def add(self, data: Any) -> int:
-        """Write one row; returns where."""
+        """Write one row; returns its number."""
         row = self.cursor
         self.storage.set(row, data)
         self._advance(1)
         return row
 
     def extend(self, data: Any) -> Tensor:
-        """Write steps; returns where, int64 `[B]`: an index twice where `B` is more than all rows."""
+        """Write steps; returns their numbers, int64 `[B]`, with repeats if `B` exceeds the capacity."""
         count = self.storage.batch_length(data)
         size = self.storage.steps
         rows = (torch.arange(count) + self.cursor) % size
-        room = size - self.cursor
+        left = size - self.cursor
         if count > size:
             self.storage.set(rows[-size:], part_of(data, slice(count - size, None)))
-        elif count > room:
-            self.storage.set(slice(self.cursor, size), part_of(data, slice(room)))
-            self.storage.set(slice(0, count - room), part_of(data, slice(room, None)))
+        elif count > left:
+            self.storage.set(slice(self.cursor, size), part_of(data, slice(left)))
+            self.storage.set(slice(0, count - left), part_of(data, slice(left, None)))
         else:
             self.storage.set(slice(self.cursor, self.cursor + count), data)
         self._advance(count)
         return rows
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Begin again at row 0; see `Writer`."""
+        """Restart at row 0; see `Writer`."""
         super().empty(empty_write_count)
         self.cursor = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return cursor and count."""
+        """Return the cursor and the count."""
         return {**super().state_dict(), "cursor": self.cursor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,22 +127,22 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """The same: batches of every storage have `index`; TorchRL's sets it in the data as well."""
+    """A `RoundRobinWriter`; buffers add `index` to batches (TorchRL's also writes it to the data)."""
 
 
 class TensorDictMaxValueWriter(Writer):
     """Keeps the `max_size` rows with the highest rank.
 
-    While there is room, every row is kept. Then a row replaces the one with the lowest rank, the
-    first of them where several have it, if its own is higher. To a sampler of slices each row is a
-    run of its own, so write whole trajectories (`[B, T]`) as rows for that. A write costs `O(B)`,
-    and `O(log max_size)` for each row that is kept.
+    Until the storage is full, every row is kept. Then a row with a higher rank replaces the one with
+    the lowest rank (the first of several). For a slice sampler each row is a separate run, so
+    write whole trajectories (`[B, T]`) as rows. Writing takes `O(B)`, plus `O(log max_size)` per
+    row kept.
 
     Args:
-        rank_key: Leaf that ranks rows; None: `("next", "reward")`.
-        reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"` of the leaf's values in a row,
-            where there are several.
-        **torchrl: `compilable`, with its default; others raise `UsageError`.
+        rank_key: Leaf to rank rows by; None: `("next", "reward")`.
+        reduction: `"sum"`, `"mean"`, `"max"`, `"min"` or `"median"`; combines several values of the
+            leaf in a row.
+        **torchrl: `compilable`; only the default is accepted.
     """
 
     def __init__(
@@ -154,21 +155,21 @@ class TensorDictMaxValueWriter(Writer):
         self._heap: list[tuple[float, int]] = []
 
     def add(self, data: Any) -> int | None:
-        """Write one row if it is among the best; returns where, or None."""
+        """Write one row if it is among the best; returns its number, or None."""
         row = int(self.extend(data.unsqueeze(0) if hasattr(data, "unsqueeze") else [data])[0])
         return None if row < 0 else row
 
     def extend(self, data: Any) -> Tensor:
-        """Write the rows that are among the best; returns where, int64 `[B]`, -1 for the others.
+        """Write the rows that are among the best; returns their numbers, int64 `[B]`, -1 for others.
 
-        Raises `UsageError` for data without the leaf that ranks them, or ranks that are NaN.
+        Raises `UsageError` if the data lack the leaf, or ranks are NaN.
         """
         if isinstance(data, list):
             data = stacked(data)
         ranks = self._ranks(data)
         rows = torch.full((len(ranks),), -1)
         heap = list(self._heap)
-        # The lowest rank kept only rises: a row that does not beat it at first never will.
+        # The lowest rank kept only rises: a row below it now will never be kept.
         count = min(self.storage.max_size - len(heap), len(ranks))
         kept = {len(heap) + number: number for number in range(count)}
         heap.extend(zip(ranks[:count].tolist(), kept, strict=True))
@@ -181,26 +182,26 @@ class TensorDictMaxValueWriter(Writer):
                 kept[row] = number
                 count += 1
         if kept:
-            where, which = torch.tensor(list(kept.items())).T
-            self.storage.set(where, data[which.to(data.device or "cpu")], linked=False)
-            rows[which] = where
+            rows_kept, numbers = torch.tensor(list(kept.items())).T
+            self.storage.set(rows_kept, data[numbers.to(data.device or "cpu")], linked=False)
+            rows[numbers] = rows_kept
         self._heap = heap
         self.write_count += count
         return rows
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Forget all ranks; see `Writer`."""
+        """Remove all ranks; see `Writer`."""
         super().empty(empty_write_count)
         self._heap = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rank of every row, and the count."""
+        """Return the rank of every row and the count."""
         ranks = torch.tensor([rank for rank, _ in self._heap], dtype=torch.float64)
         rows = torch.tensor([row for _, row in self._heap], dtype=torch.int64)
         return {**super().state_dict(), "ranks": ranks, "rows": rows}
 
     def register_storage(self, storage: GrowingStorage) -> None:
-        """Write to this storage; raises `UsageError` if its steps have several rows."""
+        """Set the storage; raises `UsageError` if it has more than one dimension."""
         if storage.ndim > 1:
             raise UsageError(
                 f"{type(self).__name__} keeps single rows, and the storage has ndim={storage.ndim}"
@@ -221,12 +222,14 @@ class TensorDictMaxValueWriter(Writer):
             )
         ranks = reduced(leaf.detach(), self.reduction).to("cpu", torch.float64)
         if bool(ranks.isnan().any()):
-            raise UsageError(f"{join_key(self.rank_key)} is NaN in some rows: they have no rank")
+            raise UsageError(
+                f"{join_key(self.rank_key)} is NaN in some rows, which therefore have no rank"
+            )
         return ranks
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuses every change of a dataset: raises `ImmutableError`."""
+    """The writer of datasets; every write raises `ImmutableError`."""
 
     def add(self, data: Any) -> NoReturn:  # noqa: ARG002 - TorchRL's signature
         """Raise `ImmutableError`."""
@@ -244,10 +247,9 @@ class ImmutableDatasetWriter(Writer):
         return "ImmutableDatasetWriter()"
 
 
-def immutable(what: str) -> ImmutableError:
-    """Return the error for an attempt to change a dataset by `what`."""
+def immutable(action: str) -> ImmutableError:
+    """Return the error for an attempt to change a dataset."""
     return ImmutableError(
-        f"A dataset is immutable: {what} would change it",
-        hint="change batches on the way out with transform=…, or copy rows into memory that is "
-        "yours: buffer[:1000].clone()",
+        f"A dataset is immutable: {action} would change it",
+        hint="change batches with transform=…, or copy rows to memory: buffer[:1000].clone()",
     )

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BETWEEN = "a proxy or log-in page may stand between; OFFLINE_DATA_MIRRORS names other hosts"
+FROM_A_COPY = "`offline-data convert PATH NAME --from SOURCE` reads a copy that you have"
+"""What else there is where a host refuses."""
 _CONTENT = frozenset({200, 203, 206})
 """Statuses whose body is what was asked for, or a part of it."""
 
@@ -133,7 +135,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
         raise AuthError(
             answered,
             hint="the host refuses this file; OFFLINE_DATA_MIRRORS names other hosts, and "
-            "`offline-data convert PATH NAME --from SOURCE` reads a copy that you have",
+            + FROM_A_COPY,
         )
     if status in PASSING:
         now = datetime.now(timezone.utc)

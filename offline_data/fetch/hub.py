@@ -23,6 +23,7 @@ from offline_data.errors import (
     OfflineError,
     UsageError,
 )
+from offline_data.fetch.client import FROM_A_COPY
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.retry import (
     PASSING,
@@ -211,10 +212,13 @@ def _translate(error: BaseException, what: str, *, passing: bool) -> OfflineData
     if isinstance(error, hub.OfflineModeIsEnabled):
         return OfflineError(f"{what} is not on this disk and the hub is offline: {said}")
     missing = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.EntryNotFoundError)
-    if isinstance(error, missing) and not isinstance(error, hub.GatedRepoError):
+    if status == 404 or (isinstance(error, missing) and not isinstance(error, hub.GatedRepoError)):
         return NotFoundError(f"The hub has no {what}: {said}", hint=f"if it is private, {_LOG_IN}")
     if status in {401, 403}:
-        return AuthError(f"The hub refused {what} with status {status}: {said}", hint=_LOG_IN)
+        return AuthError(
+            f"The hub refused {what} with status {status}: {said}",
+            hint=f"{_LOG_IN}; {FROM_A_COPY}",
+        )
     answer = f"status {status}" if status else type(error).__name__
     message = f"The hub did not answer about {what}: {answer}: {said}"
     if status in PASSING or (passing and status is None):

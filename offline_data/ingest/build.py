@@ -7,7 +7,7 @@ that pays; what needs no parsing, a dataset directory of this package, in this p
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
@@ -52,6 +52,20 @@ class NoEpisodesError(NotFoundError):
 
     skipped: tuple[Skipped, ...] = ()
     """What was left out."""
+
+    @classmethod
+    def among(
+        cls, seen: int, skipped: Sequence[Any], episodes: tuple[int | None, int | None] | None
+    ) -> Self:
+        """Return the error for a source of `seen` episodes besides those left out, and a range."""
+        said = [f"The source has {seen} episodes"]
+        if skipped:
+            said.append(f"{len(skipped)} could not be read and were left out")
+        if episodes:
+            said.append("none is in the range asked for")
+        error = cls("; ".join(said))
+        error.skipped = tuple(skipped)
+        return error
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep what was left out when it crosses a process boundary."""
@@ -253,7 +267,8 @@ def read_shard(
     first, stop = episodes or (None, None)
     seen, chosen = 0, False
     skipped: list[Skipped] = []
-    with closing(Ahead(iter(raw.read(shard)))) as batches:
+    reading = iter(raw.read(shard))
+    with closing(Ahead(reading)) if raw.own_thread else nullcontext(reading) as batches:
         for batch in batches:
             begin, seen = seen, seen + len(batch.lengths)
             skipped += batch.skipped
@@ -268,12 +283,7 @@ def read_shard(
     if shard.episodes not in {None, seen} and not skipped:
         raise FormatError(f"it has {seen} episodes, and {shard.episodes} are stated")
     if not chosen:
-        left_out = f"; {len(skipped)} could not be read and were left out" if skipped else ""
-        error = NoEpisodesError(
-            f"The source has {seen} episodes; none is in the range asked for{left_out}"
-        )
-        error.skipped = tuple(skipped)
-        raise error
+        raise NoEpisodesError.among(seen, skipped, episodes)
 
 
 def decoded(batches: Iterator[EpisodeBatch]) -> Iterator[EpisodeBatch]:

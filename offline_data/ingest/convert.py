@@ -181,14 +181,20 @@ def plan_convert_for_workers(
     )
 
 
-def _id_of(name: str, path: Path, source: str | None) -> DatasetId:
-    """Return the id of a new dataset; raises for invalid arguments of `convert`."""
+def new_id(name: str) -> DatasetId:
+    """Return the id of a new dataset called `NAME` or `local:NAME`; raises `UsageError`."""
     dataset = parse_id(name if name.startswith("local:") else f"local:{name}")
     if dataset.revision:
         raise UsageError(
-            f"{name!r} cannot be the name of a new dataset: its revision is that of the files",
+            f"{name!r} cannot be the name of a new dataset: its revision is that of the data",
             hint=f"choose a name without @, {dataset.name} for one",
         )
+    return dataset
+
+
+def _id_of(name: str, path: Path, source: str | None) -> DatasetId:
+    """Return the id of a new dataset; raises for invalid arguments of `convert`."""
+    dataset = new_id(name)
     check_plain(path)
     if source is not None and source not in source_names():
         get_source(source)  # raises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from offline_data.errors import (
     NotFoundError,
     OfflineDataError,
     OfflineError,
+    UsageError,
 )
 from offline_data.files import free_bytes
 from offline_data.ids import DatasetId, looks_like_path, nearest
@@ -107,37 +109,53 @@ def download(
 
 
 def ensure(
-    text: str,
+    dataset: str | os.PathLike[str] | DatasetId,
     *,
     settings: Settings,
     download: bool | Literal["force"] = True,
+    revision: str | None = None,
     layout: LayoutName | None = None,
     progress: Progress = SILENT,
 ) -> Path:
     """Return the directory of a dataset, downloading it first if necessary.
 
     Args:
-        text: An id, or the path of a dataset directory.
+        dataset: An id, or the path of a dataset directory; a path object is a path, also where its
+            text could be an id.
         settings: Root, offline mode, workers.
         download: False: never download; `"force"`: fetch and convert again.
+        revision: Revision of an id.
         layout: Layout it must have; None: any.
         progress: Receives progress and notes.
 
     Raises:
         NotFoundError: With `download=False`, it is not on this disk; else see `download`.
+        UsageError: Invalid argument.
     """
+    if download not in {True, False, "force"}:
+        raise UsageError(f"download is {download!r}; expected True, False or 'force'")
+    if isinstance(dataset, (str, DatasetId)):
+        text = str(dataset)
+    else:
+        text = os.fspath(user_path(dataset, "the dataset"))
+    if revision is not None:
+        if looks_like_path(text):
+            raise UsageError(
+                f"{text} is one revision of a dataset; revision={revision!r} is for ids"
+            )
+        text = str(parse_known(text, settings.root).at(revision))
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
-    dataset = parse_known(text, settings.root)
+    wanted = parse_known(text, settings.root)
     options = Options(layout=layout, force=download == "force")
     if download is not False:
-        return _download(dataset, settings, options, progress).path
-    entry = find(settings.root, dataset)
+        return _download(wanted, settings, options, progress).path
+    entry = find(settings.root, wanted)
     if entry is None:
         raise NotFoundError(
             f"{text} is not on this disk (looked in {settings.root})",
-            hint=_did_you_mean(dataset, settings)
-            or f"load it with download=True; {how_to_get(dataset)}",
+            hint=_did_you_mean(wanted, settings)
+            or f"load it with download=True; {how_to_get(wanted)}",
         )
     if layout not in {None, entry.manifest.layout}:
         entry = _rewrite(entry, settings, options, progress)

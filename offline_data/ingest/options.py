@@ -118,6 +118,26 @@ class Stored:
     seconds: float
     """Wall time of the command."""
 
+    @property
+    def layout(self) -> LayoutName:
+        """Its layout."""
+        return self.manifest.layout
+
+    @property
+    def transitions(self) -> int:
+        """Number of its transitions."""
+        return int(self.manifest.counts["transitions"])
+
+    @property
+    def episodes(self) -> int:
+        """Number of its episodes."""
+        return int(self.manifest.counts["episodes"])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files but the manifest."""
+        return self.manifest.bytes
+
 
 @dataclass(frozen=True)
 class DownloadPlan:

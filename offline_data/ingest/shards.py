@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from offline_data.errors import FormatError, NotFoundError, OfflineDataError
+from offline_data.errors import FormatError, OfflineDataError
 from offline_data.executors.local import LocalProcesses
 from offline_data.files import (
     check_relative,
@@ -347,7 +347,7 @@ class ShardedRun:
         """Join the shards and move the dataset to its destination; the caller holds the lock.
 
         Raises:
-            NotFoundError: No shard has a requested episode.
+            NoEpisodesError: No shard has a requested episode.
             DamagedPartError: Rows of a shard are damaged.
             FormatError: Shards have different leaves.
         """
@@ -355,10 +355,11 @@ class ShardedRun:
 
         job, dataset, parts = self.job, self.work / "dataset", self.parts()
         if not parts:
-            records = [read_record(self.work, number) for number in range(len(job.shards))]
+            records = self._records()
             seen = sum(shard.episodes or 0 for shard in job.shards)
-            seen = seen or sum(record.seen for record in records if record)
-            raise NotFoundError(f"The source has {seen} episodes; none is in the range asked for")
+            seen = seen or sum(record.seen for record in records)
+            skipped = [one for record in records for one in record.skipped]
+            raise NoEpisodesError.among(seen, skipped, job.options.episodes)
         folders = [self._folder(number) for number in parts]
         names = [f"shard {shown(job.shards[number].name)}" for number in parts]
         recover(dataset, job.build.destination)

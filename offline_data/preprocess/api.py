@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from offline_data.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from offline_data.preprocess.chunk import EpisodeSelection
     from offline_data.preprocess.functions.ted import On
     from offline_data.preprocess.recipe import Stage
-    from offline_data.progress import Progress, Task
+    from offline_data.progress import Progress
     from offline_data.store.layout import AuditMode, LayoutName
 
 
@@ -62,7 +59,7 @@ class Preprocesses:
         mp_start_method: str | None = None,
         engine: Literal["local", "ray"] | Executor = "local",
         pbar: bool = False,
-        progress: Progress | None = None,
+        progress: bool | Progress = True,
         layout: LayoutName | None = None,
         audit: AuditMode | None = None,
         resume: bool = False,
@@ -125,8 +122,11 @@ class Preprocesses:
             worker_threads: Torch threads of each process.
             mp_start_method: Ignored: processes are always spawned, never forked.
             engine: `"local"`, `"ray"`, or an executor.
-            pbar: Whether to show a progress bar on stderr.
-            progress: Receives progress instead.
+            pbar: Whether to show a progress bar on stderr at once, and also where stderr is no
+                terminal.
+            progress: Whether to show a bar in a terminal or notebook where the work takes more than
+                two seconds; or what receives progress instead. Notes go to the logger
+                `offline_data`.
             layout: Layout to write; None: that of this dataset.
             audit: Fraction of rows to read back and compare, `"all"` or `"none"`.
             resume: Whether to resume an interrupted run.
@@ -163,7 +163,7 @@ class Preprocesses:
         from offline_data.preprocess import engine as making
         from offline_data.preprocess.job import Job, RunOptions
         from offline_data.preprocess.recipe import Calling
-        from offline_data.progress import SILENT
+        from offline_data.progress import ProgressBars, progress_of
         from offline_data.store.layout import DEFAULT_AUDIT
 
         if dim != 0:
@@ -199,7 +199,8 @@ class Preprocesses:
         calling = Calling(batched, by, on, vectorize, seed)
         place = None if dest is None else Path(dest)
         job = Job(self.data_path, tuple(stages), calling, name, place, options)
-        shown = progress or (_RichProgress() if pbar else SILENT)
+        bar = pbar and isinstance(progress, bool)
+        shown = ProgressBars(0, everywhere=True) if bar else progress_of(progress)
         return DatasetStorage(making.preprocess(job, resolve_settings(root=root), shown).path)
 
 
@@ -241,26 +242,3 @@ def _view_of(storage: Storage) -> EpisodeSelection | None:
     episodes = runs.of(pieces.first)
     steps = pieces.first - runs.starts[episodes]
     return EpisodeSelection(episodes.numpy(), pieces.lengths.numpy(), steps.numpy())
-
-
-class _RichProgress:
-    """Draws a bar on stderr for each task, one after the other; notes are printed above it."""
-
-    @contextmanager
-    def task(self, label: str, total: int | None, unit: str) -> Iterator[Task]:  # noqa: ARG002
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True)) as live:
-            row = live.add_task(label, total=total)
-
-            def resize(total: int) -> None:
-                live.update(row, total=total)
-
-            advance = partial(live.advance, row)
-            yield SimpleNamespace(advance=advance, skip=advance, resize=resize)
-
-    def note(self, message: str) -> None:
-        from rich.console import Console
-
-        Console(stderr=True).print(message, markup=False, highlight=False)

@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from offline_data.episodes import Skipped
+from offline_data.episodes.joining import SKIP_HINT
 from offline_data.errors import FormatError
 from offline_data.files import describe_head, human_bytes, is_unicode, read_head
 from offline_data.readers.archive import damage_named
@@ -123,7 +124,11 @@ class ArffFile:
                 if skip_bad:
                     yield from reader.read_good(block, number)
                 else:
-                    yield Block(reader.read(block, number))
+                    try:
+                        rows = reader.read(block, number)
+                    except FormatError as error:
+                        raise FormatError(error.message, hint=SKIP_HINT) from None
+                    yield Block(rows)
                 number += len(block)
 
 

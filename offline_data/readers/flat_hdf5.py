@@ -39,6 +39,7 @@ from offline_data.readers.inflate import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -139,6 +140,10 @@ class FlatFile:
         except FormatError as error:
             raise FormatError(f"{self.path}: {error.message}", hint=error.shell_hint) from error
 
+    def opened(self) -> AbstractContextManager[Any]:
+        """Open the file within a block, for `read`."""
+        return open_hdf5(self.path)
+
     def read(self, file: Any, name: str, start: int, stop: int) -> NDArray[Any]:
         """Read rows of one column of the open file, in this machine's byte order, `[n, …]`."""
         column = self.columns[name]
@@ -214,14 +219,14 @@ def inspect(file: Any, path: Path, form: FlatFormat) -> FlatFile:
                 refused[name] = "is a value that JSON cannot hold"
             else:
                 scalars[name.removeprefix(form.metadata)] = value
-        elif reason := _unfit(name, pieces, rows, form, elsewhere=elsewhere):
+        elif reason := unfit(name, pieces, rows, form, elsewhere=elsewhere):
             refused[name] = reason
         else:
             columns[name] = FlatColumn(pieces[0].dtype.newbyteorder("="), pieces[0].shape[1:])
     for name in form.known:
         if name in refused:
             raise FormatError(f"{path}: {name!r} {refused[name]}")
-    _check_next(columns, path, form)
+    check_next(columns, path, form)
     _check_size(columns, sum(rows), path)
     dropped = (
         *(Dropped(n, f"It is a link to {to!r}, which is not followed.") for n, to in links.items()),
@@ -299,10 +304,10 @@ def _grouped(
     return {name: [found[n] for n in sorted(found)] for name, found in grouped.items()}, outside
 
 
-def _unfit(
+def unfit(
     name: str, pieces: Sequence[Any], rows: Sequence[int], form: FlatFormat, *, elsewhere: bool
 ) -> str | None:
-    """Return why a dataset is not a column of numbers, as the end of a sentence, or None."""
+    """Return why a dataset, in pieces, or an array is not a column of numbers, as the end of a sentence, or None."""
     if elsewhere:
         return "has its values in another file, which is not followed"
     if form.metadata and name.startswith(form.metadata):
@@ -341,7 +346,8 @@ def _json_value(dataset: Any) -> str | float | bool | None:
     return plain if isinstance(plain, (int, float, bool)) else None
 
 
-def _check_next(columns: Mapping[str, FlatColumn], path: Path, form: FlatFormat) -> None:
+def check_next(columns: Mapping[str, FlatColumn], path: Path, form: FlatFormat) -> None:
+    """Raise `FormatError` unless next observations, if any, have the form of observations."""
     before, after = columns[form.observation], columns.get(form.next_observation)
     if after is None:
         return
@@ -502,7 +508,7 @@ class FlatEpisodes:
         if self.truncated is not None:
             truncated |= self.truncated[begin:end]
         truncated[last] |= ~terminated[last]
-        with open_hdf5(flat.path) as file:
+        with flat.opened() as file:
             steps = {
                 ("action",): flat.read(file, form.action, begin, end),
                 REWARD: flat.read(file, form.reward, begin, end).reshape(-1, 1),

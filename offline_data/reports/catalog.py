@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.ids import DatasetId, looks_like_path, nearest
+from offline_data.reports.listing import Listing
 from offline_data.sources.registry import get_source, source_names
 from offline_data.store.library import has_manifest, list_datasets
 
@@ -51,18 +52,7 @@ class CatalogDataset:
         return f"offline-data download {self.id}"
 
 
-@dataclass(frozen=True)
-class CatalogListing:
-    """Datasets of one or more sources."""
-
-    datasets: tuple[CatalogDataset, ...]
-    """In order of source, then as the source lists them."""
-    notes: tuple[str, ...] = ()
-    """A sentence on each source whose packaged catalogue is listed because it did not answer, or
-    on a query that nothing matches."""
-
-
-def list_remote(source: str | None, settings: Settings) -> CatalogListing:
+def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDataset]:
     """List what one source, or every source, offers now.
 
     A remote is asked unless `settings.offline`; if it does not answer, the packaged catalogue is
@@ -84,7 +74,7 @@ def list_remote(source: str | None, settings: Settings) -> CatalogListing:
         datasets += [_dataset(one, entry, here) for entry in entries]
         if why and entries:
             notes.append(f"{one.name}: {why} this is the catalogue that comes with the package")
-    return CatalogListing(tuple(datasets), tuple(notes))
+    return Listing(tuple(datasets), tuple(notes))
 
 
 def find_in_catalog(dataset: DatasetId, settings: Settings) -> CatalogDataset | None:
@@ -147,7 +137,7 @@ ALL = Bounds()
 
 def search(
     query: str, settings: Settings, bounds: Bounds = ALL, limit: int | None = None
-) -> CatalogListing:
+) -> Listing[CatalogDataset]:
     """Search packaged catalogues, and files of sources on this machine; uses no network.
 
     All words of the query must occur in the id or the summary, in upper or lower case; a word with
@@ -169,7 +159,7 @@ def search(
         names = {text.partition(":")[2]: text for text in known}
         near = nearest(query, known) or [names[name] for name in nearest(query, names)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        return CatalogListing((), (f"no dataset matches {query!r}{meant}",))
+        return Listing((), (f"no dataset matches {query!r}{meant}",))
     passing = {text: bounds.admit(known[text]) for text in ids}
     found = [known[text] for text in ids if passing[text]]
     if unknown := sum(passed is None for passed in passing.values()):
@@ -177,8 +167,8 @@ def search(
     if not found:
         notes.append(f"{len(ids):,} datasets match the words, none of them the limits")
     if limit is not None and len(found) > limit:
-        notes.append(f"the first {limit:,} of {len(found):,} datasets; --limit N shows more")
-    return CatalogListing(tuple(found[:limit]), tuple(notes))
+        notes.append(f"the first {limit:,} of {len(found):,} datasets; a higher limit shows more")
+    return Listing(tuple(found[:limit]), tuple(notes))
 
 
 def _known_datasets(settings: Settings) -> dict[str, CatalogDataset]:

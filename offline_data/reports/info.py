@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,42 +10,80 @@ import numpy as np
 from offline_data.episodes.fields import join_key
 from offline_data.errors import NotFoundError
 from offline_data.ids import looks_like_path, parse_id
+from offline_data.reports.listing import LocalDataset
 from offline_data.store.layout import EPISODE
 from offline_data.store.library import locate
 from offline_data.store.reader import DatasetReader
 from offline_data.urls import redact
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from offline_data.config import Settings
     from offline_data.reports.catalog import CatalogDataset
     from offline_data.store.library import Entry
 
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What the manifest of a dataset on this disk says; `info --json` has these fields."""
+
+    id: str
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    layout: str
+    transitions: int
+    episodes: int
+    bytes: int
+    """Of all its files but the manifest."""
+    schema: dict[str, dict[str, Any]]
+    """Leaves that the source gave; see `schema_of`."""
+    source: str
+    name: str
+    revision: str
+    created: str
+    """When it was written, ISO 8601."""
+    counts: Mapping[str, int]
+    """Transitions, episodes, flags, and so on."""
+    converter: Mapping[str, Any]
+    """Program and options that made it."""
+    spaces: Mapping[str, Any]
+    """Observation and action spaces, in the source's own form."""
+    environment: Mapping[str, Any]
+    """Environment spec, in the source's own form."""
+    about: Mapping[str, Any]
+    """Everything else that the source says."""
+    licence: str | None
+    citation: str | None
+    notes: Sequence[str]
+    """Rules that were applied, and quirks, a sentence each."""
+    dropped: Sequence[Mapping[str, Any]]
+    """Leaves that could not be kept: `key` and `reason`."""
+    skipped: Sequence[Mapping[str, Any]]
+    """Episodes that were left out: `where` and `reason`."""
+    non_finite: Mapping[str, Mapping[str, int]]
+    """NaN and infinite values by leaf."""
+    audit: Mapping[str, Any]
+    """Rows that were read back and compared with the source."""
+    files: Sequence[Mapping[str, Any]]
+    """Raw files: path, url without passwords, size, sha256."""
+    parents: Sequence[str]
+    """Ids of the datasets that it was made of."""
+
+
 _OF_MANIFEST = [
-    "source",
-    "name",
-    "revision",
-    "created",
-    "counts",
-    "converter",
-    "spaces",
-    "environment",
-    "about",
-    "licence",
-    "citation",
-    "notes",
-    "dropped",
-    "skipped",
-    "non_finite",
-    "audit",
-    "files",
-    "parents",
+    field.name
+    for field in fields(DatasetInfo)[7:]
+    if field.name != "files"  # which may have passwords
 ]
-"""Fields of a manifest that are shown as they are, but for passwords in `files`."""
+"""Fields that are those of the manifest."""
 
 
-def dataset_info(text: str, settings: Settings) -> dict[str, Any] | CatalogDataset:
+def dataset_info(text: str, settings: Settings) -> DatasetInfo | CatalogDataset:
     """Describe the dataset that an id or a path means: from this disk, else from a catalogue.
 
     Raises:
@@ -65,22 +104,17 @@ def dataset_info(text: str, settings: Settings) -> dict[str, Any] | CatalogDatas
         return found
 
 
-def entry_info(entry: Entry) -> dict[str, Any]:
-    """Describe a dataset on this disk from its manifest alone: the fields of `info --json`."""
+def entry_info(entry: Entry) -> DatasetInfo:
+    """Describe a dataset on this disk from its manifest alone."""
     manifest = entry.manifest
-    # a manifest from elsewhere may have whole URLs
-    files = [{name: _redacted(value) for name, value in one.items()} for one in manifest.files]
-    return {
-        "id": str(entry.id),
-        "path": str(entry.path),
-        "layout": manifest.layout,
-        "transitions": int(manifest.counts["transitions"]),
-        "episodes": int(manifest.counts["episodes"]),
-        "bytes": entry.bytes,
-        "schema": schema_of(DatasetReader(entry.path, manifest)),
-        **{name: getattr(manifest, name) for name in _OF_MANIFEST},
-        "files": files,
-    }
+    known: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
+    return DatasetInfo(
+        **vars(LocalDataset.of(entry)),
+        schema=schema_of(DatasetReader(entry.path, manifest)),
+        # a manifest from elsewhere may have whole URLs
+        files=[{name: _redacted(value) for name, value in one.items()} for one in manifest.files],
+        **known,
+    )
 
 
 def _redacted(value: Any) -> Any:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from offline_data.episodes.fields import join_key, next_of
-from offline_data.errors import ManifestError
+from offline_data.episodes.fields import join_key, next_of, split_key
+from offline_data.errors import ManifestError, NotFoundError, UsageError
 from offline_data.progress import SILENT
 from offline_data.store.layout import EPISODE, OBSERVATIONS, TED
-from offline_data.store.statistics import Moments, moments_of
+from offline_data.store.statistics import Moments, item_moments, moments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Chunk: TypeAlias = tuple[Key, NDArray[np.generic]]
     """Some rows `[n, …]` of the leaf with this TED key; text as codes."""
+    Rows: TypeAlias = slice | NDArray[np.int64]
 
 CHUNK_ITEMS = 1 << 20
 """Items of one chunk, so that a few float64 copies of it take tens of MiB at most."""
@@ -35,10 +36,29 @@ CHUNK_ITEMS = 1 << 20
 MOST_COMMON = 5
 """Words of a text leaf that are named."""
 
+MOST_FEATURES = 1024
+"""Numbers in a row of a leaf that has figures of each of them: images have not."""
 
-@dataclass(frozen=True)
+_TITLES = ("MIN", "MAX", "MEAN", "STD", "NAN", "INF")
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureStats:
+    """Figures of each number of a leaf's rows, over the finite values of it; arrays `[*shape]`."""
+
+    count: NDArray[np.int64]
+    """Finite values."""
+    min: NDArray[np.generic]
+    """In the leaf's dtype, booleans as 0 and 1; NaN where no value is finite, like the next three."""
+    max: NDArray[np.generic]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    """Standard deviation of the population."""
+
+
+@dataclass(frozen=True, repr=False)
 class LeafStats:
-    """Figures of all items of one numeric leaf, over the finite ones."""
+    """Figures of all items of one numeric leaf, over the finite ones; printed, those of each feature."""
 
     key: str
     """TED key, parts joined by `/`."""
@@ -55,6 +75,30 @@ class LeafStats:
     """Standard deviation of the population."""
     nan: int
     inf: int
+    features: FeatureStats | None = field(default=None, compare=False)
+    """Figures of each number of a row; None for complex leaves and rows of more than `MOST_FEATURES`."""
+
+    @property
+    def kind(self) -> str:
+        """Its dtype and the shape of a row, `float32[3]`."""
+        return self.dtype + (str(list(self.shape)) if self.shape else "")
+
+    def feature_rows(self) -> list[tuple[str, int, Number, Number, float, float]]:
+        """List name (`action[0]`), count, min, max, mean and std of each feature, if there are several."""
+        found = self.features
+        if found is None or prod(self.shape) < 2:
+            return []
+        places = [str(list(place)) for place in np.ndindex(*self.shape)]
+        columns = (found.count, found.min, found.max, found.mean, found.std)
+        figures = zip(*(column.ravel().tolist() for column in columns), strict=True)
+        return [(self.key + place, *row) for place, row in zip(places, figures, strict=True)]
+
+    def __repr__(self) -> str:
+        figures = (self.min, self.max, self.mean, self.std, self.nan, self.inf)
+        table = _aligned(["LEAF", "TYPE", *_TITLES], [[self.key, self.kind, *figures]])
+        rows = self.feature_rows()
+        each = _aligned(["FEATURE", "FINITE", *_TITLES[:4]], rows)
+        return f"{table}\n\n{each}" if rows else table
 
 
 @dataclass(frozen=True)
@@ -95,9 +139,9 @@ class EpisodeStats:
     """Episodes whose observation after the last action the source does not have."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DatasetStats:
-    """All figures of one dataset, leaves in the order of their keys."""
+    """All figures of one dataset, or a view of it, leaves in the order of their keys; printed, tables."""
 
     id: str
     transitions: int
@@ -106,50 +150,218 @@ class DatasetStats:
     texts: tuple[TextStats, ...]
     per_episode: EpisodeStats
 
+    def __getitem__(self, key: str | tuple[str, ...]) -> LeafStats | TextStats:
+        """Return the figures of one leaf by its TED key; raises `NotFoundError`."""
+        name = join_key(split_key(key) if isinstance(key, str) else key)
+        every: tuple[LeafStats | TextStats, ...] = (*self.leaves, *self.texts)
+        known = {leaf.key: leaf for leaf in every}
+        if name not in known:
+            raise NotFoundError(f"There is no leaf {name!r}; there are {', '.join(known)}")
+        return known[name]
+
+    def __repr__(self) -> str:
+        episodes = self.per_episode
+        leaves = [
+            (one.key, one.kind, *(getattr(one, t.lower()) for t in _TITLES)) for one in self.leaves
+        ]
+        spreads = [
+            (name, found.min, found.median, found.mean, found.max)
+            for name, found in (("length", episodes.length), ("return", episodes.returns))
+            if found is not None
+        ]
+        texts = [(one.key, one.distinct, one.missing) for one in self.texts]
+        counts = f"{self.transitions:,} transitions in {self.episodes:,} episodes"
+        blocks = [
+            f"{self.id}: {counts}, of which {100 * episodes.terminated:.3g} % end terminated",
+            _aligned(["LEAF", "TYPE", *_TITLES], leaves),
+            *([_aligned(["TEXT", "DISTINCT", "MISSING"], texts)] if texts else []),
+            _aligned(["EPISODES", "MIN", "MEDIAN", "MEAN", "MAX"], spreads),
+        ]
+        return "\n\n".join(blocks)
+
 
 def dataset_stats(
-    reader: DatasetReader, progress: Progress = SILENT, *, chunk_items: int = CHUNK_ITEMS
+    reader: DatasetReader,
+    progress: Progress = SILENT,
+    *,
+    pieces: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    chunk_items: int = CHUNK_ITEMS,
 ) -> DatasetStats:
     """Compute the figures of every leaf; reads each file once, `chunk_items` items at a time.
 
-    Raises `ManifestError` if a file is missing or damaged.
+    Args:
+        reader: Of the dataset.
+        progress: Of bytes.
+        pieces: First rows and lengths, int64 `[P]`, of the runs of rows to look at, each inside an
+            episode; the observation after its last row counts with each. None: all episodes.
+        chunk_items: Numbers in memory.
+
+    Raises:
+        ManifestError: A file is missing or damaged.
+        UsageError: There is no row in `pieces`.
     """
+    chosen = _Selection.of(reader, pieces)
+    transitions, count = chosen.steps.rows, len(chosen.numbers)
+    if not transitions:
+        raise UsageError(f"There is nothing to describe: no row of {reader.manifest.id}")
     leaves = reader.step_leaves | reader.observation_leaves
     rows = dict.fromkeys(sorted(leaves.keys() - {EPISODE}), 0)
-    moments = {key: Moments() for key in rows if not leaves[key].text}
+    measured = {key: _Figures(leaves[key]) for key in rows if not leaves[key].text}
     counts = {key: np.zeros(1, np.int64) for key in rows if leaves[key].text}
-    # A few bytes more than are read where final observations are missing.
-    size = sum(leaves[key].nbytes for key in rows) * reader.transitions
-    size += sum(leaf.nbytes for leaf in reader.observation_leaves.values()) * reader.episode_count
+    of_steps = sum(leaf.nbytes for key, leaf in reader.step_leaves.items() if key != EPISODE)
+    of_observations = sum(leaf.nbytes for leaf in reader.observation_leaves.values())
+    size = of_steps * transitions + of_observations * (transitions + chosen.ends.rows)
     with progress.task("stats", size, "B") as task:
         for walk in (_step_chunks, _observation_chunks):
-            for key, values in walk(reader, chunk_items):
+            for key, values in walk(reader, chosen, chunk_items):
                 rows[key] += len(values)
                 if key in counts:
                     counts[key] = counts[key] + _count_codes(reader, key, values)
                 else:
-                    moments[key] = moments[key].merge(moments_of(np.asarray(values)))
+                    measured[key].add(np.asarray(values))
                 task.advance(values.nbytes)
+
+    def of_episodes(name: str) -> NDArray[np.generic]:
+        return np.asarray(reader.episodes[(name,)])[chosen.numbers]
+
     per_episode = EpisodeStats(
-        _spread(reader.lengths),
-        _spread(np.asarray(reader.episodes[("return",)])),
-        float(np.asarray(reader.episodes[("terminated",)]).astype(float).mean()),
-        float(np.asarray(reader.episodes[("truncated",)]).astype(float).mean()),
-        len(_without_final(reader)),
+        _spread(chosen.lengths),
+        _spread(of_episodes("return")),
+        float(of_episodes("terminated").astype(float).mean()),
+        float(of_episodes("truncated").astype(float).mean()),
+        len(chosen.steps.first) - chosen.ends.rows,
     )
     return DatasetStats(
         reader.manifest.id,
-        reader.transitions,
-        reader.episode_count,
-        tuple(_leaf_stats(leaves[key], rows[key], seen) for key, seen in moments.items()),
+        transitions,
+        count,
+        tuple(found.stats(rows[key]) for key, found in measured.items()),
         tuple(_text_stats(reader, key, rows[key], found) for key, found in counts.items()),
         per_episode,
     )
 
 
-def _without_final(reader: DatasetReader) -> NDArray[np.int64]:
-    """Return the numbers of the episodes whose last observation the source does not have."""
-    return np.flatnonzero(~np.asarray(reader.episodes[("final_observation",)], dtype=bool))
+class _Pieces:
+    """Runs of rows of a table, laid end to end: `first` and `lengths`, int64 `[P]`."""
+
+    def __init__(self, first: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        self.first, self.lengths = first, lengths
+        self._stops = np.cumsum(lengths)
+        self.rows = int(self._stops[-1]) if len(first) else 0
+        self._in_a_row = bool((first[1:] == first[:-1] + lengths[:-1]).all())
+
+    def chunks(self, leaves: Iterable[LeafSpec], items: int) -> Iterator[Rows]:
+        """Cut the rows into chunks of about `items` items of all these leaves."""
+        step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
+        for begin in range(0, self.rows, step):
+            stop = min(begin + step, self.rows)
+            if self._in_a_row:
+                yield slice(int(self.first[0]) + begin, int(self.first[0]) + stop)
+            else:
+                numbers = np.arange(begin, stop)
+                piece = np.searchsorted(self._stops, numbers, side="right")
+                yield numbers - (self._stops - self.lengths)[piece] + self.first[piece]
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Rows to look at.
+
+    ```
+    steps           0  1  2 | 3  4         pieces inside of episodes
+    observations    0  1  2  3 | 4  5  6   theirs in the table of observations, the last ones included
+    ends                  2       4        step rows whose next observation is the last one of a piece
+    ```
+    """
+
+    steps: _Pieces
+    observations: _Pieces
+    ends: _Pieces
+    numbers: NDArray[np.int64]
+    """Episodes that the pieces are of, each once."""
+    lengths: NDArray[np.int64]
+    """Rows of each of them."""
+
+    @classmethod
+    def of(
+        cls,
+        reader: DatasetReader,
+        pieces: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+    ) -> _Selection:
+        """Find out which rows pieces are in either table; the row repeated at an end is not one."""
+        first, lengths = (reader.starts, reader.lengths) if pieces is None else pieces
+        episode = np.searchsorted(reader.starts, first, side="right") - 1
+        inside = first + lengths < (reader.starts + reader.lengths)[episode]
+        known = inside | np.asarray(reader.episodes[("final_observation",)], bool)[episode]
+        ends = (first + lengths - 1)[known]
+        numbers, place = np.unique(episode, return_inverse=True)
+        return cls(
+            _Pieces(first, lengths),
+            _Pieces(first + episode, lengths + known),
+            _Pieces(ends, np.ones_like(ends)),
+            numbers,
+            np.bincount(place, lengths, len(numbers)).astype(np.int64),
+        )
+
+
+class _Figures:
+    """Figures of one leaf, of each number of a row where there are not too many."""
+
+    def __init__(self, leaf: LeafSpec) -> None:
+        self._leaf, self._seen = leaf, Moments()
+        self._low: NDArray[np.generic] | None = None
+        self._high: NDArray[np.generic] | None = None
+        self._by_feature = prod(leaf.shape) <= MOST_FEATURES and "complex" not in leaf.dtype
+
+    def add(self, values: NDArray[np.generic]) -> None:
+        """Add some rows, at least one."""
+        if not self._by_feature:
+            self._seen = self._seen.merge(moments_of(values))
+            return
+        self._seen = self._seen.merge(item_moments(values))
+        low, high = _extremes(values)
+        self._low = low if self._low is None else np.asarray(np.fmin(self._low, low))
+        self._high = high if self._high is None else np.asarray(np.fmax(self._high, high))
+
+    def stats(self, rows: int) -> LeafStats:
+        """Return what was found in `rows` rows."""
+        leaf, seen, features = self._leaf, self._seen, None
+        least, greatest = seen.minimum, seen.maximum
+        if self._low is not None and self._high is not None:
+            count = np.asarray(seen.count)
+            means, stds = (np.where(count == 0, np.nan, one) for one in (seen.mean, seen.std))
+            features = FeatureStats(count, self._low, self._high, means, stds)
+            seen = seen.pooled()
+            if seen.count:
+                kind = float if leaf.dtype.startswith("float") else int
+                least = kind(np.fmin.reduce(self._low, None))
+                greatest = kind(np.fmax.reduce(self._high, None))
+        mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
+        return LeafStats(
+            join_key(leaf.key),
+            leaf.dtype,
+            leaf.shape,
+            rows,
+            least,
+            greatest,
+            mean,
+            std,
+            seen.nan,
+            seen.inf,
+            features,
+        )
+
+
+def _extremes(values: NDArray[np.generic]) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """Return the least and the greatest finite value of each number of a row, `[*shape]`, or NaN."""
+    low, high = (
+        np.asarray(np.min(values, 0)),
+        np.asarray(np.max(values, 0)),
+    )  # NaN where there is one
+    if values.dtype.kind != "f" or (np.isfinite(low) & np.isfinite(high)).all():
+        return low, high
+    finite = np.where(np.isfinite(values), values, np.nan).astype(values.dtype, copy=False)
+    return np.asarray(np.fmin.reduce(finite, 0)), np.asarray(np.fmax.reduce(finite, 0))
 
 
 def _spread(values: NDArray[np.generic]) -> Spread | None:
@@ -160,12 +372,6 @@ def _spread(values: NDArray[np.generic]) -> Spread | None:
         return None
     figures = finite.min(), np.median(finite), finite.mean(), finite.max()
     return Spread(*map(float, figures))
-
-
-def _leaf_stats(leaf: LeafSpec, rows: int, seen: Moments) -> LeafStats:
-    mean, std = (float(seen.mean), float(seen.std)) if seen.count else (None, None)
-    figures = (seen.minimum, seen.maximum, mean, std, seen.nan, seen.inf)
-    return LeafStats(join_key(leaf.key), leaf.dtype, leaf.shape, rows, *figures)
 
 
 def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -188,38 +394,31 @@ def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.i
     return TextStats(join_key(key), rows, int((counts > 0).sum()), missing, common)
 
 
-def _step_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
-    """Yield every row of every step leaf but `episode`; a leaf's rows come in order."""
+def _step_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
+    """Yield the rows of every step leaf but `episode`; a leaf's rows come in order."""
     leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
     for group in _by_file(leaves):
-        for begin, end in _ranges(reader.transitions, group.values(), items):
+        for rows in chosen.steps.chunks(group.values(), items):
             for key in group:
-                yield key, reader.step(key)[begin:end]
+                yield key, reader.step(key)[rows]
 
 
-def _observation_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
+def _observation_chunks(reader: DatasetReader, chosen: _Selection, items: int) -> Iterator[Chunk]:
     """Yield every observation the source has, once: before each action and after the last one.
 
     The repeated row of an episode without a final observation is left out.
     """
-    without = _without_final(reader)
-    last = reader.starts + reader.lengths - 1
     if TED in reader.manifest.tables:
-        final = np.delete(last, without)
         for key, leaf in reader.observation_leaves.items():
-            for begin, end in _ranges(reader.transitions, [leaf], items):
-                yield key, reader.leaf(TED, key)[begin:end]
-            for begin, end in _ranges(len(final), [leaf], items):
-                yield key, reader.leaf(TED, next_of(key))[final[begin:end]]
+            for rows in chosen.steps.chunks([leaf], items):
+                yield key, reader.leaf(TED, key)[rows]
+            for rows in chosen.ends.chunks([leaf], items):
+                yield key, reader.leaf(TED, next_of(key))[rows]
         return
-    repeats = last[without] + without + 1
     for group in _by_file(reader.observation_leaves):
-        for begin, end in _ranges(reader.transitions + len(last), group.values(), items):
-            first, stop = np.searchsorted(repeats, [begin, end])
-            drop = repeats[first:stop] - begin
+        for rows in chosen.observations.chunks(group.values(), items):
             for key in group:
-                values = reader.leaf(OBSERVATIONS, key)[begin:end]
-                yield key, np.delete(values, drop, axis=0) if len(drop) else values
+                yield key, reader.leaf(OBSERVATIONS, key)[rows]
 
 
 def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
@@ -229,7 +428,21 @@ def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
         yield dict(group)
 
 
-def _ranges(rows: int, leaves: Iterable[LeafSpec], items: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into runs of about `items` items of all these leaves."""
-    step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
-    return ((begin, min(begin + step, rows)) for begin in range(0, rows, step))
+def _aligned(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Lay out a table: texts to the left, numbers of four digits to the right, `-` where None."""
+    cells = [list(map(str, titles)), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    texts = [not rows or isinstance(value, str) for value in (rows or [titles])[0]]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(row, widths, texts, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -176,6 +176,8 @@ class RawDataset(ABC):
 
     info: SourceInfo
     """Description of the dataset."""
+    own_thread: bool = True
+    """Whether `read` may run in another thread than the caller's, ahead of it."""
 
     @abstractmethod
     def shards(self) -> Sequence[Shard]:

@@ -207,6 +207,22 @@ def parse_known(text: str, root: Path) -> DatasetId:
         raise InvalidIdError(error.message, hint=f"did you mean {names}?") from error
 
 
+def at_hand(text: str, root: Path) -> Path | None:
+    """Return the directory of a dataset that is here and need not be compared with its source.
+
+    None: it is not here, or was made of a source's own files on this machine (`local-…`), which may
+    have changed since. A path is that of a dataset directory. Raises what `find` and `entry_at` do.
+    """
+    if looks_like_path(text) or has_manifest(Path(text)):
+        return entry_at(user_path(text, "the dataset")).path
+    dataset = parse_known(text, root)
+    entry = find(root, dataset)
+    if entry is None:
+        return None
+    changing = str(entry.id.revision).startswith("local-") and dataset.source != "local"
+    return entry.path if dataset.revision or not changing else None
+
+
 def how_to_get(dataset: DatasetId) -> str:
     """Return the hint with the command that downloads or makes a dataset.
 

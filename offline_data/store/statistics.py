@@ -58,6 +58,20 @@ class Moments:
         """Standard deviation of the population, as `numpy.std`; 0 if there is no value."""
         return np.sqrt(self.squares / np.maximum(self.count, 1))
 
+    def pooled(self) -> Moments:
+        """Return the moments of all items of a row together, without extremes.
+
+        Example:
+            >>> both = item_moments(np.array([[1, 8], [2, 9]])).pooled()
+            >>> both.count, both.mean, both.squares
+            (4, 5.0, 50.0)
+        """
+        count = int(np.sum(self.count))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(np.sum(self.mean * self.count)) / max(count, 1)
+            squares = np.sum(self.squares) + np.sum(self.count * np.square(self.mean - mean))
+        return Moments(count, mean, float(squares), nan=self.nan, inf=self.inf)
+
     def merge(self, other: Moments) -> Moments:
         """Return the moments of the values of both (Chan, Golub and LeVeque, 1979)."""
         count = self.count + other.count

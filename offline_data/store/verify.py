@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from offline_data.progress import Progress, Task
+    from offline_data.store.library import Entry
 
 _BLOCK = 4 << 20
 """Bytes that are read and hashed at once."""
@@ -47,6 +48,41 @@ class Problem:
 
     file: str
     problem: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Result of comparing a dataset with its manifest; true in `if` where it is intact."""
+
+    id: str
+    """Its id, revision included."""
+    path: Path
+    """Its directory."""
+    ok: bool
+    """Whether there is no problem."""
+    problems: tuple[Problem, ...]
+    """Damaged, missing and foreign files, by name."""
+    manifest_checksum: bool
+    """Whether the manifest has a digest of its own; without, changes to it are not seen."""
+    files: int
+    """Files that the manifest lists."""
+
+    def __bool__(self) -> bool:
+        """Return `ok`."""
+        return self.ok
+
+
+def verify_entry(entry: Entry, progress: Progress = SILENT) -> Verification:
+    """Compare a dataset with its manifest; see `verify`."""
+    problems, manifest = verify(entry.path, progress), entry.manifest
+    return Verification(
+        str(entry.id),
+        entry.path,
+        not problems,
+        problems,
+        manifest.sha256 is not None,
+        len(manifest.digests),
+    )
 
 
 def verify(path: Path, progress: Progress = SILENT) -> tuple[Problem, ...]:

@@ -18,7 +18,8 @@ STATE = ("observation", "state")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A dataset of three episodes."""
-    return write_toy(tmp_path / "toy", [toy_batch([5, 3, 4])])
+    write_toy(tmp_path / "toy", [toy_batch([5, 3, 4])])
+    return tmp_path / "toy"
 
 
 def load(folder: Path, **options: Any) -> Any:
@@ -82,7 +83,7 @@ def test_keys_come_first(folder: Path) -> None:
     state = "observation/state"
     stack, chunk = offline_data.frame_stack(state, 2), offline_data.action_chunk("action", 2)
     scale, left = offline_data.normalize(state), offline_data.return_to_go("left", 0.5)
-    batch = load(folder, derived=[left, scale, stack, chunk])[:]
+    batch = load(folder, derived=[stack, chunk, left, scale])[:]
     assert batch[STATE].shape[1] == batch["action"].shape[1] == 2
     assert "left" in batch
 

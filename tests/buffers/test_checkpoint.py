@@ -124,5 +124,5 @@ def test_bytes_cut_short_are_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="damaged"):
         load_tree(tmp_path / "state")
     (tmp_path / "state" / "state.json").unlink()
-    with pytest.raises(NotFoundError, match="no saved state"):
+    with pytest.raises(NotFoundError, match="No saved state"):
         load_tree(tmp_path / "state")

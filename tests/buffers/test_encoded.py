@@ -182,6 +182,14 @@ class TestBytes:
             both(decode=False, derived=[normal])[0].sample()
 
 
+def test_figures_and_spaces(both: Any) -> None:
+    encoded, plain = both()
+    for found, want in [(encoded, plain), (encoded.subset([5, 1, 2]), plain.subset([5, 1, 2]))]:
+        assert found.describe().leaves == want.describe().leaves
+        assert str(found.describe()) == str(want.describe())
+        assert found.observation_space == want.observation_space
+
+
 def test_the_leaf_and_the_row_of_a_damaged_image_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path / "d")
     file = folder / "observations/observation/pixels.bytes"

@@ -149,6 +149,19 @@ def test_leaves_that_torchrl_has_beside_are_made_on_request(root: Path) -> None:
     assert batch["reward"].any()
 
 
+def test_leaves_that_torchrl_has_beside_are_there_in_whole_episodes(root: Path) -> None:
+    """As scripts of Decision Transformers ask for them, which exchange the storage afterwards."""
+    keys = ["observation", "action", "info", "reward", "next", ("next", "info")]
+    flat, ds = (d4rl(root, keys=keys, split_trajs=split) for split in (False, True))
+    whole, mask = ds[:], ds[:]["mask"]
+    assert not mask.all()
+    for key in ("reward", ("next", "info", "code")):
+        assert whole[key][mask].equal(flat[:][key])
+        assert not whole[key][~mask].any()
+    ds._storage = offline_data.TensorStorage(whole.exclude("index", "dataset_index"))
+    assert ds[:]["reward"].equal(whole["reward"])
+
+
 def test_minari_takes_what_lies_here_and_gives_specs(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

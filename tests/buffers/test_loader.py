@@ -67,6 +67,9 @@ WAYS: dict[str, Callable[[Any], DataLoader[Any]]] = {
     "in order": lambda ds: DataLoader(ds, 7),
     "workers": lambda ds: DataLoader(ds, 7, True, num_workers=2, multiprocessing_context="fork"),
     "their collate": lambda ds: DataLoader(ds, 7, True, collate_fn=torch.nn.Identity()),
+    "their collate in workers": lambda ds: DataLoader(
+        ds, 7, True, num_workers=2, multiprocessing_context="fork", collate_fn=torch.nn.Identity()
+    ),
     "stacked": lambda ds: DataLoader(ds, 7, True, collate_fn=torch.stack),
     "a subset": lambda ds: DataLoader(Subset(ds, range(40)), 7, shuffle=True),
     "ours": lambda ds: ds.dataloader(7),
@@ -99,6 +102,19 @@ def test_a_batch_is_one_gather(ds: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(DatasetStorage, "gather", counting)
     list(DataLoader(ds, batch_size=16, shuffle=True))
     assert gathered == [16, 16, 8]
+
+
+def test_stacking_the_rows_of_a_batch_is_that_batch(ds: Any) -> None:
+    rows = ds.__getitems__([3, 30, 3])
+    ways: list[Any] = [torch.stack(rows), torch.stack(rows, 0), default_collate(rows)]
+    for stacked in ways:
+        assert type(stacked) is TensorDict
+        assert stacked["index"].tolist() == [3, 30, 3]
+        assert stacked["action"].data_ptr() == rows["action"].data_ptr()  # not row by row
+    twice: Any = torch.stack([rows, rows], 1)
+    assert twice["action"].shape == (3, 2, 1)
+    one_by_one: Any = torch.stack([ds[3], ds[30], ds[3]])
+    assert torch.equal(ways[0]["action"], one_by_one["action"])
 
 
 def test_views_derived_leaves_and_transforms(ds: Any) -> None:

@@ -36,10 +36,10 @@ def test_rows_without_bytes_need_no_file(tmp_path: Path) -> None:
 
 
 def test_missing_short_and_forbidden_files(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="gone"):
+    with pytest.raises(NotFoundError, match="deleted or truncated"):
         map_file(tmp_path / "none", 1, 8)
     (tmp_path / "short").write_bytes(bytes(15))
-    with pytest.raises(NotFoundError, match="cut short"):
+    with pytest.raises(NotFoundError, match="truncated"):
         map_file(tmp_path / "short", 2, 8)
     with pytest.raises(AccessError, match="cannot be mapped"):
         map_file(tmp_path, 1, 8)

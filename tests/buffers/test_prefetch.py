@@ -63,7 +63,7 @@ def test_settling_waits_also_for_what_was_handed_out() -> None:
     gate, made = threading.Event(), threading.Event()
 
     def make(draw: Draw) -> None:
-        gate.wait(30)
+        gate.wait(120)
         made.set()
 
     source, ahead = Counting(), Prefetcher(1)
@@ -74,7 +74,7 @@ def test_settling_waits_also_for_what_was_handed_out() -> None:
     waiting.join(0.05)
     assert waiting.is_alive()
     gate.set()
-    waiting.join(30)
+    waiting.join(120)
     assert made.is_set()
 
 
@@ -83,7 +83,7 @@ def test_a_forked_process_goes_on() -> None:
     source, ahead = Counting(), Prefetcher(2)
     source.take(ahead)
     with multiprocessing.get_context("fork").Pool(1, _keep, (source, ahead)) as pool:
-        assert pool.apply_async(_take_in_child).get(30) == [1, 2, 3]
+        assert pool.apply_async(_take_in_child).get(120) == [1, 2, 3]
     assert source.take(ahead)[1] == 1
 
 

@@ -221,12 +221,22 @@ def test_windows_are_shuffled_each_in_its_own_order(stream: Stream) -> None:
 )
 def test_a_state_gives_the_same_rest(stream: Stream, options: dict[str, Any]) -> None:
     first = stream(**options)
-    states, batches = [], []
+    states, batches, ends = [], [], []
     for epoch in range(2):
         for batch in first:
             batches.append(batch)
             states.append((epoch, json.loads(json.dumps(first.state_dict()))))
+        ends.append(json.loads(json.dumps(first.state_dict())))
     length = len(batches) // 2
+    for state in (states[length - 1][1], ends[0]):  # before and after the end of the loop
+        resumed = stream(**options)
+        resumed.load_state_dict(state)
+        if state != ends[0]:
+            assert list(resumed) == []
+        second = list(resumed)
+        indices = [batch["index"].tolist() for batch in second]
+        assert indices == [batch["index"].tolist() for batch in batches[length:]]
+        assert resumed.state_dict() == ends[1]
     for number in {0, length // 2, length - 2, length - 1, length, len(batches) - 2}:
         epoch, state = states[number]
         resumed = stream(**options)

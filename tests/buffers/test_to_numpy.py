@@ -9,10 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from offline_data.buffers.bridges.numpy import STYLES
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.episodes import Key
 from offline_data.errors import NotFoundError, UsageError
+from offline_data.store.arrays import STYLES
 from offline_data.store.layout import LAYOUTS, LayoutName
 from offline_data.testing.toy import toy_batch, write_toy
 
@@ -179,6 +179,33 @@ def test_qlearning_is_d4rls(mixed: tuple[Any, list[tuple[int, int]]]) -> None:
         for name, array in want.items():
             assert found[name].dtype == array.dtype
             np.testing.assert_array_equal(found[name], array)
+
+
+def test_qlearning_drops_time_outs_where_d4rl_would_count_wrongly(tmp_path: Path) -> None:
+    """Without `timeouts`, D4RL counts the row that terminated an episode as the next one's first."""
+    lengths, horizon = [5, 8, 8], 8
+    toy = toy_batch(lengths)
+    last = np.cumsum(lengths) - 1
+    toy.steps["next", "terminated"][:] = toy.steps["next", "truncated"][:] = False
+    toy.steps["next", "terminated"][last[0]] = toy.steps["next", "truncated"][last[1:]] = True
+    write_toy(tmp_path / "toy", [toy])
+    ds = BaseDatasetExperienceReplay(tmp_path / "toy")
+    every, found = (
+        ds.to_numpy(style, observation_key=STATE) for style in ("episodes", "qlearning")
+    )
+    dropped: list[int] = []
+    count = 0
+    for row in range(20):
+        if count == horizon - 1:
+            dropped.append(row)
+            count = 0
+            continue
+        count = 1 if every["terminals"][row] else count + 1
+    assert dropped == [last[1] - 1, last[2] - 1]
+    rows = [row for row in range(20) if row != last[1]]
+    np.testing.assert_array_equal(found["actions"], every["actions"][rows])
+    after = every["observations"][np.array(rows) + 1]
+    np.testing.assert_array_equal(found["next_observations"], after)
 
 
 def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:

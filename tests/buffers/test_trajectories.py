@@ -76,7 +76,7 @@ def test_padding_is_zero_and_text_is_none(compact: Path) -> None:
 
 def test_split_refuses_what_it_cannot_split(ds: BaseDatasetExperienceReplay) -> None:
     data = ds[:]
-    with pytest.raises(UsageError, match="neither traj_ids nor next/ended"):
+    with pytest.raises(UsageError, match="Expected traj_ids or next/ended"):
         split_trajs(data, done_key="ended")
     data["text"] = NonTensorStack(*["go"] * len(data))
     with pytest.raises(UsageError, match="text is NonTensorStack"):

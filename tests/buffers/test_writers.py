@@ -86,7 +86,7 @@ def test_rows_without_a_rank_are_refused() -> None:
         TensorDictMaxValueWriter(reduction="best")
     assert len(storage) == 0
     for kind in (RoundRobinWriter, TensorDictRoundRobinWriter, TensorDictMaxValueWriter):
-        with pytest.raises(UsageError, match="cannot do compilable=True"):
+        with pytest.raises(UsageError, match="does not support compilable=True"):
             kind(compilable=True)
 
 

@@ -1,20 +1,34 @@
 """Files that are not what a source reads: one sentence that names them, and nothing is published.
 
 Every source of the registry is tried, a new one as well. A file has the first bytes of each format that
-any of them reads, and names that they look at; it is alone, or in a folder.
+any of them reads, and names that they look at; it is alone, or in a folder. Or it is of the right format,
+but has no episode, or one of the files of its dataset is missing.
 """
 
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
 from offline_data.config import Settings
 from offline_data.errors import OfflineDataError
 from offline_data.ingest import Options, convert
+from offline_data.ingest.shards import BEGUN
 from offline_data.sources.registry import _BUILT_IN
+from offline_data.testing.atari_toy import write_replay_log
+from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.openml_toy import toy_table
+from offline_data.testing.rlds_toy import write_rlds, write_toy_rlds
+from offline_data.testing.roboset_toy import toy_trial, write_trials
+from offline_data.testing.vd4rl_toy import toy_rows, write_vd4rl_hdf5
+from offline_data.testing.webdataset_toy import write_tar, write_webdataset
 from offline_data_cli.main import exit_code
 from tests.cli.conftest import Cli
 from tests.ingest.here import convert_here
@@ -59,18 +73,21 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     convert_here(monkeypatch)
 
 
-def check_refused(path: Path, settings: Settings, source: str | None) -> None:
+def check_refused(
+    path: Path, settings: Settings, source: str | None, named: str | None = None
+) -> None:
     """Convert `path`, which fails with one sentence that names it, and leaves nothing."""
     with pytest.raises(OfflineDataError) as caught:
         convert(path, "bad", settings, Options(), source=source)
     error = caught.value
     assert exit_code(error) in {2, 3, 5}, (path, error)
-    assert path.name in error.message
+    assert (named or path.name) in error.message
     assert "\n" not in error.message
     assert len(error.message) < 600
     assert not list(settings.root.rglob("manifest.json"))
     staged = settings.staging.rglob("*")
-    assert not [one for one in staged if one.is_file() and one.suffix != ".lock"]
+    kept = [one for one in staged if one.is_file() and one.suffix != ".lock"]
+    assert all(one.name == BEGUN for one in kept)  # of shards, in order to resume
 
 
 @pytest.mark.parametrize("content", list(CONTENTS))
@@ -96,6 +113,93 @@ def test_nothing_at_all(tmp_path: Path, settings: Settings, source: str | None) 
     empty.mkdir()
     check_refused(empty, settings, source)
     check_refused(tmp_path / "bad-absent", settings, source)
+
+
+def without(pattern: str, folder: Path) -> Path:
+    """Remove the only file of such a name from a folder."""
+    (found,) = folder.rglob(pattern)
+    found.unlink()
+    return folder
+
+
+def npz_without_rows(path: Path) -> Path:
+    path.mkdir()
+    rows: dict[str, Any] = {name: column[:0] for name, column in toy_rows(0, 3).items()}
+    np.savez(path / "bad.npz", **rows)
+    return path
+
+
+def hdf5_without_rows(path: Path) -> Path:
+    write_d4rl_hdf5(path)
+    with h5py.File(path, "a") as file:
+        for name, column in [(name, file[name][:0]) for name in file if name != "infos"]:
+            del file[name]
+            file[name] = column
+        del file["infos"]
+    return path
+
+
+def replay_log(path: Path, *lengths: int) -> Path:
+    write_replay_log(path, lengths, capacity=20, final=True)
+    return path
+
+
+def trials(path: Path, rows: int | None) -> Path:
+    whole = toy_trial(0, 0, 2)
+    some = {} if rows is None else {"Trial0": {key: whole[key][:rows] for key in whole}}
+    return write_trials(path / "bad.h5", some)
+
+
+def tar(path: Path, *members: str) -> Path:
+    write_tar(path / "bad.tar", [(name, b"none") for name in members])
+    return path
+
+
+INCOMPLETE: Mapping[str, tuple[Callable[[Path], Path], str]] = {
+    "atari_dqn, no episode": (replay_log, "bad"),
+    "atari_dqn, no file": (
+        lambda path: without("*reward_ckpt.0.gz", replay_log(path, 4, 30)),
+        "$store$_reward_ckpt.0.gz",
+    ),
+    "d4rl, no episode": (hdf5_without_rows, "bad"),
+    "gen_dgrl, no episode": (lambda path: tar(path, "README.md") / "bad.tar", "bad.tar"),
+    "minari, no episode": (lambda path: write_minari(path, []), "main_data.hdf5"),
+    "minari, no file": (
+        lambda path: without("main_data.hdf5", write_minari(path, [toy_episode(0, 3)])),
+        "main_data.hdf5",
+    ),
+    "openml, no episode": (lambda path: toy_table(0).write(path), "data.arff"),
+    "openml, no file": (lambda path: without("data.arff", toy_table().write(path)), "bad"),
+    "openx, no episode": (lambda path: write_rlds(path, {"train": [[]]}), "dataset_info.json"),
+    "openx, no file": (
+        lambda path: without("*train*-00001-*", write_toy_rlds(path)),
+        "toy-train.tfrecord-00001-of-00002",
+    ),
+    "openx, no description": (
+        lambda path: without("features.json", write_toy_rlds(path)),
+        "features.json",
+    ),
+    "openx, no episode in a tar": (lambda path: tar(path, "README.md"), "bad.tar"),
+    "openx, no tar": (
+        lambda path: without("*_00001.tar", write_webdataset(path, "a", "file", [[2]] * 3)),
+        "a_00001.tar",
+    ),
+    "roboset, no episode": (lambda path: trials(path, None), "bad.h5"),
+    "roboset, no row": (lambda path: trials(path, 0), "bad.h5"),
+    "vd4rl, no row": (npz_without_rows, "bad.npz"),
+    "vd4rl, no row in HDF5": (lambda path: write_vd4rl_hdf5(path, (3,), (0,)), "0_walker"),
+    "vd4rl, no file": (
+        lambda path: without("1_*", write_vd4rl_hdf5(path, (3, 3, 3), (4, 8))),
+        "1_walker",
+    ),
+}
+"""Datasets in the format of a source that lack all episodes, or a file; and what an error names."""
+
+
+@pytest.mark.parametrize("kind", INCOMPLETE)
+def test_datasets_that_lack_something(tmp_path: Path, settings: Settings, kind: str) -> None:
+    make, named = INCOMPLETE[kind]
+    check_refused(make(tmp_path / "bad"), settings, kind.partition(",")[0], named)
 
 
 @pytest.mark.parametrize("source", SOURCES)

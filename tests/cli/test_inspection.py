@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import statistics
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,6 +96,24 @@ def test_stats(cli: Cli, toy: Path) -> None:
     assert ["terminated", "0.5"] in rows
     assert ["length", "2.0", "2.5", "2.5", "3.0"] in rows
     assert any(row[0] == "observation/mission" for row in rows)
+
+
+def test_stats_of_each_number(cli: Cli, toy: Path) -> None:
+    states = [1001, 1002, 1003, 1004, 2001, 2002, 2003]
+    data = cli("stats", "local:toy", "--json").json
+    (state,) = [leaf for leaf in data["leaves"] if leaf["key"] == "observation/state"]
+    assert state["features"]["count"] == [7] * 3
+    assert (state["features"]["min"], state["features"]["max"]) == ([1001] * 3, [2003] * 3)
+    assert state["features"]["mean"] == pytest.approx([sum(states) / 7] * 3)
+    assert state["features"]["std"] == pytest.approx([statistics.pstdev(states)] * 3)
+    assert not any(
+        row[0].startswith("observation/state[") for row in cli("stats", "local:toy").rows
+    )
+    rows = cli("stats", "local:toy", "--features").rows
+    assert ["FEATURE", "FINITE", "MIN", "MAX", "MEAN", "STD"] in rows
+    (last,) = [row for row in rows if row[0] == "observation/state[2]"]
+    assert last[:4] == ["observation/state[2]", "7", "1001.0", "2003.0"]
+    assert float(last[5]) == pytest.approx(statistics.pstdev(states))
 
 
 def test_sample(cli: Cli, toy: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from offline_data.errors import MissingDependencyError
 from offline_data.reports import catalog, environment
-from offline_data.reports.catalog import CatalogDataset, CatalogListing
+from offline_data.reports.catalog import CatalogDataset
+from offline_data.reports.listing import Listing
 from offline_data.sources.registry import source_names
 from offline_data.testing.toy import toy_batch, write_toy
 from offline_data_cli.commands import demo
@@ -79,12 +80,12 @@ def test_a_catalogue(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     some = cli("list", "d4rl", "--remote", "--offline", "--prefix", "pen-", "-q").out.split()
     assert some == [text for text in ids if text.startswith("d4rl:pen-")] != []
 
-    def list_remote(source: str | None, settings: Settings) -> CatalogListing:
+    def list_remote(source: str | None, settings: Settings) -> Listing[CatalogDataset]:
         assert source is None
         assert not settings.offline
         small = CatalogDataset("x:a", "x", "a", False, None, None, 5, "", ())
         large = CatalogDataset("x:b", "x", "b", True, None, None, 50, "", ())
-        return CatalogListing((small, large), ("x: no answer",))
+        return Listing((small, large), ("x: no answer",))
 
     monkeypatch.setattr(catalog, "list_remote", list_remote)
     ran = cli("list", "--remote", "--sort", "size")

@@ -102,7 +102,7 @@ def test_rename_and_cp_keep_every_byte_and_say_where_from(cli: Cli, toy: Path) -
         assert {file: (entry.path / file).read_bytes() for file in before} == before
         assert entry.manifest.parents == parents
         assert entry.manifest.notes[-1].startswith(f"{said} from local:toy@1 on ")
-        assert entry_info(entry)["id"] == f"local:{name}@1"
+        assert entry_info(entry).id == f"local:{name}@1"
     ran = cli("cp", "new", "copy")
     assert (ran.code, "already exists" in ran.err) == (2, True)
     assert cli("cp", "new", "copy", "--force").code == 0

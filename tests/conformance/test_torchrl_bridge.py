@@ -189,7 +189,7 @@ def test_state_and_pickles(compact: Path, tmp_path: Path) -> None:
     rb.dumps(tmp_path / "state")
     again.loads(tmp_path / "state")
     again.load_state_dict(rb.state_dict())
-    with pytest.raises(UsageError, match="of 107 rows; here are 108"):
+    with pytest.raises(UsageError, match="has 107 rows; expected 108"):
         ds.to_torchrl(valid_only=False).loads(tmp_path / "state")
     assert rb.storage.contains(106)
     assert not rb.storage.contains(107)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, tensorclass
 from torch.utils import _pytree as pytree
 
 import offline_data
@@ -130,7 +130,7 @@ def test_text_is_kept_beside_tensors(storage: Any, tmp_path: Path) -> None:
     other.loads(tmp_path / "saved")
     assert list(other[:]["deep", "text"]) == texts
     assert list(pickle.loads(pickle.dumps(buffer))[:]["deep", "text"]) == texts  # noqa: S301
-    with pytest.raises(UsageError, match="is a tensor; rows here have text"):
+    with pytest.raises(UsageError, match="is a tensor; stored rows have text"):
         buffer.add(TensorDict(code=torch.tensor(2), deep={"text": torch.tensor(1)}))
     with pytest.raises(UsageError, match="code is text"):
         buffer.add(TensorDict(code="two", deep={"text": "stop"}))
@@ -503,3 +503,117 @@ def test_a_dataset_takes_any_writer_and_is_never_written(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="one id"):
         offline_data.load_dataset()
     assert isinstance(dataset.sampler, RandomSampler)
+
+
+def test_info_has_the_flags_of_slices() -> None:
+    """Also where batches have no such leaves, and for the rows' own `terminated`."""
+    done = (torch.arange(20) % 5 == 4)[:, None]
+    rows = TensorDict({"a": torch.arange(20), ("some", "done"): done}, [20])
+    for with_flag in (False, True):
+        if with_flag:
+            rows["some", "terminated"] = done
+        for sampler in (
+            SliceSampler(
+                slice_len=3, end_key=("some", "done"), truncated_key=("some", "truncated")
+            ),
+            PrioritizedSliceSampler(
+                20,
+                1.0,
+                1.0,
+                slice_len=3,
+                end_key=("some", "done"),
+                truncated_key=("some", "truncated"),
+            ),
+        ):
+            buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=6)
+            buffer.extend(rows)
+            batch, info = buffer.sample(return_info=True)
+            last = torch.tensor([False, False, True] * 2)[:, None]
+            assert info["some", "truncated"].equal(last)
+            assert info["some", "done"].equal(last | done[batch["a"]])
+            assert info["some", "terminated"].equal(done[batch["a"]] & with_flag)
+
+
+def test_rows_of_a_trajectory_among_others() -> None:
+    """Slices follow the steps of a trajectory, wherever its rows are; a gap cuts."""
+    trajectory, step = torch.arange(2).repeat(4), torch.tensor([0, 5, 1, 6, 2, 7, 4, 8])
+    buffer: Any = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(8),
+        sampler=SliceSampler(
+            slice_len=2, traj_key="trajectory", step_key="step", fragmented=True, seed=0
+        ),
+        batch_size=2,
+    )
+    buffer.extend(TensorDict({"trajectory": trajectory, "step": step}, [8]))
+    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(100)}
+    assert found == {(0, 2), (2, 4), (1, 3), (3, 5), (5, 7)}
+    buffer.extend(TensorDict({"trajectory": torch.tensor([0]), "step": torch.tensor([3])}, [1]))
+    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(100)}
+    assert found == {(2, 4), (4, 0), (0, 6), (1, 3), (3, 5), (5, 7)}
+
+
+@tensorclass
+class Pair:
+    """Rows with attributes."""
+
+    code: torch.Tensor
+    image: torch.Tensor
+
+
+@pytest.mark.parametrize("storage", [*TENSORS, ListStorage])
+def test_rows_of_a_tensorclass(storage: Any) -> None:
+    buffer: Any = ReplayBuffer(storage=storage(6), batch_size=3)
+    kind: Any = Pair
+    rows = kind(torch.arange(4), torch.rand(4, 2, 2), batch_size=[4])
+    buffer.extend(rows)
+    buffer.add(rows[2])
+    batch, info = buffer.sample(return_info=True)
+    assert isinstance(batch, Pair)
+    assert batch.image.equal(rows.image[batch.code])
+    assert batch.code.equal(torch.tensor([0, 1, 2, 3, 2])[info["index"]])
+    assert isinstance(buffer[:], Pair)
+    assert buffer[4].code == 2
+    seen = []
+
+    def look(given: Any) -> Any:
+        seen.append(type(given))
+        return given
+
+    buffer.append_transform(look)
+    assert isinstance(buffer.sample(), Pair)
+    assert seen[-1] is Pair
+
+
+def test_a_tensordict_without_leaves_is_room() -> None:
+    storage = TensorStorage(TensorDict(batch_size=[5]))
+    assert (len(storage), storage.max_size) == (0, 5)
+    buffer = ReplayBuffer(storage=storage, batch_size=2)
+    buffer.extend(TensorDict({"a": torch.arange(7)}, [7]))
+    assert buffer[:]["a"].tolist() == [5, 6, 2, 3, 4]
+
+
+def test_transforms_are_inserted_where_there_are_some() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(2), batch_size=2)
+    buffer.extend(torch.ones(2))
+    buffer.insert_transform(0, lambda rows: rows + 1).insert_transform(-1, lambda rows: rows * 5)
+    for index in (3, -3):
+        with pytest.raises(ValueError, match="none is at"):
+            buffer.insert_transform(index, abs)
+    assert buffer.sample().tolist() == [6, 6]
+
+
+def test_what_slices_without_replacement_are() -> None:
+    sampler = SliceSampler(replacement=False, slice_len=2)
+    assert isinstance(sampler, SliceSampler)
+    assert isinstance(sampler, SamplerWithoutReplacement)
+
+
+def test_a_fragmented_sampler_of_torchrl_keeps_its_meaning() -> None:
+    sampler = theirs.SliceSampler(slice_len=2, traj_key="t", step_key="s", fragmented=True)
+    buffer: Any = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(4), sampler=sampler, batch_size=2
+    )
+    leaves = {"t": torch.tensor([0, 1, 0, 1]), "s": torch.tensor([3, 0, 4, 1])}
+    buffer.extend(TensorDict(leaves, [4]))
+    found = {tuple(buffer.sample()["index"].tolist()) for _ in range(50)}
+    assert found == {(0, 2), (1, 3)}

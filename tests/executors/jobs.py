@@ -35,10 +35,12 @@ def quadrupled() -> Callable[[int], int]:
     return lambda task: 4 * plus(task)
 
 
-def deaths(folder: Path, count: int, task: int, after: float = 0.0) -> Callable[[int], int]:
+def deaths(
+    folder: Path, count: int, task: int, *, once_known: Path | None = None
+) -> Callable[[int], int]:
     """Return a job that gives back the task, and is killed with one of them so many times.
 
-    It is killed so many seconds after it began with that task.
+    It is killed as soon as `once_known` has a file that is named after its process.
     """
 
     def job(given: int) -> int:
@@ -49,7 +51,8 @@ def deaths(folder: Path, count: int, task: int, after: float = 0.0) -> Callable[
         if given == task:
             died = len(list(folder.iterdir()))
             if died < count:
-                time.sleep(after)
+                while once_known is not None and not (once_known / str(os.getpid())).exists():
+                    time.sleep(0.01)
                 (folder / str(died)).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         return given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class RayCluster:
     @contextmanager
     def another_node(self) -> Iterator[RayNode]:
         """One node more, until the end or until it is lost."""
-        added = RayNode(self.handle, self.handle.add_node(**_size(1)))
+        added = RayNode(self.handle, _add_node(self.handle, **_size(1)))
         try:
             yield added
         finally:
@@ -58,14 +58,27 @@ def two_nodes(cpus: int = 1) -> Iterator[RayCluster]:
     # Sockets lie in there: their names must be shorter than pytest's own folders are.
     folder = tempfile.mkdtemp(prefix="ray-")
     head = {"include_dashboard": False, "temp_dir": folder, **_size(cpus)}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster()
     try:
-        cluster.add_node(**_size(cpus))
+        _add_node(cluster, **head)
+        _add_node(cluster, **_size(cpus))
         nodes = tuple(node.node_id for node in cluster.list_all_nodes())
         yield RayCluster(cluster.address, nodes, cluster)
     finally:
         cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _add_node(cluster: Any, **options: Any) -> Any:
+    """Start a node; Ray gives one 30 seconds, which are too few on a busy machine."""
+    for _ in range(2):
+        with suppress(Exception):
+            node = cluster.add_node(wait=False, **options)
+            break
+    else:
+        node = cluster.add_node(wait=False, **options)
+    cluster.wait_for_nodes(timeout=120)
+    return node
 
 
 def _size(cpus: int) -> dict[str, int]:

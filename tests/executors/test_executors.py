@@ -25,7 +25,7 @@ import torch
 from offline_data.errors import FormatError, UsageError, WorkerDiedError
 from offline_data.executors.base import Executor
 from offline_data.executors.local import InProcess, LocalProcesses, choose_workers
-from offline_data.executors.pool import GivenPool
+from offline_data.executors.pool import GivenPool, _WatchedPool
 from offline_data.processes.protocol import RemoteError
 from offline_data.progress import SILENT
 from tests.executors.jobs import (
@@ -98,7 +98,7 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     for thread in (
         set(threading.enumerate()) - threads
     ):  # a `ThreadPool` does not wait for all of its own
-        thread.join(5)
+        thread.join(60)
     assert set(threading.enumerate()) <= threads
 
 
@@ -211,7 +211,7 @@ def test_ctrl_c_leaves_no_process_and_one_traceback(tmp_path: Path) -> None:
     ) as program:
         wait_until(lambda: len(pids(tmp_path)) == 2)
         os.killpg(program.pid, signal.SIGINT)
-        _, err = program.communicate(timeout=30)
+        _, err = program.communicate(timeout=120)
     assert program.returncode == -signal.SIGINT
     assert err.count("Traceback") == 1
     assert err.strip().endswith("KeyboardInterrupt")
@@ -230,7 +230,7 @@ def test_a_script_that_never_closes_it_can_end(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert (done.stdout, done.returncode) == ("end\n", 0), done.stderr
     wait_until(lambda: all(ended(pid) for pid in pids(tmp_path)))
@@ -324,7 +324,7 @@ def test_closing_takes_back_what_has_not_begun_and_waits_for_the_rest(
     answers.close()  # type: ignore[attr-defined]
     begun, over = (sorted(p.stem for p in tmp_path.glob(end)) for end in ("*.begun", "*.ended"))
     assert begun == over
-    assert 1 <= len(begun) < 10
+    assert 1 <= len(begun) < 50
     assert sorted(GivenPool(pool).run(quadrupled(), TASKS, SILENT)) == EXPECTED
     assert sorted(p.stem for p in tmp_path.glob("*.begun")) == begun
 
@@ -339,12 +339,26 @@ def test_a_death_in_an_executor_is_an_error(tmp_path: Path) -> None:
             list(executor.run(quadrupled(), TASKS, SILENT))
 
 
-def test_a_death_in_a_multiprocessing_pool_is_an_error(tmp_path: Path) -> None:
+def test_a_death_in_a_multiprocessing_pool_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By itself, such a pool would wait for ever; a process that it replaces has not died."""
+    folder, known, alive = tmp_path / "deaths", tmp_path / "known", _WatchedPool._alive
+
+    def told(self: _WatchedPool) -> Any:
+        found = alive(self)
+        for process in found:  # a process that starts and dies between two looks is missed
+            (known / str(process.pid)).touch()
+        return found
+
+    monkeypatch.setattr(_WatchedPool, "_alive", told)
+    folder.mkdir()
+    known.mkdir()
+    job = deaths(folder, 1, task=4, once_known=known)
     with SPAWN.Pool(1, maxtasksperchild=1) as pool:
         executor = GivenPool(pool)
         with pytest.raises(WorkerDiedError, match="of the pool was ended by SIGKILL") as caught:
-            list(executor.run(deaths(tmp_path, 1, task=4, after=0.3), [5, 4, 7], SILENT))
+            list(executor.run(job, [5, 4, 7], SILENT))
         assert "are kept" in str(caught.value.hint)
         answers = list(executor.run(lambda x: 2 * x, [8], SILENT))  # the pool has a new one
         assert answers == [(0, 16)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +72,14 @@ def online(tmp_path: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def quick() -> FetchLimits:
-    return FetchLimits(connect=2.0, read=0.25, tries=3, first_wait=0.001, longest_wait=0.002)
+    """Short waits; a host that says nothing is waited for, which `impatient` is for."""
+    return FetchLimits(tries=3, first_wait=0.001, longest_wait=0.002)
+
+
+@pytest.fixture(scope="session")
+def impatient(quick: FetchLimits) -> FetchLimits:
+    """For hosts that stall; on a busy machine others may seem to."""
+    return replace(quick, read=0.5)
 
 
 @pytest.fixture(scope="session")

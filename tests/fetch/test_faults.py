@@ -21,6 +21,7 @@ from offline_data.errors import (
     OfflineDataError,
 )
 from offline_data.fetch.files import FetchedFile, RemoteFile
+from offline_data.fetch.retry import FetchLimits
 from offline_data.testing.servers import Answer, Fault, FileServer
 from tests.fetch.conftest import MAGIC
 from tests.fetch.published import KINDS, PATH, published
@@ -102,18 +103,21 @@ def test_every_fault_ends_in_the_right_bytes_or_in_a_clear_error_and_no_file(
     named: Names,
     fetch: Fetch,
     tmp_path: Path,
+    quick: FetchLimits,
+    impatient: FetchLimits,
 ) -> None:
     faults, error = FAULTS[fault]
+    limits = impatient if fault.startswith("stalled") else quick
     with KINDS[kind](content, online, tmp_path) as at:
         if fault == "claims more than it sends" and at.file.size is not None:
             error = IntegrityError
         at.server.script(at.path, *(_here(fault, at.path) for fault in faults))
         if error is None:
-            assert fetch(at.file, at.settings).path.read_bytes() == content
+            assert fetch(at.file, at.settings, limits=limits).path.read_bytes() == content
             assert len(named()) == 1
             return
         with pytest.raises(error, match=r"127\.0\.0\.1") as caught:
-            fetch(at.file, at.settings)
+            fetch(at.file, at.settings, limits=limits)
         assert type(caught.value) is error
         assert named() == []
         assert caught.value.hint

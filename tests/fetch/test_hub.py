@@ -182,11 +182,12 @@ def test_a_hub_that_is_down_is_a_network_error_and_a_mirror_helps(
 
 
 def test_a_cut_is_gone_on_with_behind_the_redirect(
-    settings: Settings, commit: str, hub: HubServer, content: bytes, quick: FetchLimits
+    settings: Settings, commit: str, hub: HubServer, content: bytes, impatient: FetchLimits
 ) -> None:
     blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
     hub.script(blob, Fault(cut_after=70_000), Fault(Answer(b"", 503)), Fault(stall_after=90_000))
-    (found,) = fetch(settings, RemoteFile("x", (at(commit),)), limits=quick)
+    limits = replace(impatient, read=1.0)
+    (found,) = fetch(settings, RemoteFile("x", (at(commit),)), limits=limits)
     assert found.path.read_bytes() == content
     assert found.url == at(commit)
     asked = [request.headers.get("range") for request in hub.requests if request.path == blob]

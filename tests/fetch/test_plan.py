@@ -77,8 +77,10 @@ def test_a_file_that_lost_bytes_is_not_kept(online: Settings) -> None:
 
 def test_the_same_content_from_elsewhere_is_kept(online: Settings) -> None:
     put(online)
-    other = RemoteFile("x", ("http://other.example/x",), digest=f"sha256:{SHA.upper()}")
+    other = RemoteFile("x", ("http://other.example/x",), 5, f"sha256:{SHA.upper()}")
     assert step(other, online).action == "keep"
+    whole_path(online, SHA).write_bytes(b"abcd")  # it lost bytes
+    assert step(other, online).action == "fetch"
 
 
 def test_a_part_is_resumed(online: Settings) -> None:

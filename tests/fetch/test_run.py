@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,10 +19,10 @@ from offline_data.errors import (
 from offline_data.fetch.files import FetchedFile, RemoteFile
 from offline_data.fetch.retry import FetchLimits
 from offline_data.testing.servers import Answer, Fault, FileServer
+from tests.syncs import Syncs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Fetch = Callable[..., FetchedFile]
     Names = Callable[[], list[str]]
@@ -45,6 +46,30 @@ def test_a_file_arrives_under_the_name_of_its_content(
     assert not list((online.downloads / "partial").iterdir())
     assert not os.access(found.path, os.W_OK) or os.geteuid() == 0
     assert found.path.stat().st_mode & 0o222 == 0
+
+
+def test_it_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
+    server: FileServer,
+    online: Settings,
+    content: bytes,
+    sha256: Hex,
+    fetch: Fetch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    syncs, named, replace = Syncs(monkeypatch), list[Path](), Path.replace
+
+    def checked(self: Path, target: Path) -> Path:
+        if target.name == sha256(content):
+            named.append(target)
+            assert syncs.lacks([self]) == []
+            assert syncs.lacks([target.parent]) == [target.parent]
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", checked)
+    digest = f"sha256:{sha256(content)}"
+    found = fetch(RemoteFile("door.hdf5", (server.at(PATH),), digest=digest), online)
+    assert named == [found.path]
+    assert syncs.lacks([found.path.parent]) == []
 
 
 @pytest.mark.parametrize("size", [None, 0])

@@ -71,7 +71,7 @@ def test_hostile_answers(
         assert named() == []
         assert failed.hint
         assert "\x1b" not in failed.message
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 120
     parts = [online.downloads / "partial" / name for name in left() if name.endswith(".part")]
     assert sum(part.stat().st_size for part in parts) <= UNSIZED
     server.clear_script()

@@ -7,21 +7,26 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from offline_data.ingest import Stored
 from offline_data.store.library import entry_at, list_datasets
-from offline_data.testing.servers import Fault, FileServer
+from offline_data.testing.servers import Answer, Fault, FileServer, Request
 from offline_data.testing.sharded_toy import PUBLISHED, install, served, shard_file
 from tests.ingest.test_shards import check
+from tests.processes.waiting import ended, wait_until
 
 RUN = "from offline_data_cli.main import run; run()"
-NAME = "sharded-40x3-pad120000"
+SHARDS = 40
+NAME = f"sharded-{SHARDS}x3-pad120000"
 DISK = 6 << 20
 """Bytes of the disk: the raw files have twice as many, the dataset some hundred thousand."""
 
@@ -44,19 +49,48 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+class HoldingServer(FileServer):
+    """Does not answer for the last shards until it is told to: nothing ends before it is killed."""
+
+    LAST = 10
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(files)
+        self.go_on = threading.Event()
+        self.held = {f"/{NAME}/{shard_file(n, SHARDS)}" for n in range(SHARDS)[-self.LAST :]}
+
+    def answer(self, request: Request) -> Answer:
+        if request.path in self.held:
+            while not self.go_on.is_set() and not self.closing.wait(0.05):
+                pass
+        return super().answer(request)
+
+
+def all_ended(pids: list[int]) -> bool:
+    return all(map(ended, pids))
+
+
 def raw_bytes(root: Path) -> int:
     total = 0
-    for path in (root / ".downloads" / "sha256").rglob("?" * 64):
-        with contextlib.suppress(FileNotFoundError):  # freed by the program meanwhile
-            total += path.stat().st_size
+    for folder, _, names in os.walk(root / ".downloads" / "sha256"):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # freed by the program meanwhile
+                total += (Path(folder) / name).stat().st_size * (len(name) == 64)
     return total
 
 
+def shards_finished(root: Path) -> int:
+    """Count the records of shards; 0 once the program clears them away."""
+    with contextlib.suppress(FileNotFoundError):
+        return len(list(root.glob(".staging/*.shards/*/[0-9]*.json")))
+    return 0
+
+
 def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
-    files, random = served(NAME), np.random.default_rng()
+    files, random = served(NAME), np.random.default_rng(0)
     assert sum(map(len, files.values())) > 2 * DISK
     root = disk / "root"
-    with FileServer(files) as server:
+    with HoldingServer(files) as server:
         for path in files:
             server.always(path, Fault(pause=0.03))
         environ = {
@@ -66,18 +100,22 @@ def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
             "OFFLINE_DATA_MIRRORS": f"{PUBLISHED}={server.url}",
         }
         command = [sys.executable, "-c", RUN, "download", f"shardtoy:{NAME}", "--workers", "2"]
-        largest, finished = 0, 0
+        largest, stop = 0, 0
         for kill in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None):
-            started = time.monotonic()
+            if kill is None:
+                server.go_on.set()
+            started, before = time.monotonic(), len(server.requests)
+            stop += int(random.integers(3, 10))  # after three kills, no more than are answered
             program = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE)
-            stop = finished + int(random.integers(3, 10)) if kill else None
             while program.poll() is None:
-                finished = len(list(root.glob(".staging/*.shards/*/[0-9]*.json")))
                 largest = max(largest, raw_bytes(root))
-                if kill and stop is not None and finished >= stop:
+                asked = any("/data-" in one.path for one in server.requests[before:])
+                if kill and asked and shards_finished(root) >= stop:
                     time.sleep(float(random.uniform(0, 0.3)))
+                    family = psutil.Process(program.pid).children(recursive=True)
                     os.kill(program.pid, kill)
-                    stop = None
+                    program.wait(500)
+                    wait_until(partial(all_ended, [one.pid for one in family]))
                 assert time.monotonic() - started < 500
                 time.sleep(0.01)
             said = program.communicate()[1].decode()
@@ -86,12 +124,12 @@ def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
             assert (kill == signal.SIGTERM) == (
                 "shards are finished and kept: run the same" in said
             )
-        one = len(files[f"/{NAME}/{shard_file(1, 40)}"])
+        one = len(files[f"/{NAME}/{shard_file(1, SHARDS)}"])
         assert largest <= 6 * one  # three at a time, and as many of those that a kill left
-        asked = [request.path for request in server.requests if request.method == "GET"]
+        gets = [request.path for request in server.requests if request.method == "GET"]
     (entry,) = list_datasets(root)
-    check(Stored(entry.id, entry.path, entry.manifest, False, 0.0), range(120))
+    check(Stored(entry.id, entry.path, entry.manifest, False, 0.0), range(3 * SHARDS))
     assert [path for path in (root / ".staging").iterdir() if path.is_dir()] == []
     assert raw_bytes(root) == 0
-    assert len(entry_at(entry.path).manifest.files) == 41
-    assert len(asked) < 41 + 3 * 6  # a kill costs no more than what was under way
+    assert len(entry_at(entry.path).manifest.files) == 1 + SHARDS
+    assert len(gets) < 1 + SHARDS + 3 * 6  # a kill costs no more than what was under way

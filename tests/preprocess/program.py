@@ -1,7 +1,8 @@
 """A program that makes a dataset task by task, each for a while, so that tests can stop it.
 
 Its argument is JSON: `parent`, `dest`, `root`, `marks` (a folder), `stages`, `seconds` (of a task),
-`workers` (0: in this process), `shards`, `group_bytes`, and `options`.
+`workers` (0: in this process), `shards`, `group_bytes`, `most` (tasks that may end, or None: the
+others wait for ever), and `options`.
 """
 
 from __future__ import annotations
@@ -25,18 +26,27 @@ class Watched:
     """Leaves a mark for every task that begins, and for every one that ends; takes its time."""
 
     def __init__(
-        self, inner: Executor, marks: Path, seconds: float = 0.0, *, shards: bool = False
+        self,
+        inner: Executor,
+        marks: Path,
+        seconds: float = 0.0,
+        *,
+        shards: bool = False,
+        most: int | None = None,
     ) -> None:
         self.name, self.shards = inner.name, shards
-        self._inner, self._marks, self._seconds = inner, marks, seconds
+        self._inner, self._marks, self._seconds, self._most = inner, marks, seconds, most
 
     def run(
         self, job: Callable[[Any], Any], tasks: Sequence[Any], progress: Progress
     ) -> Iterator[tuple[int, Any]]:
-        return self._inner.run(marking(job, self._marks, self._seconds), tasks, progress)
+        marked = marking(job, self._marks, self._seconds, self._most)
+        return self._inner.run(marked, tasks, progress)
 
 
-def marking(job: Callable[[Any], Any], marks: Path, seconds: float) -> Callable[[Any], Any]:
+def marking(
+    job: Callable[[Any], Any], marks: Path, seconds: float, most: int | None
+) -> Callable[[Any], Any]:
     """Wrap a job; its copies in other processes know nothing of this module."""
 
     def marked(task: int) -> Any:
@@ -46,6 +56,8 @@ def marking(job: Callable[[Any], Any], marks: Path, seconds: float) -> Callable[
         name = f"{task}.{uuid.uuid4().hex}"
         (marks / f"{name}.begun").touch()
         time.sleep(seconds)
+        while most is not None and len(list(marks.glob("*.done"))) >= most:
+            time.sleep(0.01)
         answer = job(task)
         (marks / f"{name}.done").touch()
         return answer
@@ -65,7 +77,13 @@ def main() -> int:
     root = Path(given["root"])
     settings = Settings(root=root, offline=True, workers=1, minari_path=root)
     inner: Executor = LocalProcesses(given["workers"]) if given["workers"] else InProcess()
-    executor = Watched(inner, Path(given["marks"]), given["seconds"], shards=given["shards"])
+    executor = Watched(
+        inner,
+        Path(given["marks"]),
+        given["seconds"],
+        shards=given["shards"],
+        most=given["most"],
+    )
     parent, dest = Path(given["parent"]), Path(given["dest"])
     try:
         found = make(parent, given["stages"], dest, settings, executor=executor, **given["options"])

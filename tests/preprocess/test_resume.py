@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 
 import offline_data
@@ -44,6 +45,8 @@ from tests.preprocess.stopping import (
     work_of,
     write_parent,
 )
+from tests.processes.waiting import ended, wait_until
+from tests.syncs import Syncs, files_in
 
 
 @pytest.fixture
@@ -140,7 +143,12 @@ def test_after_the_machine_has_stopped(
     shards: bool,
 ) -> None:
     """Rows that were only in memory count for nothing then; shards were forced to the disk."""
-    stopped(parent, tmp_path, settings, shards=shards)
+    with monkeypatch.context() as patch:
+        syncs = Syncs(patch)
+        stopped(parent, tmp_path, settings, shards=shards)
+    rows = files_in(work_of(tmp_path).path / "shards")
+    assert bool(rows) == shards
+    assert syncs.lacks(rows) == []
     monkeypatch.setattr(working, "boot_id", lambda: "another start")
     assert len(goes_on(parent, tmp_path, settings, shards=shards)) == (10 if shards else 15)
     assert digests(tmp_path / "out") == wanted
@@ -176,10 +184,13 @@ class Doubling(Step):
 
 @pytest.mark.parametrize("shards", [False, True])
 def test_finished_tasks_are_kept_when_a_step_fails_and_when_it_is_revised(
-    parent: Path, tmp_path: Path, settings: Settings, shards: bool
+    parent: Path, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, shards: bool
 ) -> None:
     step, notes = Doubling(tmp_path / "trap"), Notes()
-    make(parent, [step], tmp_path / "whole" / "out", settings, executor=Shuffled(shards=shards))
+    with monkeypatch.context() as patch:
+        syncs = Syncs(patch)
+        make(parent, [step], tmp_path / "whole" / "out", settings, executor=Shuffled(shards=shards))
+    assert syncs.lacks(files_in(tmp_path / "whole" / "out")) == []
     step.trap.touch()
     order = InProcess()
     watched = Watched(order, tmp_path / "marks", shards=shards)
@@ -372,6 +383,7 @@ class Program:
             "workers": workers,
             "shards": False,
             "group_bytes": GROUP_BYTES,
+            "most": None,
             "options": {},
             **given,
         }
@@ -381,15 +393,19 @@ class Program:
         )
 
     def wait_for(self, done: int) -> None:
-        end = time.monotonic() + 60
-        while len(tasks_marked(self.marks, "done")) < done and time.monotonic() < end:
+        while len(tasks_marked(self.marks, "done")) < done:
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.01)
 
-    def ended(self, by: int | None = None) -> tuple[int, str, str]:
-        if by is not None:
-            self.process.send_signal(by)
-        out, err = self.process.communicate(timeout=60)
+    def killed(self) -> None:
+        """Kill it, and wait for the end of its workers, which notice by themselves."""
+        workers = [one.pid for one in psutil.Process(self.process.pid).children(recursive=True)]
+        self.process.kill()
+        self.process.communicate()
+        wait_until(lambda: all(map(ended, workers)))
+
+    def ended(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=240)
         return self.process.returncode, out, err
 
 
@@ -399,11 +415,10 @@ def test_killed(
 ) -> None:
     stages = ["clip:action,low=-8000"]
     make(parent, stages, tmp_path / "whole" / "out", settings)
-    program = Program(parent, tmp_path, workers=workers, shards=shards)
+    program = Program(parent, tmp_path, workers=workers, shards=shards, most=4)
     program.wait_for(3)
-    assert program.ended(signal.SIGKILL)[0] == -signal.SIGKILL
+    program.killed()
     assert not (tmp_path / "out").exists()
-    time.sleep(0.3)  # workers notice
     done = tasks_marked(program.marks, "done")
     assert 3 <= len(done) < 15
     again = tmp_path / "again"

@@ -148,7 +148,7 @@ def test_what_a_function_prints_goes_to_stderr_at_once(
         subprocess.run(["echo", "echo it"], check=True)
         return x, sys.stdin.read()
 
-    with Child(loud) as child:
+    with Child(loud, threads=1) as child:  # not forked: pytest has put streams of its own there
         assert child.ask(3) == (3, "")
     out, err = capfd.readouterr()
     assert out == ""
@@ -256,6 +256,6 @@ def test_functions_and_classes_of_a_script_without_a_guard(tmp_path: Path) -> No
         "        print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=240
     )
     assert (done.stdout, done.returncode) == ("Point(x=7) True\nleft\n", 0), done.stderr

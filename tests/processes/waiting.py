@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-LONG = 30.0
+LONG = 120.0
 """Seconds after which waiting is a failure."""
 
 

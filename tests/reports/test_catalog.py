@@ -195,5 +195,5 @@ def test_search_keeps_to_limits_and_says_what_is_unknown(
     ]
     found = catalog.search("d4rl", settings, limit=1)
     assert (_ids(found.datasets), found.notes) == (
-        ["d4rl:a-v0"], ("the first 1 of 2 datasets; --limit N shows more",),
+        ["d4rl:a-v0"], ("the first 1 of 2 datasets; a higher limit shows more",),
     )  # fmt: skip

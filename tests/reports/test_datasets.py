@@ -159,15 +159,15 @@ def test_first_transitions(folder: Path) -> None:
 
 def test_a_dataset_here_is_described(folder: Path) -> None:
     found = info.entry_info(entry_at(folder))
-    assert (found["id"], found["path"]) == ("local:toy@1", str(folder))
-    assert (found["transitions"], found["episodes"], found["source"]) == (15, 4, "local")
+    assert (found.id, found.path) == ("local:toy@1", folder)
+    assert (found.transitions, found.episodes, found.source) == (15, 4, "local")
     files = [one for one in folder.rglob("*") if one.is_file() and one.name != "manifest.json"]
-    assert found["bytes"] == sum(file.stat().st_size for file in files)
-    assert list(found["schema"]) == sorted(_whole())
+    assert found.bytes == sum(file.stat().st_size for file in files)
+    assert list(found.schema) == sorted(_whole())
     reward = {"dtype": "float64", "shape": (1,), "rows": "steps", "text": False}
-    assert found["schema"]["next/reward"] == reward
+    assert found.schema["next/reward"] == reward
     mission = {"dtype": "int32", "shape": (), "rows": "observations", "text": True}
-    assert found["schema"]["observation/mission"] == mission
+    assert found.schema["observation/mission"] == mission
 
 
 def test_a_dataset_that_is_not_here_comes_from_the_catalogue(

@@ -444,8 +444,9 @@ def test_bad_rows_are_left_out_and_listed(tmp_path: Path, settings: Settings) ->
     lines = (raw / "data.arff").read_bytes().splitlines(keepends=True)
     lines[14] = b"1,2\n"
     (raw / "data.arff").write_bytes(b"".join(lines))
-    with pytest.raises(FormatError, match="line 15, has 2 values; expected 7"):
+    with pytest.raises(FormatError, match="line 15, has 2 values; expected 7") as caught:
         convert(raw, "mine", settings, Options())
+    assert "--skip-bad-episodes" in str(caught.value.hint)
     manifest = convert(raw, "mine", settings, Options(skip_bad_episodes=True)).manifest
     assert manifest.counts["transitions"] == 22
     (skipped,) = manifest.skipped

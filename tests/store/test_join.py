@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from offline_data.store.reader import open_reader
 from offline_data.store.verify import verify
 from offline_data.testing.toy import assert_same_batch, toy_batch, write_toy
 from tests.pictures import encoded_batch
+from tests.syncs import Syncs, files_in
 
 LENGTHS = ([3, 1], [2], [4, 1, 5], [1])
 
@@ -54,6 +56,23 @@ def write_parts(folder: Path, made: list[EpisodeBatch], layout: LayoutName) -> l
 
 def header(part: Path) -> Manifest:
     return replace(read_manifest(part), tables={}, counts={}, digests={}, notes=(), audit={})
+
+
+def test_rows_are_on_the_disk_before_those_of_the_parts_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, both = write_parts(tmp_path / "parts", batches(), "compact"), tmp_path / "both"
+    syncs, deleted, unlink = Syncs(monkeypatch), list[Path](), Path.unlink
+
+    def checked(self: Path, missing_ok: bool = False) -> None:
+        if self.parent.parent in parts:
+            deleted.append(self)
+            assert syncs.lacks([*files_in(both), both / "steps"]) == []
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", checked)
+    join(parts, both, header(parts[0]), consume=True)
+    assert len(deleted) >= 2 * len(parts)
 
 
 @pytest.mark.parametrize("consume", [False, True])
@@ -120,6 +139,27 @@ def test_a_kill_in_the_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert join(parts, place, first, consume=True).counts["episodes"] == 7
     open_reader(place).check_files()
     assert not (place / "left").exists()
+
+
+def test_rows_that_were_lost_or_of_other_parts_count_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, place = write_parts(tmp_path / "parts", batches(), "compact"), tmp_path / "joined"
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joining, "finalize", die)
+        with pytest.raises(KeyboardInterrupt):
+            join(parts, place, header(parts[0]))
+    assert joined_parts(parts, place) == len(parts)
+    assert joined_parts([parts[1], parts[0], *parts[2:]], place) == 0
+    rows = place / "steps" / "rows.memmap"
+    os.truncate(rows, rows.stat().st_size - 1)
+    assert joined_parts(parts, place) == 0
+    expected = write_toy(tmp_path / "whole", batches())
+    assert join(parts, place, header(parts[0])).digests == expected.digests
 
 
 def test_a_join_that_was_lost_counts_for_nothing(tmp_path: Path) -> None:

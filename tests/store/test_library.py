@@ -62,15 +62,16 @@ def test_without_a_revision_the_newest_whole_one_is_meant(settings: Settings) ->
     assert named.partial
     assert find(settings.root, parse_id("minari:a/b-v0@none")) is None
     # of two that were made in the same second, the one that was written last
-    for name in ("zzz", "aaa"):
-        put(settings.root, f"local:a@{name}", "2026-01-01T00:00:00+00:00")
-    assert revision(settings, "local:a") == "aaa"
-    made = []
-    for name in ("z", "a"):
-        folder = settings.root / "local" / "b" / name
-        made.append(write_toy(folder, [toy_batch([1])], dataset=f"local:b@{name}").created)
-    assert made[0] < made[1]
-    assert revision(settings, "local:b") == "a"
+    for first, last in (("zzz", "aaa"), ("aaa", "zzz")):
+        for name in (first, last):
+            put(settings.root, f"local:of-{last}@{name}", "2026-01-01T00:00:00+00:00")
+        assert revision(settings, f"local:of-{last}") == last
+        made = []
+        for name in (first, last):
+            folder, dataset = settings.root / "local" / f"b-{last}" / name, f"local:b-{last}@{name}"
+            made.append(write_toy(folder, [toy_batch([1])], dataset=dataset).created)
+        assert made[0] < made[1]
+        assert revision(settings, f"local:b-{last}") == last
 
 
 def test_locate_takes_ids_and_paths_and_offers_the_nearest(settings: Settings) -> None:

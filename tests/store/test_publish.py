@@ -20,6 +20,7 @@ from offline_data.store.library import entry_at
 from offline_data.store.publish import dataset_lock, lock_name, publish, recover, staging_folder
 from offline_data.store.verify import verify
 from offline_data.testing.toy import toy_batch, write_toy
+from tests.syncs import Syncs, files_in
 
 
 def transitions(folder: Path) -> int:
@@ -90,6 +91,19 @@ def test_publishing_replaces_whole_or_not_at_all(
     publish(tmp_path / "s" / "two", home)
     assert transitions(home) == 3
     assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_all_is_on_the_disk_before_the_rename_and_the_rename_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs, staged, home = Syncs(monkeypatch), tmp_path / "s" / "one", tmp_path / "root" / "d"
+    write_toy(staged, [toy_batch([2, 3], text=True)])
+    assert len(files_in(staged)) > 5
+    assert syncs.lacks(files_in(staged)) == []
+    home.parent.mkdir()
+    assert syncs.lacks([home.parent]) == [home.parent]
+    publish(staged, home)
+    assert syncs.lacks([home.parent]) == []
 
 
 def test_a_small_disk_is_met_before_writing(
@@ -187,5 +201,5 @@ def test_a_clock_that_runs_backwards_does_not_keep_a_lock_from_being_seen(
         finished: list[bool] = []
         asker = threading.Thread(target=lambda: finished.append(is_locked(lock)), daemon=True)
         asker.start()
-        asker.join(10)
+        asker.join(120)
         assert finished == [True]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from offline_data.store.reader import DatasetReader, open_reader
 from offline_data.testing.servers import Answer, Fault, FileServer, HubServer
+from tests.processes.waiting import wait_until
 from tests.stories.conftest import D4RL_HOST, DOOR, LENGTHS, PEN, PEN_FILE, Shell
 
 PAGE = Answer(b"<!DOCTYPE html><title>Moved</title>", headers={"Content-Type": "text/html"})
@@ -118,11 +120,10 @@ def test_a_connection_lost_ten_times_and_killed_twice(
     blob = f"/cdn/{hashlib.sha256(content).hexdigest()}"
     user = Shell(shell.folder, {"HF_ENDPOINT": hub.url})
     tenth = len(content) // 12
-    for _ in range(2):
+    for tenths in (4, 8):
         hub.script(blob, *[Fault(cut_after=tenth)] * 3, Fault(stall_after=tenth))
         process = user.start("download", DOOR)
-        wait_for_requests(hub, blob, 4 + len(of(hub, blob)) // 4 * 4)
-        time.sleep(0.2)
+        wait_until(partial(has_bytes, user, tenth * tenths))
         process.kill()
         process.communicate()
         assert user.datasets() == []
@@ -145,11 +146,13 @@ def of(hub: HubServer, path: str) -> list:  # type: ignore[type-arg]
     return [request for request in hub.requests if request.path == path]
 
 
-def wait_for_requests(hub: HubServer, path: str, count: int) -> None:
-    end = time.monotonic() + 30
-    while len(of(hub, path)) < count:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def has_bytes(user: Shell, count: int) -> bool:
+    """Return True if a file that has not come whole has that many bytes."""
+    largest = 0
+    for part in (user.root / ".downloads" / "partial").glob("*.part"):
+        with suppress(FileNotFoundError):  # whole by now
+            largest = max(largest, part.stat().st_size)
+    return largest >= count
 
 
 @pytest.mark.parametrize(

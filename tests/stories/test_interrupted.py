@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,19 @@ from tests.stories.conftest import Shell
 
 NAME = "big/run-v0"
 
+HOLD = """
+import sys, time
+def hold(event, arguments):
+    while event == "os.rename" and str(arguments[0]).endswith("/dataset"):
+        time.sleep(0.01)
+sys.addaudithook(hold)
+"""
+"""Keeps a program from publishing: however fast it is, it does not end before it is killed."""
+
 
 @pytest.fixture
 def big(shell: Shell) -> Path:
-    """A local Minari dataset that takes a noticeable time to convert."""
+    """A local Minari dataset."""
     return write_minari_hdf5(shell.folder / "minari" / NAME, 200, 200)
 
 
@@ -40,18 +50,25 @@ def staged(shell: Shell) -> list[Path]:
 
 
 def download_until(shell: Shell, begun: Callable[[], object]) -> subprocess.Popen[str]:
-    """Start to download `NAME`, and return once it has begun with something."""
-    process = shell.start("download", f"minari:{NAME}")
+    """Start to download `NAME`, and return once it has begun with something; it never ends."""
+    (shell.folder / "hold").mkdir(exist_ok=True)
+    (shell.folder / "hold" / "sitecustomize.py").write_text(HOLD)
+    held = Shell(shell.folder, {"PYTHONPATH": str(shell.folder / "hold")})
+    process = held.start("download", f"minari:{NAME}")
     while not begun():
         time.sleep(0.005)
-        assert process.poll() is None
+        assert process.poll() is None, process.communicate()
     return process
 
 
 @pytest.mark.usefixtures("big")
 def test_killed_at_any_moment_then_finished(shell: Shell) -> None:
-    written = shell.root / ".staging"
-    for begun in (lambda: staged(shell), lambda: list(written.rglob("*.memmap"))):
+    def written() -> bool:
+        with suppress(FileNotFoundError):  # what the one before left is being deleted
+            return bool(list((shell.root / ".staging").rglob("*.memmap")))
+        return False
+
+    for begun in (lambda: staged(shell), written):
         process = download_until(shell, begun)
         process.kill()
         process.communicate()
@@ -65,7 +82,7 @@ def test_killed_at_any_moment_then_finished(shell: Shell) -> None:
 def test_interrupted_cleanly_and_said_how_to_go_on(shell: Shell) -> None:
     process = download_until(shell, lambda: staged(shell))
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert out == ""
     assert "run the same command again" in err
@@ -79,7 +96,7 @@ def test_two_at_once_do_the_work_once(shell: Shell, tmp_path: Path) -> None:
     with HubServer({"farama-minari/big": tmp_path / "repo"}) as hub:
         user = Shell(shell.folder, {"HF_ENDPOINT": hub.url})
         both = [user.start("download", f"minari:{NAME}", "--json") for _ in range(2)]
-        ends = [process.communicate(timeout=60) for process in both]
+        ends = [process.communicate(timeout=240) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
     assert sorted('"existed": true' in out for out, _ in ends) == [False, True]
     assert len(user.datasets()) == 1

@@ -1,1 +1,1 @@
-"""Datasets in the forms of other programs: TorchRL, numpy, AgileRL, and files on disk."""
+"""Bridges from datasets to TorchRL, numpy, AgileRL and torch's `DataLoader`."""

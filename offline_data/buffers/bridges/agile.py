@@ -1,4 +1,4 @@
-"""AgileRL's names: its view of a transition, and buffers as datasets of a `DataLoader`."""
+"""AgileRL compatibility: `Transition`, and buffers as datasets of a `DataLoader`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NUMBER = (1 << 31) - 1
 
 
 def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> torch.Tensor:
-    """Turn an array, a tensor, a number or a sequence of numbers into a tensor, as AgileRL does.
+    """Convert an array, a tensor, a number or a sequence of numbers to a tensor, as AgileRL does.
 
-    It is copied only if it must be. `dtype=None`: float64 becomes float32, anything else stays.
-    Raises `UsageError` for what is nothing that tensors are made of.
+    Copies only if necessary. `dtype=None`: float64 becomes float32, others are unchanged. Raises
+    `UsageError` if the data cannot be converted.
 
     Example:
         >>> to_torch_tensor(True), to_torch_tensor(np.array([1, 2]), dtype=None)
@@ -43,11 +43,11 @@ def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> tor
         try:
             array = np.asarray(data)
             if not array.flags.writeable or min(array.strides, default=0) < 0:
-                array = array.copy()  # torch takes neither as it is
+                array = array.copy()  # torch supports neither
             tensor = torch.from_numpy(array)
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"{data!r} is not a tensor: {error}", hint="to_tensordict takes dicts and tuples"
+                f"{data!r} is not a tensor: {error}", hint="to_tensordict converts dicts and tuples"
             ) from error
     if dtype is None:
         dtype = torch.float32 if tensor.dtype == torch.float64 else tensor.dtype
@@ -55,10 +55,10 @@ def to_torch_tensor(data: Any, dtype: torch.dtype | None = torch.float32) -> tor
 
 
 def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> TensorDictBase:
-    """Turn a dict or a tuple, nested or not, into a TensorDict of batch size `[]`.
+    """Convert a dict or tuple, nested or not, to a TensorDict of batch size `[]`.
 
-    Items of a tuple are called `tuple_obs_0`, `tuple_obs_1`, …, as in AgileRL. A TensorDict keeps
-    its batch size. Leaves are those of `to_torch_tensor`, as are `dtype` and `UsageError`.
+    Items of a tuple are named `tuple_obs_0`, `tuple_obs_1`, …, as in AgileRL. A TensorDict keeps
+    its batch size. For leaves, `dtype` and `UsageError` see `to_torch_tensor`.
 
     Example:
         >>> to_tensordict((np.zeros(2), 1))["tuple_obs_1"]
@@ -77,21 +77,21 @@ def to_tensordict(data: Any, dtype: torch.dtype | None = torch.float32) -> Tenso
 
 
 def _either(data: Any, dtype: torch.dtype | None) -> Any:
-    """Turn one observation into a tensor, or a TensorDict where it has parts."""
+    """Convert an observation to a tensor, or to a TensorDict if it is nested."""
     parts = isinstance(data, (TensorDictBase, Mapping, tuple))
     return to_tensordict(data, dtype) if parts else to_torch_tensor(data, dtype)
 
 
 class Transition(TensorClass):  # type: ignore[misc]
-    """One step of an environment, or of several at once, as AgileRL's buffers take it.
+    """One step of an environment, or of several at once, as AgileRL's buffers expect it.
 
-    Fields are what an environment gives: arrays, dicts, tuples, numbers, bools. `action`, `reward`
-    and `done` (whether nothing bootstraps from `next_obs`) become float32, and a single number of
-    the last two `[1]`. Observations that are dicts or tuples become TensorDicts; in observations
-    float64 becomes float32, and integers stay (AgileRL casts the images of a dict to float32, and
-    leaves a float64 array as it is).
+    Fields are outputs of an environment: arrays, dicts, tuples, numbers, bools. `action`, `reward`
+    and `done` (no bootstrapping from `next_obs`) become float32, scalars of the last two `[1]`.
+    Observations that are dicts or tuples become TensorDicts; in observations float64 becomes
+    float32, and integers are unchanged (AgileRL casts the images of a dict to float32, and keeps
+    float64 arrays).
 
-    The batch size is `[]` unless `batch_size=[…]` is given: then all fields begin with it.
+    The batch size is `[]` unless `batch_size=[…]` is given; then all fields start with it.
 
     Example:
         >>> step = Transition(obs=np.ones(3), action=0, next_obs=np.ones(3), reward=1, done=False)
@@ -120,16 +120,16 @@ def to_transition(
     observation_key: KeyLike = "observation",
     done_key: KeyLike = ("next", "terminated"),
 ) -> Any:
-    """Return the `Transition` `[B]` that a batch in TED is; a `collate_fn` for `ReplayDataset`.
+    """Return a batch in TED as a `Transition` `[B]`; a `collate_fn` for `ReplayDataset`.
 
     Args:
-        batch: `[B]`, as `ds.sample()` gives it.
-        observation_key: Leaf, or parent of leaves, that is the observation.
-        done_key: Leaf that `done` is; by default truncated episodes are not done: targets bootstrap
-            from what follows them.
+        batch: `[B]`, from `ds.sample()`.
+        observation_key: Leaf, or parent of leaves, of the observation.
+        done_key: Leaf to use as `done`; by default truncated episodes are not done, so targets
+            bootstrap from their next observation.
 
     Raises:
-        UsageError: A leaf that is not there.
+        UsageError: A missing leaf.
     """
 
     def leaf(key: Key) -> Any:
@@ -151,30 +151,30 @@ def to_transition(
 
 
 class ReplayDataset(IterableDataset[Any]):
-    """Batches of a buffer, until its sampler says that an epoch ends: never, for a `RandomSampler`.
+    """Batches of a buffer until its sampler ends an epoch, which a `RandomSampler` never does.
 
-    Of `W` workers, worker `w` gathers batches `w`, `w + W`, … of one sequence, which all of them
-    draw: what a `DataLoader` gives is what the buffer alone would, whatever `W`, and a sampler
-    without replacement gives every row exactly once an epoch. AgileRL's class of that name gives
-    one batch and stops.
+    All `W` workers draw the same sequence, and worker `w` gathers batches `w`, `w + W`, …, so a
+    `DataLoader` gives the same batches as the buffer alone, whatever `W`, and a sampler without
+    replacement gives every row exactly once per epoch. AgileRL's class of that name yields one
+    batch and stops.
 
     ```python
     DataLoader(ReplayDataset(ds, 256), batch_size=None, collate_fn=Identity(), num_workers=2)
     ```
 
-    Without workers and `seed` the buffer's sampler draws as ever. In workers samplers that are
-    seeded by numbers, as `SamplerWithoutReplacement(seed=0)`, keep their orders; all others draw
-    from `seed`, or if it is None from what the loader draws for its workers whenever an iteration
-    begins (`torch.manual_seed`, `DataLoader(generator=…)`).
+    Without workers and `seed`, the buffer's sampler is used as is. In workers, samplers with an
+    integer seed, such as `SamplerWithoutReplacement(seed=0)`, keep their orders; all others use
+    `seed`, or if it is None the loader's base seed of each iteration (`torch.manual_seed`,
+    `DataLoader(generator=…)`).
 
-    Workers have copies of the buffer, whose draws do not reach this process's. Every iteration is
-    the next epoch, also if workers are started anew for each; the first is that of `set_epoch`,
-    else the one that the buffer is at.
+    Workers have copies of the buffer; their draws do not affect this process. Every iteration is
+    the next epoch, even if workers are restarted for each; the first is that of `set_epoch`, else
+    the buffer's current one.
 
     Args:
-        buffer: A dataset, a view, or any other buffer; picklable, if there are workers.
-        batch_size: Rows of a batch; None: the buffer's, or 256.
-        seed: Seed of everything that is drawn, not negative.
+        buffer: A dataset, a view, or any other buffer; picklable if there are workers.
+        batch_size: Number of rows in a batch; None: the buffer's, or 256.
+        seed: Non-negative seed of all draws.
 
     Raises:
         UsageError: Invalid argument.
@@ -196,7 +196,7 @@ class ReplayDataset(IterableDataset[Any]):
         self._begun = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, which is not needed for epochs to differ."""
+        """Set the epoch of the next iteration; optional, since epochs advance by themselves."""
         self._first = epoch
         self._begun = 0
         self._epochs.restart(epoch)
@@ -232,13 +232,13 @@ class ReplayDataset(IterableDataset[Any]):
                 return
 
     def _first_epoch(self) -> int:
-        """Return the epoch of the first iteration; by default the one that the sampler is at."""
+        """Return the epoch of the first iteration; by default the sampler's current one."""
         if self._first is None:
             self._first = int(self.buffer.sampler.state_dict().get("epoch", 0))
         return self._first
 
     def _begin(self, seed: int | None, epoch: int) -> None:
-        """Put the sampler to the beginning of an epoch: the same one in every worker."""
+        """Move the sampler to the start of an epoch, the same in every worker."""
         sampler = self.buffer.sampler
         if seed is not None:
             words = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)
@@ -250,12 +250,12 @@ class ReplayDataset(IterableDataset[Any]):
 
 
 class WorkerEpochs:
-    """Counts the iterations of a `DataLoader`'s workers, in memory that they share with each other.
+    """Counts the iterations of a `DataLoader`'s workers in memory that they share.
 
-    All that tells a worker that was started anew which iteration it is for is the seed, which
-    workers of one iteration share. A worker that finds it in another worker's word takes the number
-    beside it, and otherwise the one after the highest: two that begin at once come to the same
-    number without a lock, which would stay locked where a worker is killed.
+    A restarted worker only knows the seed, which is the same for all workers of an iteration. If
+    another worker has stored the same seed, it uses the number next to it, otherwise the highest
+    number plus one. Two workers that start at once arrive at the same number without a lock, which
+    would stay locked if a worker is killed.
 
     ```
     word of worker w    | seed of its latest iteration, 32 bits | its number, from 1, 31 bits |
@@ -269,21 +269,21 @@ class WorkerEpochs:
 
     @property
     def first(self) -> int | None:
-        """The epoch of the first iteration; None: not set."""
+        """The epoch of the first iteration, or None if not set."""
         first = int(self._words[0])
         return None if first < 0 else first
 
     def restart(self, first: int) -> None:
-        """Count anew: the next iteration is the epoch `first`."""
+        """Restart counting: the next iteration is the epoch `first`."""
         self._words[1:] = 0
         self._words[0] = first
 
     def begin(self, worker: int, seed: int) -> int:
-        """Note that a worker begins the iteration with this seed; return its number, from 0."""
+        """Record the start of a worker's iteration with this seed; returns its number, from 0."""
         own, tag = worker % _WORKERS, seed & 0xFFFFFFFF
         words: list[int] = self._words[1:].tolist()
         numbers = [word & _NUMBER for word in words if word and word >> 31 == tag]
-        if words[own] and words[own] >> 31 == tag:  # it persists, and so does its seed
+        if words[own] and words[own] >> 31 == tag:  # a persistent worker keeps its seed
             number = (words[own] & _NUMBER) + 1
         else:
             number = max(numbers) if numbers else 1 + max(word & _NUMBER for word in words)

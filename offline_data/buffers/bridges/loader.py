@@ -1,4 +1,4 @@
-"""Datasets in torch's `DataLoader`: a batch is one gather, an epoch an order, a rank a share of it."""
+"""torch's `DataLoader` over datasets: batches in one gather, resumable and sharded by rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import distributed
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -21,25 +21,51 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from tensordict import TensorDict
 
     from offline_data.buffers.samplers.base import ValidRows
 
 
+class RowBatch(TensorDict):  # type: ignore[misc]
+    """Rows for a `DataLoader` to collate, as the batch `[B]` that stacking them gives.
+
+    `torch.stack` of a TensorDict takes it apart into rows, once for each leaf, and puts these
+    together again: 300 ms for 256 rows of 14 leaves. Of this one it returns the batch that is there.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Return the batch as a TensorDict for `torch.stack(rows)`; see torch for all else."""
+        if (
+            func is torch.stack
+            and not kwargs
+            and isinstance(args[0], cls)
+            and args[1:] in {(), (0,)}
+        ):
+            return args[0].as_tensordict()
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def as_tensordict(self) -> TensorDict:
+        """Return the batch as a plain TensorDict of the same tensors."""
+        return TensorDict(self, batch_size=self.batch_size, device=self.device, names=self.names)
+
+
 def _collated(rows: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
+    if isinstance(rows, RowBatch):
+        return rows.as_tensordict()
     return rows if isinstance(rows, TensorDictBase) else torch.stack(list(rows))
 
 
-# torch's way to tell `default_collate` of another type: without it, it takes a TensorDict for a
-# dict of its rows, and raises `RuntimeError: generator raised StopIteration`.
+# Registers TensorDicts with `default_collate`, which otherwise treats one as a dict of its rows and
+# raises `RuntimeError: generator raised StopIteration`.
 default_collate_fn_map.setdefault(TensorDictBase, _collated)
 
 
 def fetch(buffer: Any, rows: Sequence[int]) -> Any:
-    """Return rows for a `DataLoader` to collate: the batch `[B]`, where a TensorDict comes of it.
+    """Return rows for a `DataLoader` to collate: a `RowBatch`, if the batch is a TensorDict.
 
-    Of anything else that a transform makes of a batch only the transform knows what a row is: then
-    it is a list of rows, made one by one.
+    If transforms return anything else, its rows are unknown: then a list of single rows is returned.
     """
     batch = buffer[rows]
     if not isinstance(batch, TensorDictBase):
@@ -47,16 +73,18 @@ def fetch(buffer: Any, rows: Sequence[int]) -> Any:
     left_out = torch.as_tensor(buffer.storage.rows(valid_only=True).left_out)
     if len(left_out) and bool(torch.isin(torch.as_tensor(rows), left_out).any()):
         warnings.warn(
-            f"A DataLoader goes through all rows, and the observation after {len(left_out)} of them "
-            "is not known: do not bootstrap from it. ds.dataloader(…) leaves these out, as does "
+            f"A DataLoader reads all rows, and for {len(left_out)} of them the next observation "
+            "is not known: do not bootstrap from it. Use ds.dataloader(…), which leaves them out, or "
             "DataLoader(torch.utils.data.Subset(ds, ds.valid_rows.tolist()), …)",
             stacklevel=2,
         )
-    return batch
+    if type(batch) is not TensorDict:  # of a transform: a class of its own
+        return batch
+    return RowBatch(batch, batch_size=batch.batch_size, device=batch.device, names=batch.names)
 
 
 class EpochBatches(DistributedSampler[Any]):
-    """The rows of every batch of an epoch, each once, or one rank's share of them.
+    """Yields the rows of every batch of an epoch, each row once, or one rank's share of them.
 
     ```
     10 rows, batches of 3, 2 ranks
@@ -65,19 +93,19 @@ class EpochBatches(DistributedSampler[Any]):
     batch 1 of rank                           0 0   1 1
     ```
 
-    Together, batches `k` of `W` ranks are the rows of batch `k` of one rank with batches `W` times
-    as large. All ranks have as many batches, of the same sizes: where the rows do not divide by
-    `W`, up to `W - 1` from the beginning of the order come again at its end.
+    Batches `k` of all `W` ranks together have the rows of batch `k` of a single rank with a batch
+    size `W` times as large. All ranks have the same number and sizes of batches: if the rows are not
+    divisible by `W`, up to `W - 1` from the beginning of the order are repeated at its end.
 
-    It is a `DistributedSampler`, which tells trainers that ranks have their shares already.
+    It is a `DistributedSampler`, so that trainers do not shard the ranks' shares again.
 
     Args:
         buffer: A dataset or a view.
-        batch_size: Rows of a batch of one rank.
-        shuffle: False: ascending rows.
-        seed: Of all orders; the same in all ranks.
-        drop_last: Whether an epoch has no batch that is not full, and no row twice.
-        rank, world: Which of how many; None: what `torch.distributed` says when an epoch begins.
+        batch_size: Number of rows in a batch of one rank.
+        shuffle: Whether to shuffle; False: ascending rows.
+        seed: Seed of all orders; the same in all ranks.
+        drop_last: Whether to drop batches that are not full; no row is repeated then.
+        rank, world: Index and number of ranks; None: from `torch.distributed` when an epoch begins.
 
     Raises:
         UsageError: Invalid argument, or no full batch with `drop_last`.
@@ -102,7 +130,7 @@ class EpochBatches(DistributedSampler[Any]):
         if seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         super().__init__(
-            buffer,  # it has what a map-style dataset has
+            buffer,  # has the interface of a map-style dataset
             num_replicas=world or 1,
             rank=rank or 0,
             shuffle=shuffle,
@@ -112,31 +140,31 @@ class EpochBatches(DistributedSampler[Any]):
         self._given = rank is not None
         self._rows: ValidRows = buffer.storage.rows(valid_only=True)
         self.position = (0, 0)
-        len(self)  # raises
+        len(self)  # raises for invalid sizes
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, which is not needed for epochs to differ.
+        """Set the epoch of the next iteration; optional, since epochs advance by themselves.
 
-        One that was loaded in the middle of this epoch goes on there.
+        A position loaded within the same epoch is kept.
         """
         if self.position[0] != epoch:
             self.position = (epoch, 0)
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch, the same for all ranks."""
-        self._ask_ranks()
+        """Return the number of batches in an epoch, the same for all ranks."""
+        self._update_ranks()
         together = self.batch_size * self.num_replicas
         if not self.drop_last:
             return (self._rows.count + together - 1) // together
         if self._rows.count < together:
             raise UsageError(
                 f"{self.num_replicas} batches of {self.batch_size} are more than the "
-                f"{self._rows.count} rows of an epoch, and drop_last leaves out what is not full"
+                f"{self._rows.count} rows of an epoch, and drop_last drops batches that are not full"
             )
         return self._rows.count // together
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of the batches of the next epoch, or of the rest of the one loaded."""
+        """Yield the rows of each batch of the next epoch, or of the rest of a resumed one."""
         (epoch, begin), batches = self.position, len(self)
         self.position = (epoch + 1, 0)
         count, world, rank = self._rows.count, self.num_replicas, self.rank
@@ -145,43 +173,43 @@ class EpochBatches(DistributedSampler[Any]):
         for first in range(begin * self.batch_size, share, self.batch_size):
             size = min(self.batch_size, share - first)
             start = first * world + rank * size
-            numbers = np.arange(start, start + size) % count  # what is beyond comes again
+            numbers = np.arange(start, start + size) % count  # repeats rows beyond the end
             if order is not None:
                 cut = int(np.argmin(numbers)) if numbers[0] > numbers[-1] else size
                 parts = [part for part in np.split(numbers, [cut]) if len(part)]
                 numbers = np.concatenate([order.between(p[0], p[-1] + 1) for p in parts])
             yield self._rows.at(torch.from_numpy(numbers)).numpy()
 
-    def _ask_ranks(self) -> None:
+    def _update_ranks(self) -> None:
         if not self._given and distributed.is_available() and distributed.is_initialized():
             self.rank, self.num_replicas = distributed.get_rank(), distributed.get_world_size()
 
 
 class DatasetLoader(DataLoader[Any]):
-    """A `DataLoader` of batches `[B]`, resumable; made by `ds.dataloader(…)`, which describes it."""
+    """A resumable `DataLoader` of batches `[B]`; returned and documented by `ds.dataloader(…)`."""
 
     def __init__(self, buffer: Any, batches: EpochBatches, **options: Any) -> None:
         self._position = (0, 0)
         super().__init__(
-            buffer,  # it has what a map-style dataset has
+            buffer,  # has the interface of a map-style dataset
             batch_size=None,
             sampler=batches,
-            collate_fn=_as_it_is,
+            collate_fn=_unchanged,
             **options,
         )
 
     @property
     def batches(self) -> EpochBatches:
-        """The rows of its batches."""
-        assert isinstance(self.sampler, EpochBatches)  # noqa: S101 - it was made with one
+        """The sampler that yields the rows of each batch."""
+        assert isinstance(self.sampler, EpochBatches)  # noqa: S101 - set in the constructor
         return self.sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is; see `EpochBatches.set_epoch`."""
+        """Set the epoch of the next iteration; see `EpochBatches.set_epoch`."""
         self.batches.set_epoch(epoch)
         self._position = self.batches.position
 
-    def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch names its own class
+    def __iter__(self) -> Iterator[TensorDict]:  # type: ignore[override]  # torch's own iterator class
         """Yield the batches of the next epoch."""
         (epoch, begin), count = self.batches.position, len(self)
         self._position = (epoch, begin)
@@ -190,21 +218,21 @@ class DatasetLoader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which batch comes after the last one that was handed out, as JSON values."""
+        """Return the position after the last batch returned, as JSON values."""
         return {**self._identity(), "epoch": self._position[0], "batch": self._position[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the batches that would have come; raises `UsageError` for another loader's."""
+        """Resume at a position; raises `UsageError` for the state of a different loader."""
         own = self._identity()
         if {name: state.get(name) for name in own} != own or not {"epoch", "batch"} <= state.keys():
             raise UsageError(
                 f"The state is of another loader: {dict(state)}; this one has {own}",
-                hint="make it with the same arguments, over the same rows, in as many ranks",
+                hint="create it with the same arguments, over the same rows, with as many ranks",
             )
         self.batches.position = self._position = (state["epoch"], state["batch"])
 
     def _identity(self) -> dict[str, Any]:
-        """Return what a position depends on."""
+        """Return the properties that a position depends on."""
         batches, count = self.batches, len(self)
         return {
             "batches": count,
@@ -216,5 +244,5 @@ class DatasetLoader(DataLoader[Any]):
         }
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch

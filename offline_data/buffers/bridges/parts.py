@@ -1,4 +1,4 @@
-"""TorchRL's samplers and writers as ours: what they were asked to do, not how they do it."""
+"""Conversion of TorchRL's samplers and writers to those of this package, by their arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SLICES = (
     *("num_slices", "slice_len", "strict_length", "truncated_key", "init_key", "pad_output"),
-    *("traj_key", "end_key", "end_keys", "span"),
+    *("traj_key", "end_key", "end_keys", "span", "fragmented", "step_key"),
 )
 _PRIORITIES = (
     *("max_capacity", "alpha", "beta", "eps", "dtype", "reduction", "max_priority_within_buffer"),
@@ -28,14 +28,14 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "TensorDictMaxValueWriter": ("rank_key", "reduction"),
     "ImmutableDatasetWriter": (),
 }
-"""Arguments of TorchRL's classes that have ours of the same name."""
+"""Arguments of TorchRL's classes that this package's classes of the same name have."""
 
 
 def of_torchrl(part: Any) -> Any:
-    """Return a sampler or writer of TorchRL as ours, anything else as it is.
+    """Return a TorchRL sampler or writer as one of this package, anything else unchanged.
 
-    It draws the same distribution, by our order and seeds; a subclass may do something else, and is
-    returned as it is. TorchRL is not imported.
+    The distribution is the same, but order and seeds are this package's. Subclasses may behave
+    differently and are returned unchanged. TorchRL is not imported.
     """
     kind = type(part)
     arguments = _ARGUMENTS.get(kind.__name__)
@@ -49,7 +49,7 @@ def of_torchrl(part: Any) -> Any:
         for name, value in found.items()
         if value is not None or (name in kept and name in own)
     }
-    if own.get("_traj_key_auto") or "traj_key" in given:  # TorchRL's default end_key has no say
+    if own.get("_traj_key_auto") or "traj_key" in given:  # TorchRL's default end_key is not used
         given = {
             name: value for name, value in given.items() if name not in ("end_key", "end_keys")
         }
@@ -58,9 +58,9 @@ def of_torchrl(part: Any) -> Any:
     make: Callable[..., Any] = getattr(samplers, kind.__name__, None) or getattr(
         writers, kind.__name__
     )
-    made = make(**given)
-    if "_batch_size_multiplier" in own:  # of a sampler that a transform made
-        made._batch_size_multiplier = own["_batch_size_multiplier"]
+    converted = make(**given)
+    if "_batch_size_multiplier" in own:  # set by a transform
+        converted._batch_size_multiplier = own["_batch_size_multiplier"]
     if own.get("_rng") is not None:
-        made.set_rng(own["_rng"])
-    return made
+        converted.set_rng(own["_rng"])
+    return converted

@@ -1,4 +1,4 @@
-"""A TensorDict of zeros made from a schema, in files, in one HDF5 file, or in shared memory."""
+"""Zero-initialised TensorDicts from a schema, in files, in one HDF5 file, or in shared memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _DTYPES = {name: one for name, one in vars(torch).items() if isinstance(one, torch.dtype)}
 
 Backend = Literal["memmap", "h5", "shared"]
-"""Files, one a leaf; one HDF5 file; memory that processes share."""
+"""One file per leaf; one HDF5 file; shared memory."""
 
 
 def from_schema(
@@ -37,23 +37,23 @@ def from_schema(
     path: str | os.PathLike[str] | None = None,
     rows: int,
 ) -> TensorDict | PersistentTensorDict:
-    """Make a TensorDict of `rows` rows of zeros, in memory or in sparse files.
+    """Return a TensorDict of `rows` rows of zeros, in memory or in sparse files.
 
     Args:
-        schema: Shape of one row, and dtype (of torch or numpy, or its name), of each leaf.
+        schema: Shape of one row and dtype (of torch or numpy, or its name) of each leaf.
         backend: `"memmap"`: a folder that `TensorDict.load_memmap` opens, locked: its leaves are
             written in place. `"h5"`: a file that `PersistentTensorDict.from_h5` opens. `"shared"`:
-            memory that processes share.
+            shared memory.
         path: An absent or empty folder, or an absent file; not for `"shared"`.
         rows: Batch size, at least 1.
 
     Raises:
         UsageError: Invalid schema, path or backend.
-        AccessError, NoSpaceError: The disk.
+        AccessError, NoSpaceError: Disk errors.
 
     Example:
-        >>> made = from_schema({"next.reward": ([1], "float32")}, "shared", rows=3)
-        >>> made["next", "reward"].shape, made.is_shared()
+        >>> data = from_schema({"next.reward": ([1], "float32")}, "shared", rows=3)
+        >>> data["next", "reward"].shape, data.is_shared()
         (torch.Size([3, 1]), True)
     """
     leaves = {as_key(key): _leaf(key, spec) for key, spec in schema.items()}
@@ -61,9 +61,9 @@ def from_schema(
     if backend not in get_args(Backend):
         raise UsageError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
     if (path is None) != (backend == "shared"):
-        told = "no path" if path is None else f"path={str(path)!r}"
+        given = "no path" if path is None else f"path={str(path)!r}"
         raise UsageError(
-            f"backend={backend!r} was given {told}", hint="path=… is for memmap and h5"
+            f"backend={backend!r} was given {given}", hint="path=… is for memmap and h5"
         )
     if path is None:
         made = TensorDict({}, batch_size=[count])
@@ -72,7 +72,7 @@ def from_schema(
         return made.share_memory_()
     place = Path(path).expanduser().absolute()
     if place.exists() and (place.is_file() or backend == "h5" or any(place.iterdir())):
-        raise UsageError(f"{place} is there already, and would be overwritten")
+        raise UsageError(f"{place} already exists and would be overwritten")
     with disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         if backend == "h5":

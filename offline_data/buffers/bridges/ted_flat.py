@@ -1,4 +1,4 @@
-"""TED with every observation once: `next` folded into the row after, and unfolded again."""
+"""TED with each observation stored once: conversion to the flat form and back."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SHAPE = "_storage_shape"
 
 
 class _FlatOrder:
-    """Which row of TED `[T, *B]` each flat row is: column by column, each from its oldest row on.
+    """Maps flat rows to rows of TED `[T, *B]`: column by column, each from its oldest row on.
 
-    `shift` is the index along time at which the next row would be written; nothing is behind it
+    `shift` is the time index at which the next row would be written; rows after it are unwritten
     unless the ring is full.
 
     ```
-    full ring of 4, shift 2     0   1   2   3       rows in time: 2 3 0 1; an end at 3 by its flag,
-    flat row                    2   3   0   1       and at 1, the newest
+    full ring of 4, shift 2     0   1   2   3       in time: 2 3 0 1; ends: 3 by its flag,
+    flat row                    2   3   0   1       and 1, the newest row
     ```
 
     Attributes:
@@ -55,7 +55,7 @@ class _FlatOrder:
         self._newest = (columns, length), -1 if is_full else shift - 1
 
     def ends(self, done: Tensor) -> Tensor:
-        """Mark ends, bool `[N]`: where `done` `[N]` is, and at the newest row of each column."""
+        """Return the ends, bool `[N]`: rows with `done` `[N]`, and the newest row of each column."""
         shape, newest = self._newest
         ends = done.reshape(shape).clone()
         ends[:, newest] = True
@@ -63,7 +63,7 @@ class _FlatOrder:
 
 
 class _FlatKeys:
-    """The names that both directions need; see `TED2Flat`."""
+    """Keys used in both directions; see `TED2Flat`."""
 
     def __init__(
         self,
@@ -81,31 +81,31 @@ class _FlatKeys:
 
     @property
     def moved(self) -> set[Key]:
-        """Leaves that stand under `next` in TED, and at the root of the flat form."""
+        """Leaves that are under `next` in TED and at the root in the flat form."""
         return self.done_keys | self.reward_keys
 
 
 class TED2Flat(_FlatKeys):
     """Stores a trajectory's observations once: `T + 1` rows of them for `T` transitions.
 
-    TorchRL's `TED2Flat`, in what it gives and as a hook (`rb.register_save_hook(TED2Flat())`).
-    Flags and rewards move from `next` to the root. Every other leaf under `next` is folded into
-    its root leaf: a row of the root is the `next` of the row before, but after an end, where
-    `next` has a row of its own. Unlike TorchRL's, data that do not fit this are refused, not
-    changed: root flags that are set, a `next` that differs from the row after it where no
-    trajectory ends, leaves under `next` that the root lacks. A ring whose cursor is at 0 works.
+    Equivalent to TorchRL's `TED2Flat`, also as a hook (`rb.register_save_hook(TED2Flat())`).
+    Flags and rewards move from `next` to the root. Every other leaf under `next` is merged into its
+    root leaf: a row of the root is the `next` of the previous row, except after an end, where
+    `next` has its own row. Unlike TorchRL's, data that cannot be converted losslessly are refused:
+    root flags that are set, a `next` that differs from the next row although no trajectory ends,
+    leaves under `next` that the root lacks. A ring buffer whose cursor is at 0 works.
 
     Args:
-        done_key: Leaf that is set where a trajectory ends, `[*batch, 1]`.
+        done_key: Leaf that is True where a trajectory ends, `[*batch, 1]`.
         shift_key: Key of `shift`.
         is_full_key: Key of `is_full`.
         done_keys: Leaves under `next` that are flags; at the root they are False.
         reward_keys: Leaves under `next` that have no counterpart at the root.
-        check: Whether to look for what would be lost.
+        check: Whether to check that nothing would be lost.
 
     Attributes:
-        shift: Index along time at which the next row would be written; None: behind the last row.
-        is_full: Whether the data are a full ring, whose oldest row is `shift`; None: no.
+        shift: Time index at which the next row would be written; None: after the last row.
+        is_full: Whether the data are a full ring buffer, whose oldest row is `shift`; None: no.
 
     Example:
         >>> import torch
@@ -132,14 +132,14 @@ class TED2Flat(_FlatKeys):
         self.is_full: bool | None = None
 
     def __call__(self, data: TensorDict, path: str | os.PathLike[str] | None = None) -> TensorDict:
-        """Return the flat form of TED `[T, *B]`: batch size `[]`.
+        """Return the flat form of TED `[T, *B]`, with batch size `[]`.
 
-        It has steps `[N, …]` and folded leaves `[N + ends, …]`, column by column of `B`, with
-        `shift_key`, `is_full_key` and the shape of the data beside them; in memory, or in
-        memory-mapped files in the folder `path`, one a leaf.
+        It has steps `[N, …]` and merged leaves `[N + ends, …]`, column by column of `B`, and
+        `shift_key`, `is_full_key` and the shape of the data; in memory, or in memory-mapped files
+        in the folder `path`, one per leaf.
 
         Raises:
-            UsageError: Something would be lost, or a leaf is no tensor.
+            UsageError: Data would be lost, or a leaf is not a tensor.
         """
         count, given = data.numel(), leaves_of(data, index=True)
         leaves = {key: leaf.reshape(count, *leaf.shape[data.ndim :]) for key, leaf in given.items()}
@@ -202,25 +202,25 @@ class TED2Flat(_FlatKeys):
 
 
 class Flat2TED(_FlatKeys):
-    """Undoes `TED2Flat`, TorchRL's too; a hook as well (`rb.register_load_hook(Flat2TED())`).
+    """Inverts `TED2Flat` (and TorchRL's); also a hook (`rb.register_load_hook(Flat2TED())`).
 
-    Root flags are made, and False. Unlike TorchRL's, the last `next` of data that are not a full
-    ring is as it was stored (there it is zero), rewards get no zeros at the root, and any number of
-    batch dimensions comes back.
+    Root flags are added and False. Unlike TorchRL's, the last `next` of a ring buffer that is not
+    full is kept (there it is zero), rewards get no zeros at the root, and any number of batch
+    dimensions is restored.
 
     Args:
-        done_key: Leaf of the flat form that is set where a trajectory ends.
-        shift_key, is_full_key, done_keys, reward_keys: As they were for `TED2Flat`.
+        done_key: Leaf of the flat form that is True where a trajectory ends.
+        shift_key, is_full_key, done_keys, reward_keys: As for `TED2Flat`.
     """
 
     def __init__(self, done_key: NestedKey = "done", **keys: Any) -> None:
         super().__init__(done_key, **keys)
 
     def __call__(self, data: TensorDict, out: TensorDict | None = None) -> TensorDict:
-        """Return the TED `[T, *B]` of a flat form, written to `out` in place if that is given.
+        """Return the TED `[T, *B]` of a flat form, written to `out` in place if given.
 
         Raises:
-            UsageError: A leaf that has neither a row a step nor one for each observation.
+            UsageError: A leaf with neither one row per step nor one per observation.
         """
         own = (_SHAPE, self.shift_key, self.is_full_key)
         leaves = leaves_of(data.exclude(*own), index=True)
@@ -232,7 +232,7 @@ class Flat2TED(_FlatKeys):
         order = _FlatOrder(shape, shape[0] if shift is None else shift, is_full)
         ends = order.ends(_flags(leaves, self.done_key))
         before = _positions(ends)
-        # Behind the cursor of a ring that is not full nothing was written, nor an end stored.
+        # After the cursor of a ring buffer that is not full, neither rows nor ends were written.
         known = order.written | ends
         ted = TensorDict({}, batch_size=shape) if out is None else out
         for key, leaf in leaves.items():
@@ -260,18 +260,18 @@ class Flat2TED(_FlatKeys):
 
 
 def _differ(one: Tensor, other: Tensor) -> Tensor:
-    """Return which rows differ, bool `[N]`; two NaNs do not."""
+    """Return which rows differ, bool `[N]`; NaN equals NaN."""
     differs = (one != other) & ~((one != one) & (other != other))  # noqa: PLR0124
     return differs.unsqueeze(-1).flatten(1).any(1)
 
 
 def _positions(ends: Tensor) -> Tensor:
-    """Return where the observation before each step stands: one row further after each end."""
+    """Return the row of the observation before each step: one row further after each end."""
     return torch.arange(len(ends)) + ends.cumsum(0) - ends.to(torch.int64)
 
 
 def _flags(leaves: Leaves, key: Key) -> Tensor:
-    """Return a flag of all rows, bool `[N]`; one of several parts is set where one part is."""
+    """Return a flag of all rows, bool `[N]`; a flag of several elements is True if any is."""
     if key not in leaves:
-        raise UsageError(f"There is no leaf {join_key(key)}, which says where trajectories end")
+        raise UsageError(f"There is no leaf {join_key(key)}, which marks the ends of trajectories")
     return leaves[key].unsqueeze(-1).flatten(1).any(1)

@@ -1,4 +1,4 @@
-"""The bridge to TorchRL: a real `TensorDictReplayBuffer` of it over a dataset's own memory."""
+"""The bridge to TorchRL: its own `TensorDictReplayBuffer` over a dataset's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from offline_data.buffers.transforms import through
 from offline_data.episodes.fields import DONE, Key, join_key
 from offline_data.errors import ImmutableError, UsageError
 
-with warnings.catch_warnings():  # it deprecates classes of its own while it is imported
+with warnings.catch_warnings():  # importing it warns about its own deprecated classes
     warnings.simplefilter("ignore")
     import torchrl.data as theirs
 
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 
 
 class LazyColumns:
-    """All rows of a storage leaf by leaf, as a mapping; each is copied once, when it is asked for.
+    """All rows of a storage as a mapping of leaves, each copied on first use.
 
-    `episode` numbers runs of rows that follow each other, and `("next", "done")` is set at the
-    last row of each, also where a view has pieces of episodes. A pickled one leaves its leaves
-    behind.
+    `episode` numbers runs of consecutive rows, and `("next", "done")` is True at the last row of
+    each, also if a view has pieces of episodes. Leaves are not pickled.
     """
 
     def __init__(self, rows: RowsStorage) -> None:
@@ -49,7 +48,7 @@ class LazyColumns:
         return {**vars(self), "_known": {}}
 
     def __getitem__(self, key: NestedKey) -> Tensor:
-        """Return one leaf of all rows, `[rows, …]`; raises `KeyError` where there is none."""
+        """Return one leaf of all rows, `[rows, …]`; raises `KeyError` if there is none."""
         path = path_of(key)
         if path not in self._known:
             self._known[path] = self._read(path)
@@ -82,11 +81,11 @@ class LazyColumns:
 
 
 class RowsStorage(theirs.Storage):  # type: ignore[misc]
-    """A storage of TorchRL, only to be read, whose rows are gathered from a dataset or a view.
+    """A read-only TorchRL storage whose rows are gathered from a dataset or a view.
 
-    Batches are what the buffer would give before its transforms. With `valid_only` rows are
-    numbered without those whose next observation is unknown and that are not terminated.
-    `storage[:]`, where TorchRL's samplers look for trajectories, is `LazyColumns`.
+    Batches are the buffer's before its transforms. With `valid_only`, transitions whose next
+    observation is unknown and that are not terminated are left out of the numbering. `storage[:]`,
+    where TorchRL's samplers look for trajectories, is `LazyColumns`.
     """
 
     def __init__(self, buffer: ReplayBuffer, *, valid_only: bool = True) -> None:
@@ -100,11 +99,11 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         return int(self._rows.count)
 
     def rows(self, index: Tensor) -> Tensor:
-        """Return the buffer's rows of `batch["index"]`, `[B]`, or `[B, 1]` with TorchRL's slices."""
+        """Return the buffer's rows of `batch["index"]`, `[B]`, or `[B, 1]` from TorchRL's slices."""
         return self._rows.at(rows_of(index, len(self))).reshape(len(index))
 
     def get(self, index: Any) -> Any:
-        """Return a batch of the index's shape; for `[:]` `LazyColumns`."""
+        """Return a batch in the shape of the index; `LazyColumns` for `[:]`."""
         if isinstance(index, slice) and index == slice(None):
             return self._columns
         index = index[0] if isinstance(index, tuple) else index
@@ -116,26 +115,26 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         """Raise `ImmutableError`."""
         raise ImmutableError(
             "A dataset is immutable",
-            hint="write to a torchrl.data.LazyMemmapStorage of your own, beside it",
+            hint="write to your own torchrl.data.LazyMemmapStorage",
         )
 
     def _empty(self) -> None:
         self.set(None, None)
 
     def contains(self, item: Any) -> Any:
-        """Return which of these rows there are, bool of the same shape."""
+        """Return which rows exist, bool of the same shape."""
         rows = torch.as_tensor(item)
         found = (rows >= -len(self)) & (rows < len(self))
         return bool(found) if found.ndim == 0 else found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many rows there are: they themselves are in the dataset."""
+        """Return the number of rows; the rows themselves are in the dataset."""
         return {"rows": len(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check that the state is of as many rows; raises `UsageError`."""
+        """Check the number of rows; raises `UsageError` if it differs."""
         if state_dict["rows"] != len(self):
-            raise UsageError(f"The state is of {state_dict['rows']} rows; here are {len(self)}")
+            raise UsageError(f"The state has {state_dict['rows']} rows; expected {len(self)}")
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write `state_dict()` to a folder."""
@@ -143,12 +142,12 @@ class RowsStorage(theirs.Storage):  # type: ignore[misc]
         (Path(path) / "rows.json").write_text(json.dumps(self.state_dict()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Check what `dumps` wrote; raises `UsageError`."""
+        """Check a folder written by `dumps`; raises `UsageError`."""
         self.load_state_dict(json.loads((Path(path) / "rows.json").read_text()))
 
 
 def _collate(data: Any, then: Callable[[Any], Any] | None) -> Any:
-    """Make a batch of what TorchRL's buffer got of the storage."""
+    """Return a batch from the result of the storage, with `then` applied."""
     batch = data.whole() if isinstance(data, LazyColumns) else data
     return batch if then is None else then(batch)
 
@@ -165,17 +164,17 @@ def to_torchrl(
     """Return a `torchrl.data.TensorDictReplayBuffer` over the files of a dataset or a view.
 
     It is TorchRL's own class, with its samplers, transforms and `ImmutableDatasetWriter`; batches
-    are gathered from the same memory as the buffer's, so `derived`, `device`, text and the buffer's
-    transforms are as there. Nothing is copied, but a leaf that a sampler looks for trajectories in:
-    8 bytes a row, once (`SliceSampler(…, cache_values=True)` looks once, not for every batch).
+    are gathered by the buffer's storage, so `derived`, `device`, text and the buffer's transforms
+    apply. Nothing is copied, except a leaf in which a sampler looks for trajectories: 8 bytes per
+    row, once (with `SliceSampler(…, cache_values=True)`; otherwise for every batch).
 
-    `batch["index"]` has rows of this storage; `rb.storage.rows(index)` has the buffer's.
+    `batch["index"]` are rows of this storage; `rb.storage.rows(index)` returns the buffer's.
 
     Args:
         buffer: A dataset or a view.
         valid_only: Whether to leave out transitions whose next observation is unknown and that
-            are not terminated, as TorchRL's samplers draw any row; a slice then ends before them.
-        batch_size: Rows of a batch; None: the buffer's.
+            are not terminated, since TorchRL's samplers draw any row; slices end before them.
+        batch_size: Number of rows in a batch; None: the buffer's.
         collate_fn: Called with every batch, before transforms.
         transform: Called after the buffer's own transforms.
         **torchrl: Other arguments of `TensorDictReplayBuffer`: `sampler`, `prefetch`, ….
@@ -186,14 +185,14 @@ def to_torchrl(
     for name in ("storage", "writer"):
         if name in torchrl:
             raise UsageError(
-                f"to_torchrl(…) brings its own {name}, over a dataset that is immutable"
+                f"{name} cannot be set: to_torchrl uses its own, over an immutable dataset"
             )
     if isinstance(torchrl.get("sampler"), Sampler):
         raise UsageError(
-            f"{torchrl['sampler']!r} is a sampler of this package; TorchRL's buffer takes TorchRL's",
+            f"{torchrl['sampler']!r} is a sampler of this package; TorchRL's buffer needs one of TorchRL's",
             hint="torchrl.data.replay_buffers has the same names",
         )
-    made = theirs.TensorDictReplayBuffer(
+    replay = theirs.TensorDictReplayBuffer(
         storage=RowsStorage(buffer, valid_only=valid_only),
         writer=theirs.ImmutableDatasetWriter(),
         collate_fn=partial(_collate, then=collate_fn),
@@ -201,16 +200,16 @@ def to_torchrl(
         **torchrl,
     )
     for link in buffer._chain.links:
-        made.append_transform(link.transform)
+        replay.append_transform(link.transform)
     if transform is not None:
-        made.append_transform(transform)
-    return made
+        replay.append_transform(transform)
+    return replay
 
 
 def to_spec(space: Mapping[str, Any] | None) -> Any:
-    """Return the spec of a Box, Discrete or Dict space, as TorchRL's `MinariExperienceReplay` has it.
+    """Return the TorchRL spec of a Box, Discrete or Dict space, as in `MinariExperienceReplay`.
 
-    None for text and for other spaces.
+    None for text and other spaces.
     """
     kind = None if space is None else space.get("type")
     if space is None or kind not in ("Dict", "Box", "Discrete"):

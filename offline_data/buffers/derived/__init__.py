@@ -1,4 +1,4 @@
-"""Leaves that offline RL needs beyond the rows of a batch: computed from indices, not stored."""
+"""Derived leaves: computed from other rows of a dataset when a batch is made, not stored."""
 
 from offline_data.buffers.derived.base import Derived
 from offline_data.buffers.derived.n_step import n_step

@@ -1,4 +1,4 @@
-"""The contract of a derived leaf, computed for the rows of a batch from their storage, and its tools."""
+"""Protocol of derived leaves, computed per batch from other rows, and shared helpers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 Pad: TypeAlias = Literal["repeat", "zero"]
-"""Padding beyond an episode: the nearest row that it has, or zeros."""
+"""Padding beyond an episode: its nearest row, or zeros."""
 
 STEPS: Key = ("steps_to_next_obs",)
-"""Leaf that `n_step` makes: how many steps lie between the observation and the next one."""
+"""Leaf added by `n_step`: the number of steps between the observation and the next one."""
 
 T = TypeVar("T")
 
@@ -34,28 +34,28 @@ _locks: dict[int, threading.RLock] = {}
 
 
 class Derived(Protocol):
-    """Adds leaves to a batch, or replaces some, by looking at other rows of its storage.
+    """Adds or replaces leaves of a batch, using other rows of its storage.
 
-    An instance is frozen, hashable and picklable; instances made by the same arguments are equal.
-    Several threads may call it at once. `storage.runs()` says which rows follow each other;
-    results for a storage may be cached (see `Memory`).
+    An instance is frozen, hashable, picklable and thread-safe; instances made with the same
+    arguments are equal. `storage.runs()` gives the runs of adjacent rows; results for a storage may
+    be cached (see `Memory`).
     """
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Return the batch with what is derived.
+        """Return the batch with the derived leaves.
 
         Args:
-            batch: `[B]`, the gathered rows, with what was derived before; may be changed in place.
-            rows: Their rows of the storage, int64 `[B]`; not to be changed.
-            storage: `storage.only(keys).gather(other_rows)` gives other rows, also later ones.
+            batch: `[B]`, the gathered rows, with leaves derived before; may be changed in place.
+            rows: Row numbers in the storage, int64 `[B]`; must not be changed.
+            storage: Gives other rows: `storage.only(keys).gather(other_rows)`.
 
         Raises:
-            UsageError: From the first batch, if this cannot be done with it.
+            UsageError: On the first batch, if it is not suitable.
         """
 
 
 class Spans(NamedTuple):
-    """Of each row, the run of rows that it is in; all `[B]`, on the CPU.
+    """For each row, the run that contains it; all `[B]`, on the CPU.
 
     Attributes:
         first: First row of the run, int64.
@@ -71,7 +71,7 @@ class Spans(NamedTuple):
 
 
 def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
-    """Look up the runs of `rows`, int64 `[B]`."""
+    """Return the runs that contain `rows`, int64 `[B]`."""
     runs = storage.runs()
     run = runs.of(rows)
     first = runs.starts[run]
@@ -85,9 +85,9 @@ def episode_bounds(storage: Sampleable, rows: Tensor) -> Spans:
 
 
 class Memory:
-    """Cache of one derived leaf for each storage that it was used on.
+    """Cache of a derived leaf, with one entry per storage.
 
-    It goes with the storage, and is left out of pickles and deep copies of the leaf.
+    Entries live as long as their storage, and are not pickled or deep-copied.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Memory:
         make: Callable[[], T],
         stamp: Callable[[], object] | None = None,
     ) -> T:
-        """Return the result of `make`, called by one thread, and again if `stamp()` is another object."""
+        """Return the cached result of `make`; recomputed when `stamp()` returns another object."""
         known = self._known.setdefault(storage, {})
         found = known.get(name)
         if found is None or (stamp and found[0] is not stamp()):
@@ -115,7 +115,7 @@ class Memory:
         return made
 
     def only(self, storage: Storage, keys: tuple[Key, ...]) -> Storage:
-        """Return the storage with these leaves, whose files are mapped once."""
+        """Return the storage with only these leaves, cached so that files are mapped once."""
         return self.recall(storage, keys, lambda: storage.only(keys))
 
 
@@ -127,12 +127,12 @@ class Cached:
 
 
 def process_lock() -> threading.RLock:
-    """Return this process's lock: one that a thread held during a fork would stay locked."""
+    """Return a lock for this process: one held by a thread during a fork would stay locked."""
     return _locks.setdefault(os.getpid(), threading.RLock())
 
 
 def widen(mask: Tensor, leaf: Tensor) -> Tensor:
-    """Shape a mask `[B]` or `[B, k]` so that it goes with a leaf `[B, k, …]`, on its device.
+    """Return a mask `[B]` or `[B, k]` in a shape that broadcasts to a leaf `[B, k, …]`, on its device.
 
     Example:
         >>> widen(torch.tensor([True, False]), torch.zeros(2, 3, 4)).shape
@@ -142,7 +142,7 @@ def widen(mask: Tensor, leaf: Tensor) -> Tensor:
 
 
 def keys_first(keys: Any, number: Any, default: Any) -> tuple[Any, Any]:
-    """Return keys and the number beside them, which may come first, alone or not.
+    """Return keys and number, given in either order, or with the keys omitted.
 
     Example:
         >>> keys_first("pixels", 4, "observation"), keys_first(4, "pixels", "observation")
@@ -156,26 +156,26 @@ def keys_first(keys: Any, number: Any, default: Any) -> tuple[Any, Any]:
 
 
 def one_of(value: str, name: str, allowed: Iterable[str]) -> None:
-    """Raise `UsageError` if `value` is none of `allowed`."""
+    """Raise `UsageError` if `value` is not one of `allowed`."""
     if value not in set(allowed):
         raise UsageError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
 
 
 def within(value: float, name: str, low: float, high: float) -> float:
-    """Return `value` if `low <= value <= high`; NaN is not."""
+    """Return `value`; raises `UsageError` unless `low <= value <= high`."""
     if not low <= value <= high:
         raise UsageError(f"{name} is {value}; expected a number from {low} to {high}")
     return float(value)
 
 
 def leaf_keys(batch: TensorDict) -> list[Key]:
-    """List the leaves of a batch."""
+    """Return the keys of all leaves of a batch."""
     keys = batch.keys(include_nested=True, leaves_only=True)
     return [key if isinstance(key, tuple) else (key,) for key in keys]
 
 
 def has_leaf(storage: Storage, key: Key) -> bool:
-    """Return True if a storage has a leaf, in its batches or not; it must have rows."""
+    """Return True if a storage has a leaf, even if its batches leave it out; it must have rows."""
     try:
         return key in leaf_keys(storage.only((key,)).gather(torch.arange(1)))
     except UsageError:
@@ -183,45 +183,45 @@ def has_leaf(storage: Storage, key: Key) -> bool:
 
 
 def check_rows(name: str, batch: TensorDict) -> None:
-    """Raise `UsageError` if the rows of a batch are not transitions."""
+    """Raise `UsageError` if rows of the batch are not transitions."""
     if batch.batch_dims != 1:
         raise UsageError(
-            f"{name} is for batches [B] of transitions; these rows are whole episodes, "
+            f"{name} needs batches [B] of transitions; these rows are whole episodes, "
             f"{list(batch.batch_size)}",
-            hint="leave out split_trajs=True: a SliceSampler draws pieces of episodes",
+            hint="leave out split_trajs=True: a SliceSampler draws slices of episodes",
         )
 
 
 def check_leaves(name: str, batch: TensorDict, keys: Iterable[Key]) -> None:
-    """Raise `UsageError` if a batch lacks a leaf."""
+    """Raise `UsageError` if a leaf is missing from a batch."""
     known = leaf_keys(batch)
     for key in keys:
         if key not in known:
             raise UsageError(
                 f"{name} needs the leaf {join_key(key)!r}; batches have "
                 f"{', '.join(map(join_key, known))}",
-                hint="take it into keys= of the buffer, if the dataset has it",
+                hint="add it to keys= of the buffer, if the dataset has it",
             )
 
 
 def check_stored(
     name: str, batch: TensorDict, rows: Tensor, storage: Storage, keys: tuple[Key, ...]
 ) -> None:
-    """Raise `UsageError` if leaves are not those of `rows` bit for bit: gathering undoes changes."""
+    """Raise `UsageError` if leaves differ from the stored ones, since gathering would undo changes."""
     own = leaf_keys(storage.gather(rows[:1].clone()))
     stored = storage.only([key for key in keys if key in own]).gather(rows.clone())
     for key in keys:
         if key not in own or not _same(batch.get(key), stored.get(key)):
             raise UsageError(
-                f"{name} takes the leaf {join_key(key)!r} from the storage, and something before "
-                "it in derived= has made or changed that leaf",
+                f"{name} reads the leaf {join_key(key)!r} from the storage, but an earlier "
+                "function in derived= added or changed that leaf",
                 hint="an order that works: n_step or relabel, frame_stack, action_chunk, "
                 "return_to_go, normalize",
             )
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors are the same bit for bit: NaN is not equal to itself."""
+    """Return True if two tensors are bitwise equal (NaN is not equal to itself)."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

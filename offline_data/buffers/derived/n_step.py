@@ -1,4 +1,4 @@
-"""`n_step`: rewards of several steps added up, and what stands at their end as what comes next."""
+"""`n_step`: n-step returns, with the observation after the last step."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 GAMMA: Key = ("gamma",)
-"""Leaf: the discount of what comes after these steps."""
+"""Leaf: the discount `γ^m` after `m` steps."""
 ORIGINAL_REWARD = "original_reward"
 """Leaf under `next`: the reward of the first step."""
 
 
 def n_step(n: int, gamma: float = 0.99) -> NStep:
-    """Make every transition of a batch one of up to `n` steps.
+    """Replace the transitions of a batch by n-step transitions.
 
     ```
     row            t                             t+1    t+2        n = 3
     observation    s_t
     action         a_t
-    next reward    r_t + γ·r_t+1 + γ²·r_t+2                        where a_t gave r_t
+    next reward    r_t + γ·r_t+1 + γ²·r_t+2                        r_t is the reward of a_t
     next …                                              s_t+3, and everything else of row t+2
     ```
 
-    A transition gets `m <= n` steps: up to the end of its episode, or to the first row that is
-    `terminated` or `truncated`. An episode's last row whose next observation is not known is left
-    out unless it is terminated, or the transition itself. Then
+    A transition covers `m <= n` steps: up to the end of its episode, or to the first row that is
+    `terminated` or `truncated`. An episode's last row without a known next observation is excluded,
+    unless it is terminated or is the transition itself.
 
-    - `("next", "reward")` is `Σ γ^k r_t+k` over the `m` steps, added up in float64, in the dtype
-      of the reward (float32 for integers); `("next", "original_reward")` is `r_t`;
-    - everything else under `next` is that of row `t + m - 1`, flags too;
+    - `("next", "reward")` is `Σ γ^k r_t+k` over the `m` steps, summed in float64, returned in the
+      dtype of the reward (float32 for integers); `("next", "original_reward")` is `r_t`;
+    - everything else under `next`, including flags, is from row `t + m - 1`;
     - `steps_to_next_obs` is `m`, int64 `[B]`; `gamma` is `γ^m`, float32 `[B]`: a target is
       `reward + gamma * ~terminated * V(next observation)`.
 
-    Names and values are those of TorchRL's `MultiStep`, except that flags there stay those of row
-    `t`, so that a target bootstraps from a terminal state inside the window, and that there is no
-    leaf `nonterminal`. It comes first among what is derived, and does not go with `relabel`.
+    Names and values are those of TorchRL's `MultiStep`, except that its flags are those of row `t`,
+    so that a target bootstraps from a terminal state inside the window, and that there is no leaf
+    `nonterminal`. Must be first in `derived`; cannot be combined with `relabel`.
 
     Args:
-        n: Steps at most, at least 1.
+        n: Maximum number of steps, at least 1.
         gamma: Discount γ of one step, from 0 to 1.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if it has no reward, its rows are
-            whole episodes, or what is under `next` was changed before.
+        UsageError: Invalid argument; or, on the first batch, no reward, rows that are whole
+            episodes, or leaves under `next` that were changed before.
 
     Example:
         >>> n_step(3)
@@ -76,13 +76,13 @@ def n_step(n: int, gamma: float = 0.99) -> NStep:
 
 @dataclass(frozen=True)
 class NStep(Cached):
-    """Result of `n_step`, which describes the fields."""
+    """Result of `n_step`, which documents the fields."""
 
     n: int
     gamma: float
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Make the batch one of `n` steps; see `Derived`."""
+        """Return the n-step batch; see `Derived`."""
         after, ahead = self._memory.recall(
             storage, "leaves", lambda: self._check(batch, rows, storage)
         )
@@ -90,9 +90,9 @@ class NStep(Cached):
         at_end: Any = self._memory.only(storage, after).gather(rows + steps - 1)
         following = at_end.get("next") if after else batch.get("next").empty()
         following.set(ORIGINAL_REWARD, batch.get(REWARD))
-        taken = widen(torch.arange(self.n) < steps[:, None], rewards)
+        used = widen(torch.arange(self.n) < steps[:, None], rewards)
         weights = widen(self.gamma ** torch.arange(self.n)[None].double(), rewards)
-        total = torch.where(taken, rewards.double() * weights, 0).sum(1)
+        total = torch.where(used, rewards.double() * weights, 0).sum(1)
         dtype = rewards.dtype if rewards.is_floating_point() else torch.float32
         following.set(REWARD[1], total.to(dtype))
         batch.set("next", following)
@@ -103,26 +103,26 @@ class NStep(Cached):
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage
     ) -> tuple[tuple[Key, ...], Storage]:
-        """Return what is under `next` besides the reward, and the storage of rewards and flags."""
+        """Return the keys under `next` except the reward, and the storage of rewards and flags."""
         check_rows("n_step", batch)
         check_leaves("n_step", batch, [REWARD])
         under = tuple(key for key in leaf_keys(batch) if key[0] == "next")
         check_stored("n_step", batch, rows, storage, under)
         after = tuple(key for key in under if key != REWARD)
         flags = [key for key in (DONE, TERMINATED, TRUNCATED) if has_leaf(storage, key)]
-        ends = [DONE] if DONE in flags else flags  # `done` is made of the two others
+        ends = [DONE] if DONE in flags else flags  # `done` is the or of the two others
         return after, storage.only((REWARD, *ends))
 
     def _window(self, rows: Tensor, storage: Storage, ahead: Storage) -> tuple[Tensor, Tensor]:
-        """Return rewards `[B, n, …]` from each row on, and the steps that are taken, `[B]`."""
+        """Return rewards `[B, n, …]` from each row on, and the number of steps used, `[B]`."""
         spans = episode_bounds(storage, rows)
         wanted = rows[:, None] + torch.arange(self.n)
         last = torch.maximum(spans.last - (~spans.valid).long(), rows)[:, None]
-        taken = wanted <= last
+        used = wanted <= last
         window: Any = ahead.gather(torch.minimum(wanted, last).reshape(-1)).get("next")
         for name, leaf in window.items():
             if name != REWARD[1]:
                 over = leaf.cpu().reshape(len(rows), self.n, -1).any(-1)
-                taken[:, 1:] &= ~over[:, :-1]
+                used[:, 1:] &= ~over[:, :-1]
         rewards = window.get(REWARD[1]).unflatten(0, (len(rows), self.n))
-        return rewards, taken.long().cumprod(1).sum(1)
+        return rewards, used.long().cumprod(1).sum(1)

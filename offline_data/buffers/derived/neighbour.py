@@ -1,4 +1,4 @@
-"""Leaves of the row before, or of the row after, in the same episode."""
+"""Leaves of the previous or next row of the same episode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offline_data.buffers.derived.base import Cached, check_rows, episode_bounds, widen
+from offline_data.buffers.derived.base import Cached, episode_bounds, widen
+from offline_data.buffers.trajectories import MASK
 from offline_data.episodes.fields import REWARD, Key
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ NEXT_INFO: Key = ("next", "info")
 
 @dataclass(frozen=True)
 class Neighbour(Cached):
-    """Sets `target` to `source` of the row `step` further on; zeros beyond the episode.
+    """Sets `target` to `source` of the row at offset `step`; zeros beyond the episode.
 
     Either key may be a parent of leaves.
     """
@@ -32,33 +33,38 @@ class Neighbour(Cached):
     step: int
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """See `Derived`."""
-        check_rows("A leaf of TorchRL's", batch)
-        spans, others = episode_bounds(storage, rows), rows + self.step
-        inside = (others >= spans.first) & (others <= spans.last)
-        others = torch.where(inside, others, rows)
-        found: Any = self._memory.only(storage, (self.source,)).gather(others).get(self.source)
+        """See `Derived`; rows may be whole episodes `[E, T]` (`split_trajs=True`)."""
+        stored = self._memory.only(storage, (self.source,))
+        if batch.batch_dims == 2:
+            steps = torch.arange(batch.shape[1]) + self.step
+            there = (steps >= 0) & (steps < len(steps))
+            found: Any = stored.gather(rows).get(self.source)[:, torch.where(there, steps, 0)]
+            inside = batch.get(MASK) & there.to(batch.get(MASK).device)
+        else:
+            spans, others = episode_bounds(storage, rows), rows + self.step
+            inside = (others >= spans.first) & (others <= spans.last)
+            found = stored.gather(torch.where(inside, others, rows)).get(self.source)
         if isinstance(found, torch.Tensor):
             return batch.set(self.target, found * widen(inside, found))
         return batch.set(self.target, found.apply(lambda leaf: leaf * widen(inside, leaf)))
 
 
 def leaves_of_torchrl(keys: list[Key]) -> tuple[list[Key], list[Neighbour]]:
-    """Split keys into those that are stored, and what makes the others.
+    """Return the stored keys, and functions that derive the others.
 
-    TorchRL's classes have the root `reward`, that of the row before, and `("next", "info")`, the info
-    of the row after; here the neighbours are those of the same episode.
+    TorchRL's classes have the root `reward`, that of the previous row, and `("next", "info")`, the
+    info of the next row; here the row is always of the same episode.
 
     Example:
         >>> leaves_of_torchrl([("action",), ("reward",)])[0]
         [('action',)]
     """
-    stored, made = [], []
+    stored, derived = [], []
     for key in keys:
         if key == ROOT_REWARD:
-            made.append(Neighbour(key, REWARD, -1))
+            derived.append(Neighbour(key, REWARD, -1))
         elif key[:2] == NEXT_INFO:
-            made.append(Neighbour(key, key[1:], 1))
+            derived.append(Neighbour(key, key[1:], 1))
         else:
             stored.append(key)
-    return stored, made
+    return stored, derived

@@ -1,13 +1,16 @@
-"""`normalize`: leaves scaled to mean 0 and standard deviation 1 of a dataset."""
+"""`normalize`: leaves scaled to a dataset's mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
+from torch import Tensor
 
 from offline_data.buffers.derived.base import (
     Cached,
@@ -20,25 +23,37 @@ from offline_data.buffers.keys import KeyLike, as_key, as_keys, select_keys
 from offline_data.episodes.fields import Key, join_key, next_of
 from offline_data.errors import UsageError
 from offline_data.store.statistics import Moments, item_moments
+from offline_data.strict_json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from tensordict import TensorDict
-    from torch import Tensor
 
+    from offline_data.buffers.buffer import ReplayBuffer
     from offline_data.buffers.storage import Storage
 
 CHUNK_ITEMS = 1 << 20
-"""Numbers of all leaves that statistics are computed of together."""
+"""Number of values, over all leaves, per chunk when computing statistics."""
 
 
 class Scale:
-    """Mean and standard deviation of one leaf, float64, in shapes that broadcast to a row of it."""
+    """Mean and standard deviation of one leaf, elementwise; its repr has all digits.
 
-    def __init__(self, mean: Any, std: Any) -> None:
-        self.mean = torch.as_tensor(mean, dtype=torch.float64, device="cpu").detach().clone()
-        self.std = torch.as_tensor(std, dtype=torch.float64, device="cpu").detach().clone()
+    Attributes:
+        mean: float64, on the CPU, in a shape that broadcasts to a row.
+        std: Standard deviation of the population; likewise.
+        count: Finite values that they are of, int64; None: they were given without it.
+    """
+
+    def __init__(self, mean: Any, std: Any, count: Any = None) -> None:
+        self.mean = _owned(mean, torch.float64)
+        self.std = _owned(std, torch.float64)
+        self.count = None if count is None else _owned(count, torch.int64)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield mean and standard deviation: `normalize(keys, other.statistics)`."""
+        yield from (self.mean, self.std)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scale) and repr(self) == repr(other)
@@ -50,53 +65,78 @@ class Scale:
         return f"({self.mean.tolist()}, {self.std.tolist()})"
 
 
+def _owned(values: Any, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(values, dtype=dtype, device="cpu").detach().clone()
+
+
 def normalize(
     keys: Iterable[KeyLike] = ("observation",),
-    statistics: Mapping[Any, tuple[Any, Any]] | None = None,
+    statistics: Mapping[Any, Scale | tuple[Any, Any]] | None = None,
     eps: float = 1e-3,
 ) -> Normalizer:
-    """Scale leaves of a batch to mean 0 and deviation 1: `(x - mean) / (std + eps)`, float32.
+    """Normalize leaves of a batch: `(x - mean) / (std + eps)`, float32.
 
-    Mean and standard deviation are computed number by number, in float64, over the root leaves of
-    all rows of a storage (each transition once, without values that are not finite); next leaves
-    get the same scale. One pass over the first storage that is sampled, or given to `fit`, computes
-    them. They stay with this object, also in pickles: a second buffer, for validation or online
-    training, uses those of the first.
+    Mean and standard deviation are computed elementwise in float64 over the root leaves of all rows
+    of a dataset (each transition once, ignoring non-finite values); next leaves use the same
+    statistics. They are computed in one pass over the first buffer that is sampled or passed to
+    `fit`, and are kept by this object, also in pickles: a second buffer, for validation or online
+    training, uses those of the first. `statistics` returns them, `state_dict` saves them.
 
-    It comes after whatever else changes the same leaves: stacked frames and chunks of actions are
-    normalized each by itself (but not frames joined by `cat_dim`).
+    ```python
+    scale = normalize("observation").fit(train)
+    ds = offline_data.load_dataset(name, batch_size=256, derived=scale)
+    action = policy(scale.normalized("observation", env.reset()[0]))  # one observation, an array
+    torch.save({"policy": policy.state_dict(), "scale": scale.state_dict()}, path)
+    ```
+
+    Must come after other functions that change the same leaves. Stacked frames and action chunks
+    are normalized individually (but not frames joined by `cat_dim`).
 
     Args:
-        keys: Root leaves; a parent stands for the leaves of floating-point numbers below it. A
-            string is one key.
-        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a
-            row of the leaf; None: those of the first storage.
-        eps: Added to the standard deviation, as CORL and d3rlpy do; above 0 if one of them is 0.
+        keys: Root leaves; a parent selects the floating-point leaves below it. A string is one key.
+        statistics: Mean and standard deviation by key, numbers or arrays that broadcast to a row of
+            the leaf; or the `statistics` of another object; None: those of the first buffer.
+        eps: Added to the standard deviation, as in CORL and d3rlpy; must be above 0 if one is 0.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if a leaf is not there, has another
-            shape than its statistics, or no finite value.
+        UsageError: Invalid argument; or, on the first batch, a leaf that is missing, does not match
+            the shape of its statistics, or has no finite value.
 
     Example:
         >>> scaled = normalize(["observation"], {"observation": ([1.0, 2.0], [2.0, 4.0])}, eps=0)
         >>> scaled.normalized("observation", torch.tensor([[3.0, 2.0]]))
         tensor([[1., 0.]])
+        >>> scaled.denormalized("observation", [1.0, 0.0]).tolist()
+        [3.0, 2.0]
     """
     wanted = as_keys(keys)
-    scales = None
+    scales: tuple[tuple[Key, Scale], ...] | None = None
     if statistics is not None:
-        given = {as_key(key): Scale(mean, std) for key, (mean, std) in statistics.items()}
+        given = {as_key(key): _scale_of(key, one) for key, one in statistics.items()}
         select_keys(list(given), wanted)
         scales = tuple(given.items())
     return Normalizer(wanted, scales, within(eps, "eps", 0, math.inf))
 
 
+def _scale_of(key: KeyLike, given: Any) -> Scale:
+    if isinstance(given, Scale):
+        return given
+    try:
+        mean, std = given
+        return Scale(mean, std)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"The statistics of {join_key(as_key(key))!r} are {shown(repr(given))}; expected "
+            f"(mean, std): {error}"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Normalizer(Cached):
-    """Result of `normalize`, which describes the fields."""
+    """Result of `normalize`, which documents the fields."""
 
     keys: tuple[Key, ...]
-    statistics: tuple[tuple[Key, Scale], ...] | None
+    given: tuple[tuple[Key, Scale], ...] | None
     eps: float
     _fitted: dict[Key, Scale] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -105,49 +145,102 @@ class Normalizer(Cached):
         self.fit(storage)
         for key in self._memory.recall(storage, "leaves", lambda: self._check(batch)):
             root = key[1:] if key[0] == "next" else key
-            batch.set(key, self.normalized(root, batch.get(key)))
+            batch.set(key, self._applied(root, batch.get(key), _normalized))
         return batch
 
-    def fit(self, storage: Storage) -> Normalizer:
-        """Compute the statistics of a storage, unless there are some already; returns this object."""
-        if self.statistics is None and not self._fitted:
+    @property
+    def statistics(self) -> dict[str, Scale]:
+        """Mean, standard deviation and count of each leaf by name; empty before they are computed.
+
+        ```python
+        scale.statistics["observation"].mean  # float64, the shape of a row
+        ```
+        """
+        return {join_key(key): one for key, one in (self._fitted or dict(self.given or ())).items()}
+
+    def fit(self, data: ReplayBuffer | Storage) -> Normalizer:
+        """Compute the statistics of a dataset unless they are known; returns this object.
+
+        Args:
+            data: A buffer, a view, or a storage. Derived leaves and transforms are not applied.
+
+        Raises:
+            UsageError: No such leaf; a mixture, which has no rows of its own; or an element without
+                any finite value.
+        """
+        if self.given is None and not self._fitted:
+            from offline_data.buffers.ensemble.parts import Parts  # it imports this package
+
+            storage: Any = getattr(data, "storage", data)
+            if isinstance(storage, Parts) or not hasattr(storage, "gather"):
+                raise UsageError(
+                    f"A {type(data).__name__} has no rows of its own to compute statistics from",
+                    hint="fit(member) computes those of one member, which all members can use",
+                )
             with process_lock():
                 if not self._fitted:
                     self._fitted.update(self._scales(storage))
         return self
 
-    def normalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Normalize one leaf: an observation on its way to a policy.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the statistics as tensors, for `torch.save`; see `load_state_dict`."""
+        found = ((name, vars(one)) for name, one in self.statistics.items())
+        return {"eps": self.eps, "statistics": {name: dict(one) for name, one in found}}
 
-        Args:
-            key: Its root key.
-            values: `[…, *shape]`, where `shape` is that of a row.
-
-        Returns:
-            float32, in the shape of `values`, on their device.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Replace the statistics by those of another object.
 
         Raises:
-            UsageError: There are no statistics of it (yet), or they have another shape.
+            UsageError: Other leaves, another `eps`, or not a state of `normalize`.
         """
-        mean, scale = self._of(key, values)
-        return ((values - mean) / scale).float()
+        try:
+            eps, found = state_dict["eps"], state_dict["statistics"]
+            scales = {as_key(name): Scale(**one) for name, one in found.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"This is no state of normalize: {type(error).__name__} {error}",
+                hint="normalize(…).state_dict() returns one",
+            ) from error
+        if eps != self.eps:
+            raise UsageError(f"The state has eps={eps}, and this normalize eps={self.eps}")
+        select_keys(list(scales), self.keys if scales else ())
+        with process_lock():
+            self._fitted.clear()
+            self._fitted.update(scales)
 
-    def denormalized(self, key: KeyLike, values: Tensor) -> Tensor:
-        """Undo `normalized`: an action on its way from a policy."""
-        mean, scale = self._of(key, values)
-        return (values * scale + mean).float()
+    def normalized(self, key: KeyLike, values: Any) -> Any:
+        """Normalize values of one leaf, such as an observation for a policy.
+
+        Args:
+            key: The root key of the leaf, or a parent.
+            values: `[…, *shape]` with the leaf's `shape`: a tensor, an array or numbers. For a parent a
+                dict, tuple or TensorDict of its leaves, as environments return it; leaves without
+                statistics are returned unchanged.
+
+        Returns:
+            float32 in the shape of `values`: a tensor on their device, else an array; or as many of
+            them, in a container of the same kind.
+
+        Raises:
+            UsageError: No statistics of the leaf (yet), or another shape.
+        """
+        return self._applied(as_key(key), values, _normalized)
+
+    def denormalized(self, key: KeyLike, values: Any) -> Any:
+        """Invert `normalized`, for example for an action of a policy."""
+        return self._applied(as_key(key), values, _denormalized)
 
     def denormalize(self, batch: TensorDict) -> TensorDict:
-        """Bring every normalized leaf of a batch back to its own scale, in place."""
+        """Invert the normalization of all leaves of a batch in place."""
         known = leaf_keys(batch)
         for root in self._known():
             for key in (root, next_of(root)):
                 if key in known:
-                    batch.set(key, self.denormalized(root, batch.get(key)))
+                    batch.set(key, self._applied(root, batch.get(key), _denormalized))
         return batch
 
     def _scales(self, storage: Storage) -> Mapping[Key, Scale]:
-        """Compute mean and standard deviation in one pass over all rows, in bounded memory."""
+        """Compute mean and standard deviation in one pass over all rows, with bounded memory."""
         row = storage.gather(torch.arange(min(1, len(storage))))
         check_rows("normalize", row)
         keys = self._roots(row)
@@ -162,56 +255,98 @@ class Normalizer(Cached):
         for key, found in moments.items():
             if not np.all(found.count):
                 raise UsageError(
-                    f"{join_key(key)!r} has no finite value to take a mean of",
-                    hint="normalize(…, statistics={key: (mean, std)}) takes one from elsewhere",
+                    f"{join_key(key)!r} has no finite value",
+                    hint="normalize(…, statistics={key: (mean, std)}) sets them",
                 )
-        return {key: Scale(found.mean, found.std) for key, found in moments.items()}
+        return {key: Scale(one.mean, one.std, one.count) for key, one in moments.items()}
 
     def _roots(self, batch: TensorDict) -> list[Key]:
-        """List the selected root leaves."""
+        """Return the selected root leaves."""
         known = [key for key in leaf_keys(batch) if key[0] != "next"]
         wanted = select_keys(known, self.keys)
         return [key for key in wanted if key in self.keys or batch.get(key).is_floating_point()]
 
     def _check(self, batch: TensorDict) -> list[Key]:
-        """List the leaves of the batch that are normalized, `next` included."""
+        """Return the leaves of the batch to normalize, including those under `next`."""
         check_rows("normalize", batch)
         roots = self._roots(batch)
         for key in roots:
-            leaf = batch.get(key)
-            mean, scale = self._of(key, leaf)
-            for one in (mean, scale):
-                _check_shape(key, one.shape, leaf.shape[1:])
+            for one in self._of(key):
+                _check_shape(key, one.shape, batch.get(key).shape[1:])
         after = set(map(next_of, roots)) & set(leaf_keys(batch))
         return [*roots, *sorted(after)]
 
     def _known(self) -> Mapping[Key, Scale]:
-        if self.statistics is not None:
-            return dict(self.statistics)
-        if not self._fitted:
+        known = self._fitted or dict(self.given or ())
+        if not known:
             raise UsageError(
-                "There are no statistics yet: they are computed from the first storage that is sampled",
-                hint="fit(buffer.storage) computes them now",
+                "No statistics yet: they are computed from the first buffer that is sampled",
+                hint="fit(buffer) computes them now",
             )
-        return self._fitted
+        return known
 
-    def _of(self, key: KeyLike, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and scale of a leaf, in the dtype and on the device to compute with."""
-        known, name = self._known(), as_key(key)
+    def _of(self, name: Key) -> Scale:
+        known = self._known()
         if name not in known:
             there = ", ".join(map(join_key, known))
-            raise UsageError(f"There are no statistics of {join_key(name)!r}; there are {there}")
-        found = known[name]
-        _check_shape(name, found.mean.shape, values.shape)
-        _check_shape(name, found.std.shape, values.shape)
-        wide = values.dtype in {torch.float64, torch.int64}
-        dtype, device = torch.float64 if wide else torch.float32, values.device
-        return found.mean.to(device, dtype), found.std.to(device, dtype) + self.eps
+            raise UsageError(f"No statistics of {join_key(name)!r}; available: {there}")
+        return known[name]
+
+    def _applied(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
+        """Scale the values of a leaf, or of all leaves below a key that have statistics."""
+        if name not in (known := self._known()) and any(key[: len(name)] == name for key in known):
+            return self._parts(name, values, how)
+        found = self._of(name)
+        if not isinstance(values, Tensor):
+            values = np.asarray(values)
+        for one in found:
+            _check_shape(name, one.shape, values.shape)
+        if isinstance(values, Tensor):
+            dtype = torch.float64 if values.dtype in _WIDE else torch.float32
+            mean, std = (one.to(values.device, dtype) for one in found)
+            return how(values, mean, std + self.eps).float()
+        wide = np.float64 if values.dtype in (np.float64, np.int64) else np.float32
+        center, spread = (one.numpy().astype(wide) for one in found)
+        return how(values, center, spread + wide(self.eps)).astype(np.float32)
+
+    def _parts(self, name: Key, values: Any, how: Callable[[Any, Any, Any], Any]) -> Any:
+        known = self._known()
+
+        def part(below: str, value: Any) -> Any:
+            key = (*name, *below.split("/"))  # as the leaves of such a part are called
+            below_it = any(one[: len(key)] == key for one in known)
+            return self._applied(key, value, how) if below_it else value
+
+        if isinstance(values, TensorDictBase):
+            made = values.copy()
+            for below, value in values.items():
+                made.set(below, part(below, value))
+            return made
+        if isinstance(values, Mapping):
+            return {below: part(below, value) for below, value in values.items()}
+        if isinstance(values, tuple):
+            return tuple(part(str(number), value) for number, value in enumerate(values))
+        leaves = ", ".join(join_key(key) for key in known if key[: len(name)] == name)
+        raise UsageError(
+            f"{join_key(name)!r} has the leaves {leaves}; found {type(values).__name__}, expected a "
+            "dict, tuple or TensorDict of them"
+        )
+
+
+_WIDE = {torch.float64, torch.int64}
+
+
+def _normalized(values: Any, mean: Any, scale: Any) -> Any:
+    return (values - mean) / scale
+
+
+def _denormalized(values: Any, mean: Any, scale: Any) -> Any:
+    return values * scale + mean
 
 
 def _check_shape(key: Key, found: torch.Size, values: torch.Size) -> None:
     pairs = zip(reversed(found), reversed(values), strict=False)
     if len(found) > len(values) or any(size not in {1, of} for size, of in pairs):
         raise UsageError(
-            f"Statistics of {join_key(key)!r} are {list(found)}, which does not match {list(values)}"
+            f"Statistics of {join_key(key)!r} have shape {list(found)}, which does not match {list(values)}"
         )

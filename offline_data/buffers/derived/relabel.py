@@ -1,4 +1,4 @@
-"""`relabel`: goals that were or could be reached, in place of the intended ones."""
+"""`relabel`: hindsight goals in place of the original ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Distribution: TypeAlias = Literal["current", "final", "future", "geometric", "ep
 """Name of a distribution of goals; see `relabel`."""
 
 Rewards: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
-"""From what was achieved and the goal, both `[B, …]`, to rewards, `[B]` or `[B, 1]`."""
+"""Maps achieved values and goals, both `[B, …]`, to rewards, `[B]` or `[B, 1]`."""
 
 
 def relabel(
@@ -61,53 +61,52 @@ def relabel(
     gamma: float = 0.99,
     seed: int | None = None,
 ) -> Relabel:
-    """Give transitions of a batch other goals in hindsight, and the rewards that go with them.
+    """Relabel transitions of a batch with hindsight goals and the resulting rewards.
 
     ```
     row                  first  …  t    t+1  …  last         of an episode
     state after it                 s_t+1        s_last+1     "achieved" is a part of the state
     ```
 
-    A goal is what was achieved in a state drawn for each transition `t` on its own:
+    A goal is the achieved value of a state drawn independently for each transition `t`:
 
     - `final`: the episode's last state, `s_last+1`;
-    - `future`: one of `s_t+1`, …, `s_last+1`, each with the same probability;
+    - `future`: uniform over `s_t+1`, …, `s_last+1`;
     - `geometric`: `s_t+Δ`, with `P(Δ = d) = (1 - γ) γ^(d-1)` for d = 1, 2, …, at most `s_last+1`;
-    - `episode`: one of `s_first+1`, …, `s_last+1`, each with the same probability;
+    - `episode`: uniform over `s_first+1`, …, `s_last+1`;
     - `random`: the state after any transition of the storage that samplers may draw;
     - `current`: `s_t`, the state before the action.
 
     `final`, `future`, `episode` are those of Hindsight Experience Replay (Andrychowicz et al.,
-    2017); a mixture of `current`, `geometric` and `random` is how OGBench's `GCDataset` draws goals
-    (`p_curgoal`, `p_trajgoal`, `p_randomgoal`), except that there a goal is reached in the state
-    before the action; here, as in gymnasium's `GoalEnv`, in the one after it.
+    2017); a mixture of `current`, `geometric` and `random` matches OGBench's `GCDataset`
+    (`p_curgoal`, `p_trajgoal`, `p_randomgoal`), except that it tests the state before the action
+    against the goal; here, as in gymnasium's `GoalEnv`, it is the state after it.
 
-    The goal is written at the root and under `next`; reward, and flags if asked, follow from what
-    is achieved in the next state. Transitions that keep their goal keep reward and flags too, so
-    with `p < 1` `reward_fn` should be that of the dataset. A transition whose next state is not
-    known keeps its goal; if the storage has no goals, it gets its own state and keeps its reward.
+    The goal is written at the root and under `next`; the reward, and with `terminate` the flags, are
+    computed from the next state. Transitions that keep their goal also keep reward and flags, so
+    with `p < 1` `reward_fn` should be that of the dataset. A transition whose next state is unknown
+    keeps its goal; if the storage has no goals, it gets its own state and keeps its reward.
 
-    Goals follow from the seed and the rows of a batch in their order: the same rows in the same
-    order get the same goals, in every thread and process, each time.
+    Goals depend only on the seed and the ordered rows of a batch: equal rows in the same order get
+    equal goals in every thread and process.
 
     Args:
-        strategy: A distribution, or several with their probabilities, which add up to 1.
-        p: Probability that a transition gets another goal, from 0 to 1.
-        goal_key: Leaf of the goal; made if batches have none (then `p` must be 1).
-        achieved_key: Leaf that goals are taken from, in the shape of a goal; `observation` if a
-            goal is a whole state.
-        reward_fn: From what was achieved next and the goal, both `[B, …]`, to rewards `[B]`; a
-            function of a module, so that it can be pickled. None: 0 if the goal is reached,
-            else -1.
-        threshold: Euclidean distance up to which a goal is reached; 0: it is equal.
-        terminate: Whether a transition with another goal is terminated if and only if that is
-            reached; False: flags stay.
+        strategy: A distribution, or several with their probabilities, which sum to 1.
+        p: Probability of relabeling a transition, from 0 to 1.
+        goal_key: Leaf of the goal; added if batches have none (then `p` must be 1).
+        achieved_key: Leaf of achieved values, in the shape of a goal; `observation` if a goal is a
+            whole state.
+        reward_fn: Maps next achieved values and goals, both `[B, …]`, to rewards `[B]`; a
+            module-level function can be pickled. None: 0 if the goal is reached, else -1.
+        threshold: Maximum Euclidean distance at which a goal counts as reached; 0: equal.
+        terminate: Whether a relabeled transition is terminated if and only if its goal is reached;
+            False: flags are unchanged.
         gamma: γ of `geometric`, at least 0, less than 1.
         seed: At least 0; None: drawn now from torch's global generator.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if a leaf is not there, has another
-            shape or was changed before, rows are whole episodes, or `n_step` came before.
+        UsageError: Invalid argument; or, on the first batch, a leaf that is missing, has another
+            shape or was changed before, rows that are whole episodes, or an earlier `n_step`.
 
     Example:
         >>> relabel({"future": 0.5, "random": 0.5}, p=1, seed=0).distributions
@@ -115,7 +114,7 @@ def relabel(
     """
     if within(gamma, "gamma", 0, 1) == 1:
         raise UsageError(
-            "gamma is 1; a geometric distribution needs gamma below 1",
+            "gamma is 1; expected less than 1 for a geometric distribution",
             hint="use 'final' for the last step of an episode",
         )
     if seed is None:
@@ -144,7 +143,7 @@ def relabel(
 
 @dataclass(frozen=True)
 class Relabel(Cached):
-    """Result of `relabel`, which describes the fields."""
+    """Result of `relabel`, which documents the fields."""
 
     distributions: tuple[tuple[str, float], ...]
     p: float
@@ -157,20 +156,22 @@ class Relabel(Cached):
     seed: int
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Give the batch other goals; see `Derived`."""
+        """Relabel the batch; see `Derived`."""
         self._memory.recall(storage, "checked", lambda: self._check(batch, rows, storage))
-        whether, which, where = random_numbers(self.seed, rows, 3)
+        relabel_draw, which_draw, row_draw = random_numbers(self.seed, rows, 3)
         spans = episode_bounds(storage, rows)
-        spans = spans._replace(last=spans.last - (~spans.known).long())  # the state after is known
-        chosen = (whether < self.p) & (rows <= spans.last)
+        spans = spans._replace(last=spans.last - (~spans.known).long())  # the next state is known
+        chosen = (relabel_draw < self.p) & (rows <= spans.last)
         shares = torch.tensor([share for _, share in self.distributions], dtype=torch.float64)
-        which = torch.searchsorted(shares.cumsum(0), which, right=True).clamp_max(len(shares) - 1)
+        which = torch.searchsorted(shares.cumsum(0), which_draw, right=True).clamp_max(
+            len(shares) - 1
+        )
         at, current = rows, torch.zeros_like(chosen)
         for place, (name, _) in enumerate(self.distributions):
             if name == "current":
                 current = which == place
             else:
-                drawn = self._rows(name, rows, spans, where, storage)
+                drawn = self._rows(name, rows, spans, row_draw, storage)
                 at = torch.where((which == place) & chosen, drawn, at)
         after = next_of(self.achieved_key)
         later = self._memory.only(storage, (after,)).gather(at.clone()).get(after)
@@ -190,8 +191,8 @@ class Relabel(Cached):
         known = leaf_keys(batch)
         if STEPS in known:
             raise UsageError(
-                "relabel and n_step do not go together: rewards of other goals would have to be "
-                "added up for every step"
+                "relabel cannot be combined with n_step: rewards of relabeled goals would have to be "
+                "summed over every step"
             )
         needed = [self.achieved_key, next_of(self.achieved_key), REWARD]
         needed += [TERMINATED, TRUNCATED] if self.terminate else []
@@ -212,7 +213,7 @@ class Relabel(Cached):
     def _rows(
         self, name: str, rows: Tensor, spans: Spans, number: Tensor, storage: Storage
     ) -> Tensor:
-        """Draw the rows whose next states are the goals, each by a number in [0, 1)."""
+        """Return the rows whose next states are the goals, selected by a number in [0, 1) each."""
         if name == "final":
             return spans.last
         if name == "random":
@@ -222,14 +223,14 @@ class Relabel(Cached):
             return rows
         if name == "geometric":  # inverts P(steps <= d) = 1 - γ^d for d = 1, 2, …
             more = (torch.log1p(-number) / math.log(self.gamma)).floor()
-            # Compared before it becomes an integer: with γ near 1 it may be larger than any.
+            # Compared before conversion to integer: with γ near 1 it may exceed the range of int64.
             return rows + torch.minimum(more, (spans.last - rows).double()).long()
         low = spans.first if name == "episode" else rows
         count = spans.last - low + 1
         return low + (number * count).long().clamp_max(count - 1)
 
     def _set_outcome(self, batch: TensorDict, chosen: Tensor) -> None:
-        """Set reward, and flags if asked, where a goal was chosen."""
+        """Set the reward, and with `terminate` the flags, of relabeled transitions."""
         achieved = batch.get(next_of(self.achieved_key))
         goals = batch.get(next_of(self.goal_key))
         stored = batch.get(REWARD)
@@ -237,29 +238,29 @@ class Relabel(Cached):
         batch.set(REWARD, torch.where(widen(chosen, stored), rewards, stored.to(rewards.dtype)))
         if self.terminate:
             flag = batch.get(TERMINATED)
-            there = _reached(achieved, goals, self.threshold).view(flag.shape)
-            terminated = torch.where(widen(chosen, flag), there, flag)
+            reached = _reached(achieved, goals, self.threshold).view(flag.shape)
+            terminated = torch.where(widen(chosen, flag), reached, flag)
             batch.set(TERMINATED, terminated)
             batch.set(DONE, terminated | batch.get(TRUNCATED))
 
     def _rewards(self, achieved: Tensor, goals: Tensor, stored: Tensor) -> Tensor:
-        """Compute rewards in the shape of those stored, and in their dtype if it is floating."""
+        """Return rewards in the shape of those stored, and in their dtype if it is floating-point."""
         if self.reward_fn is None:
-            made = _reached(achieved, goals, self.threshold).float() - 1
+            rewards = _reached(achieved, goals, self.threshold).float() - 1
         else:
-            made = self.reward_fn(achieved, goals)
-        if made.numel() != stored.numel():
+            rewards = self.reward_fn(achieved, goals)
+        if rewards.numel() != stored.numel():
             raise UsageError(
-                f"reward_fn gave {list(made.shape)} for {len(stored)} transitions; expected "
+                f"reward_fn returned {list(rewards.shape)} for {len(stored)} transitions; expected "
                 f"{[len(stored)]}"
             )
         exact = not stored.is_floating_point()
-        dtype = torch.promote_types(stored.dtype, made.dtype) if exact else stored.dtype
-        return made.reshape(stored.shape).to(dtype)
+        dtype = torch.promote_types(stored.dtype, rewards.dtype) if exact else stored.dtype
+        return rewards.reshape(stored.shape).to(dtype)
 
 
 def random_numbers(seed: int, rows: Tensor, count: int) -> Tensor:
-    """Return float64 `[count, B]` in [0, 1) that follow from a seed and the rows, in their order."""
+    """Return float64 `[count, B]` in [0, 1), determined by the seed and the ordered rows."""
     content = rows.contiguous().numpy()
     digest = blake2b(content.data, digest_size=8, key=seed.to_bytes(8, "little")).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
@@ -267,7 +268,7 @@ def random_numbers(seed: int, rows: Tensor, count: int) -> Tensor:
 
 
 def _reached(achieved: Tensor, goals: Tensor, threshold: float) -> Tensor:
-    """Return which rows have their goal at most `threshold` away, bool `[B]`."""
+    """Return which rows are at most `threshold` from their goal, bool `[B]`."""
     achieved, goals = (values.unsqueeze(-1).flatten(1) for values in (achieved, goals))
     if threshold == 0:
         return (achieved == goals).all(1)

@@ -1,4 +1,4 @@
-"""`return_to_go`: what the rest of the episode gives."""
+"""`return_to_go`: the discounted return from each transition on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offline_data.buffers.storage import Storage
 
 CHUNK = 1 << 20
-"""Rows whose returns are added up at once; an episode may be longer."""
+"""Number of rows summed at once; an episode may be longer."""
 
 
 def return_to_go(
@@ -28,20 +28,19 @@ def return_to_go(
 ) -> ReturnsToGo:
     """Add to a batch the discounted sum of rewards from each transition to its episode's end.
 
-    `Σ_{k≥0} γ^k r_t+k`, its own reward included, over the rewards that are stored: a truncated
-    episode is not continued, and the reward of a last step counts also if the observation after it
-    is not known.
+    `Σ_{k≥0} γ^k r_t+k` over the stored rewards, including its own: a truncated episode is not
+    extrapolated, and the reward of a last step counts even if the next observation is unknown.
 
-    Returns of all rows are added up in float64 at the first batch, and again after rows were
-    written: one pass over the rewards, which takes 8 bytes of memory for each number of a reward.
+    Returns of all rows are summed in float64 at the first batch, and again after a write: one pass
+    over the rewards, which takes 8 bytes of memory per reward value.
 
     Args:
-        key: Key of the leaf: float32, in the shape of the reward. May be left out.
+        key: Key of the leaf: float32, in the shape of the reward. May be omitted.
         gamma: Discount γ of one step, from 0 to 1; None: 1. May also come first.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if the storage has no reward, or
-            rows are whole episodes.
+        UsageError: Invalid argument; or, on the first batch, no reward in the storage, or rows that
+            are whole episodes.
 
     Example:
         >>> return_to_go(gamma=0.99)
@@ -53,7 +52,7 @@ def return_to_go(
 
 @dataclass(frozen=True)
 class ReturnsToGo(Cached):
-    """Result of `return_to_go`, which describes the fields."""
+    """Result of `return_to_go`, which documents the fields."""
 
     gamma: float
     key: Key
@@ -67,11 +66,11 @@ class ReturnsToGo(Cached):
         return batch
 
     def _all(self, storage: Storage) -> Tensor:
-        """Add up the returns of all rows, float64 `[N, …]`."""
+        """Return the returns of all rows, float64 `[N, …]`."""
         if not has_leaf(storage, REWARD):
             raise UsageError("return_to_go needs the leaf 'next/reward', which the storage lacks")
         stored, runs = self._memory.only(storage, (REWARD,)), storage.runs()
-        done = runs.lengths.cumsum(0)  # whole runs, of `CHUNK` rows or a little more
+        done = runs.lengths.cumsum(0)  # chunks of whole runs, of at least `CHUNK` rows
         marks = torch.arange(CHUNK, int(done[-1]) + CHUNK, CHUNK)
         stops = dict.fromkeys((torch.searchsorted(done, marks) + 1).clamp_max(len(done)).tolist())
         parts = []
@@ -83,17 +82,17 @@ class ReturnsToGo(Cached):
 
 
 def discounted(rewards: Tensor, lengths: Tensor, gamma: float) -> Tensor:
-    """Add up, for each row, rewards from it to the end of its run.
+    """Return the discounted sum of rewards from each row to the end of its run.
 
-    By doubling: sums over `s` rows, `S[t] += γ^s · S[t + s]`, are sums over `2s`.
+    Uses doubling: from sums over `s` rows, `S[t] += γ^s · S[t + s]` gives sums over `2s`.
 
     Args:
-        rewards: `[n, …]`, runs laid end to end; float64 and finite.
-        lengths: Rows of each run, int64 `[R]`.
+        rewards: `[n, …]`, concatenated runs; float64 and finite. Overwritten.
+        lengths: Number of rows of each run, int64 `[R]`.
         gamma: Discount of one row.
 
     Returns:
-        A tensor like `rewards`, which is written to.
+        `rewards`, overwritten by the sums.
 
     Example:
         >>> discounted(torch.tensor([1.0, 2, 4, 8]), torch.tensor([3, 1]), 0.5)

@@ -1,4 +1,4 @@
-"""`frame_stack` and `action_chunk`: the last observations, or the next actions, as one."""
+"""`frame_stack` and `action_chunk`: the last `k` observations, or the next `k` actions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Window(Cached):
-    """Leaves of `k` rows of an episode, instead of one."""
+    """Replaces each leaf by its values in `k` rows of the episode."""
 
     k: int
     keys: tuple[Key, ...]
@@ -44,7 +44,7 @@ class _Window(Cached):
     def _gather(
         self, storage: Storage, keys: tuple[Key, ...], rows: Tensor, offsets: Tensor
     ) -> tuple[dict[Key, Tensor], Tensor]:
-        """Return leaves `[B, k, *shape]` at `k` offsets from rows, and which are in the episode."""
+        """Return leaves `[B, k, *shape]` at `k` offsets from rows, and whether each is in the episode."""
         bounds = episode_bounds(storage, rows)
         wanted = rows[:, None] + offsets
         nearest = wanted.clamp(bounds.first[:, None], bounds.last[:, None])
@@ -64,7 +64,7 @@ def frame_stack(
     cat_dim: int | None = None,
     pad: Pad = "repeat",
 ) -> FrameStack:
-    """Replace observations of a batch by the last `k` of them, the oldest first.
+    """Replace observations of a batch by the last `k` observations, oldest first.
 
     ```
     row              t                          k = 3
@@ -72,22 +72,22 @@ def frame_stack(
     next             s_t-1  s_t    s_t+1                                        s_0  s_0  s_1
     ```
 
-    A leaf `[B, *shape]` becomes `[B, k, *shape]`, or one `k` times as long in `cat_dim`. Under
-    `next`, the last frame is the next observation of the batch: after an `n_step` before it, that
-    of the last step taken. Frames come from the storage: `B·k` are gathered for each leaf.
+    A leaf `[B, *shape]` becomes `[B, k, *shape]`, or `k` times as long in `cat_dim`. Under `next`,
+    the last frame is the batch's next observation: after an earlier `n_step`, that of the last step
+    used. Frames are gathered from the storage, `B·k` per leaf.
 
     Args:
-        keys: Root leaves, a parent standing for all below it, and the same under `next` if
-            batches have them; a string is one key. May be left out: `frame_stack(4)`.
-        k: Frames, at least 1; may also come first.
-        cat_dim: Dimension of a frame to join frames in (0 joins images `[C, H, W]` to
+        keys: Root leaves, or parents of leaves, and the same under `next` if batches have them; a
+            string is one key. May be omitted: `frame_stack(4)`.
+        k: Number of frames, at least 1; may also come first.
+        cat_dim: Dimension of a frame in which to concatenate (0 joins images `[C, H, W]` to
             `[k·C, H, W]`); None: a new dimension before those of the frame.
-        pad: Padding before the first observation of an episode: that one (`repeat`), or zeros
+        pad: Padding before the first observation of an episode: repeat it (`repeat`), or zeros
             (`zero`).
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if a leaf is not there or was
-            changed before, or rows are whole episodes.
+        UsageError: Invalid argument; or, on the first batch, a leaf that is missing or was changed
+            before, or rows that are whole episodes.
 
     Example:
         >>> frame_stack("pixels", 4, cat_dim=0)
@@ -100,12 +100,12 @@ def frame_stack(
 
 @dataclass(frozen=True)
 class FrameStack(_Window):
-    """Result of `frame_stack`, which describes the fields."""
+    """Result of `frame_stack`, which documents the fields."""
 
     cat_dim: int | None
 
     def __call__(self, batch: TensorDict, rows: Tensor, storage: Storage) -> TensorDict:
-        """Stack frames of the batch; see `Derived`."""
+        """Stack the frames of the batch; see `Derived`."""
         keys, after = self._memory.recall(
             storage, "leaves", lambda: self._check(batch, rows, storage)
         )
@@ -125,7 +125,7 @@ class FrameStack(_Window):
     def _check(
         self, batch: TensorDict, rows: Tensor, storage: Storage
     ) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-        """Return the leaves, and those of them that are under `next` too."""
+        """Return the leaves, and those that are also under `next`."""
         check_rows("frame_stack", batch)
         known = leaf_keys(batch)
         keys = tuple(select_keys([key for key in known if key[0] != "next"], self.keys))
@@ -144,7 +144,7 @@ class FrameStack(_Window):
         return keys, after
 
     def _joined(self, stack: Tensor) -> Tensor:
-        """Bring `[B, k, *shape]` to the shape asked for."""
+        """Return `[B, k, *shape]`, concatenated in `cat_dim` if it is set."""
         if self.cat_dim is None:
             return stack
         dim = 1 + self.cat_dim % (stack.ndim - 2)
@@ -152,7 +152,7 @@ class FrameStack(_Window):
 
 
 def _last_rows(batch: TensorDict, rows: Tensor) -> Tensor:
-    """Return the rows whose next observations the batch has: `rows`, or those `n_step` went to."""
+    """Return the rows of the batch's next observations: `rows`, or the last rows of `n_step`."""
     steps = batch.get(STEPS, None)
     return rows if steps is None else rows + steps.cpu() - 1
 
@@ -164,7 +164,7 @@ def action_chunk(
     pad: Pad = "repeat",
     mask_key: KeyLike = "chunk_mask",
 ) -> ActionChunk:
-    """Replace actions of a batch by those of `k` steps, from its own on.
+    """Replace actions of a batch by the actions of `k` steps, starting with its own.
 
     ```
     row              t                          k = 3
@@ -172,19 +172,19 @@ def action_chunk(
     chunk_mask       True True   True                                      True   False  False
     ```
 
-    A leaf `[B, *shape]` becomes `[B, k, *shape]`; the mask, bool `[B, k]`, tells which steps are in
-    the episode. Actions come from the storage, also that of a last step whose next observation is
-    not known: `B·k` are gathered for each leaf.
+    A leaf `[B, *shape]` becomes `[B, k, *shape]`; the mask, bool `[B, k]`, is True for steps in the
+    episode. Actions are gathered from the storage, `B·k` per leaf, including that of a last step
+    whose next observation is unknown.
 
     Args:
-        keys: Leaves, a parent standing for all below it; a string is one key. May be left out.
-        k: Steps, at least 1; may also come first.
+        keys: Leaves, or parents of leaves; a string is one key. May be omitted.
+        k: Number of steps, at least 1; may also come first.
         pad: Padding after the end of an episode: its last action (`repeat`), or zeros (`zero`).
         mask_key: Key of the mask.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, if a leaf is not there or was
-            changed before, or rows are whole episodes.
+        UsageError: Invalid argument; or, on the first batch, a leaf that is missing or was changed
+            before, or rows that are whole episodes.
 
     Example:
         >>> action_chunk(8, pad="zero")
@@ -197,7 +197,7 @@ def action_chunk(
 
 @dataclass(frozen=True)
 class ActionChunk(_Window):
-    """Result of `action_chunk`, which describes the fields."""
+    """Result of `action_chunk`, which documents the fields."""
 
     mask_key: Key
 

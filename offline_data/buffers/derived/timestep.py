@@ -1,4 +1,4 @@
-"""`timestep`: how many transitions of its episode come before each transition."""
+"""`timestep`: the number of preceding transitions in the episode."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def timestep(key: KeyLike = "timestep") -> Timestep:
     """Add to a batch the number of each transition in its episode, from 0: int64 `[B]`.
 
-    In a view that cuts episodes it counts from the first row of the piece.
+    In a view that cuts episodes, numbers start at the first row of the piece.
 
     Args:
         key: Key of the leaf.
 
     Raises:
-        UsageError: From the first batch, if rows are whole episodes.
+        UsageError: On the first batch, if rows are whole episodes.
 
     Example:
         >>> timestep()
@@ -36,7 +36,7 @@ def timestep(key: KeyLike = "timestep") -> Timestep:
 
 @dataclass(frozen=True)
 class Timestep(Cached):
-    """Result of `timestep`, which describes the field."""
+    """Result of `timestep`, which documents the field."""
 
     key: Key
 

@@ -1,1 +1,1 @@
-"""Batches gathered from memory-mapped files: planned once, then by C or by torch alone."""
+"""Gathering of batches from memory-mapped files: planned once, run by C or by torch."""

@@ -1,4 +1,4 @@
-"""Leaves as a nested TensorDict: the tree of names, planned once, filled for every batch."""
+"""Assembly of nested TensorDicts: the tree of keys is planned once and filled per batch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Node:
-    """One level of a nested TensorDict: names with slots of leaves, and with levels below."""
+    """One level of a nested TensorDict: slots of leaves by name, and sub-levels by name."""
 
     leaves: tuple[tuple[str, int], ...]
     children: tuple[tuple[str, Node], ...]
 
 
 def tree_of(slots: Mapping[Key, int]) -> Node:
-    """Arrange nested keys as a tree.
+    """Return nested keys as a tree.
 
     Example:
         >>> tree_of({("action",): 1, ("next", "reward"): 2}).children
@@ -44,7 +44,7 @@ def tree_of(slots: Mapping[Key, int]) -> Node:
 def assemble(
     node: Node, leaves: Sequence[Tensor], size: torch.Size, device: torch.device
 ) -> TensorDict:
-    """Build the TensorDict of batch size `size` whose leaves stand in their slots."""
+    """Return a TensorDict of batch size `size` with the leaves of the slots."""
     content: dict[str, Any] = {}
     for name, slot in node.leaves:
         content[name] = leaves[slot]
@@ -60,10 +60,10 @@ def _checked(content: dict[str, Any], size: torch.Size, device: torch.device | N
 def _unchecked(
     content: dict[str, Any], size: torch.Size, device: torch.device | None
 ) -> TensorDict:
-    """Set the private attributes that tensordict's own constructor without checks sets.
+    """Set the private attributes that tensordict's unchecked constructor sets.
 
-    Shapes, types and devices are right here by construction; checking them again, or just going
-    through that constructor, takes longer than gathering a small batch.
+    Shapes, types and devices are correct by construction; checking them, or even calling that
+    constructor, takes longer than gathering a small batch.
     """
     made = object.__new__(TensorDict)
     made._tensordict = content
@@ -74,7 +74,7 @@ def _unchecked(
 
 
 def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], TensorDict]:
-    """Choose the constructor without checks if it makes what the public one makes."""
+    """Return the unchecked constructor if its results equal those of the public one."""
     size, device = torch.Size((2,)), torch.device("cpu")
 
     def nested(construct: Callable[..., Any]) -> Any:
@@ -91,10 +91,10 @@ def _fastest() -> Callable[[dict[str, Any], torch.Size, torch.device | None], Te
             and bool((made == expected).all())
             and bool((made[1].clone() == expected[1]).all())
         )
-    except Exception:  # noqa: BLE001 - private names may change; the public way stays
+    except Exception:  # noqa: BLE001 - private names may change: use the public constructor
         same = False
     return _unchecked if same else _checked
 
 
 level = _fastest()
-"""Builds one level of a TensorDict of a content that has the batch size and the device."""
+"""Builds one level of a TensorDict from content that has this batch size and device."""

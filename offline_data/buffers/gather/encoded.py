@@ -1,4 +1,4 @@
-"""Encoded leaves in batches: decoded into tensors in threads, or handed out as bytes."""
+"""Encoded leaves of batches: decoded to tensors in threads, or returned as bytes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 EncodedLeaf: TypeAlias = tuple[str, Key, int]
-"""Table of an encoded leaf, its key there, and, for observations, 1 after and 0 before an action."""
+"""Table of an encoded leaf, its key there, and for observations 0 before or 1 after an action."""
 
 
 def encoded_leaves(reader: DatasetReader) -> dict[Key, EncodedLeaf]:
-    """Return the leaves of batches that are encoded in the dataset."""
+    """Return the leaves of batches that the dataset stores encoded."""
     leaves = {k: (STEPS, k, 0) for k, leaf in reader.step_leaves.items() if leaf.encoding}
     for key, leaf in reader.observation_leaves.items():
         if leaf.encoding:
@@ -34,9 +34,9 @@ def encoded_leaves(reader: DatasetReader) -> dict[Key, EncodedLeaf]:
 
 
 class EncodedGather:
-    """Gathers raw leaves as `gather` does, and encoded ones into the slots behind those.
+    """Gathers raw leaves with `gather`, and encoded ones into the slots after those.
 
-    `decode`: whether these are pixels on `device`; else the numbers that `ImageBytes` looks up.
+    `decode`: whether encoded leaves are pixels on `device`; else numbers for `ImageBytes`.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class EncodedGather:
         """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`, `FormatError`."""
         steps = rows.to("cpu", torch.int64).numpy()
         if len(steps) and not 0 <= steps.min() <= steps.max() < self._reader.transitions:
-            raise IndexError(f"Rows run from {steps.min()} to {steps.max()}")
+            raise IndexError(f"Rows {steps.min()} to {steps.max()} are out of range")
         roots = steps + np.searchsorted(self._reader.starts, steps, side="right") - 1
         found: dict[int, Tensor] = {}
         for leaf, places in self._slots.items():  # before and after the action together
             wanted = [steps if leaf[0] == STEPS else roots + after for _, after in places]
             if self._decode:
-                made = self._decoded(self._columns[leaf][np.concatenate(wanted)], len(wanted))
+                tensors = self._decoded(self._columns[leaf][np.concatenate(wanted)], len(wanted))
             else:
-                made = [torch.from_numpy(one + 1).to(self._device) for one in wanted]
-            found.update(zip((slot for slot, _ in places), made, strict=True))
+                tensors = [torch.from_numpy(one + 1).to(self._device) for one in wanted]
+            found.update(zip((slot for slot, _ in places), tensors, strict=True))
         return [*self._gather(rows), *(found[slot] for slot in sorted(found))]
 
     def _decoded(self, column: EncodedColumn, parts: int) -> list[Tensor]:
-        """Decode rows into as many tensors as they have parts, each in memory of its own."""
+        """Decode rows into `parts` separately allocated tensors."""
         shape = (len(column) // parts, *column.shape[1:])
         dtype = getattr(torch, column.dtype.name)
         leaves = [torch.empty(shape, dtype=dtype, pin_memory=self._pin) for _ in range(parts)]
@@ -85,26 +85,26 @@ class EncodedGather:
 
 
 class ImageBytes:
-    """Puts the bytes of images in place of their numbers: a row of the table + 1, or 0 for padding."""
+    """Replaces numbers of images (a row of the table + 1, or 0 for padding) by their bytes."""
 
     def __init__(self, reader: DatasetReader, keys: Iterable[Key]) -> None:
         self._reader, self._keys = reader, tuple(keys)
 
     def __call__(self, batch: Any) -> Any:
-        """Set the leaves to `NonTensorStack`s of `bytes`, None for padding, and return the batch."""
+        """Set the leaves to `NonTensorStack`s of `bytes` (None for padding); returns the batch."""
         leaves = encoded_leaves(self._reader)
         for key in self._keys:
             numbers = batch.get(key)
             if numbers.dtype != torch.int64:
                 raise UsageError(
-                    f"With decode=False the leaf {join_key(key)!r} is the bytes of images, and "
-                    "derived= was asked to compute with it",
+                    f"With decode=False the leaf {join_key(key)!r} is the bytes of images, which "
+                    "derived= cannot compute with",
                     hint="leave out decode=False",
                 )
             column: Any = self._reader.leaf(*leaves[key][:2])
             rows = numbers.cpu().numpy()
             images = np.full(rows.shape, None, object)
             images[rows > 0] = np.array([*column[rows[rows > 0] - 1].images(), None], object)[:-1]
-            made: Any = NonTensorData(images[()], batch_size=[])
-            batch.set(key, NonTensorStack.from_list(images.tolist()) if rows.ndim else made)
+            leaf: Any = NonTensorData(images[()], batch_size=[])
+            batch.set(key, NonTensorStack.from_list(images.tolist()) if rows.ndim else leaf)
         return batch

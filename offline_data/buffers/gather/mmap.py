@@ -1,4 +1,4 @@
-"""Files of a dataset directory as torch tensors: mapped privately, so nothing reaches the disk."""
+"""Files of a dataset directory mapped as torch tensors, privately, so the disk never changes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# A private writable map counts against memory unless it says that it needs no reserve; without
-# this a file larger than RAM and swap cannot be mapped. Python names the flag from 3.13 on.
+# A private writable map counts against the memory limit unless it needs no reserve; otherwise a
+# file larger than RAM and swap cannot be mapped. Python has the constant since 3.13.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 
 
 def word_of(stride: int) -> tuple[int, torch.dtype]:
-    """Return the widest word, in bytes and as a type, that rows of `stride` bytes are made of."""
+    """Return the widest word, as bytes and dtype, that divides rows of `stride` bytes."""
     return next((size, dtype) for size, dtype in _WORDS if stride % size == 0)
 
 
 class Map(NamedTuple):
-    """A file of rows in memory: words `[rows, stride // word]`, and the map that holds them.
+    """A memory-mapped file of rows: words `[rows, stride // word]` and the map that owns them.
 
-    Writing to them changes this process's memory, not the file; no words have no map.
+    Writing to them changes this process's memory, not the file. `memory` is None without rows.
     """
 
     words: Tensor
@@ -38,7 +38,7 @@ class Map(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """Size of all rows in bytes."""
         return self.words.numel() * self.words.itemsize
 
 
@@ -46,8 +46,8 @@ def map_file(path: Path, rows: int, stride: int) -> Map:
     """Map a file of `rows` rows of `stride` bytes.
 
     Raises:
-        NotFoundError: The file is gone, or shorter than that.
-        AccessError: It may not be read, or not be mapped.
+        NotFoundError: The file is missing or too short.
+        AccessError: It cannot be read or mapped.
     """
     size, dtype = word_of(stride)
     if rows * stride == 0:
@@ -59,7 +59,7 @@ def map_file(path: Path, rows: int, stride: int) -> Map:
             memory = mmap.mmap(file.fileno(), rows * stride, flags=flags, prot=rights)
     except (FileNotFoundError, ValueError) as error:
         raise NotFoundError(
-            f"{path} is gone or was cut short since the dataset was opened: {error}",
+            f"{path} was deleted or truncated since the dataset was opened: {error}",
             hint="was the dataset deleted? download it again, then open it again",
         ) from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The leaves of a batch by the compiled gather, where it was built: all of them in one call."""
+"""Gathering by the compiled extension, if it was built: all leaves of a batch in one call."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MAX_DIMS = 8
 _INT, _UINT, _FLOAT, _COMPLEX, _BOOL = 0, 1, 2, 5, 6
 
 _SIGNED_IN_DLPACK = {torch.uint16, torch.uint32, torch.uint64}
-"""Older torch lacks them in DLPack: they are passed as signed, then viewed."""
+"""Dtypes missing from DLPack in older torch: passed as signed, then viewed."""
 
-# The public function looks for a protocol first; a capsule is what the private one takes.
+# The public function tries a protocol first; the private one takes a capsule directly.
 _from_capsule = getattr(torch._C, "_from_dlpack", dlpack.from_dlpack)
-# Torch 2.10 and later has DLPack's functions for C, which make tensors without capsules.
+# Torch since 2.10 has C functions for DLPack, which create tensors without capsules.
 _exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def extension(name: str) -> Any:
-    """Import a compiled module of `offline_data.buffers`; None where it was not built."""
+    """Import a compiled module of `offline_data.buffers`; None if it was not built."""
     try:
         return import_module(f"offline_data.buffers.{name}")
-    except ImportError:  # no C compiler where this was installed: Python does what it would do
+    except ImportError:  # no C compiler at installation: use the Python fallback
         return None
 
 
@@ -45,9 +45,9 @@ compiled = extension("gather._gather")
 class NativeGather:
     """Gathers into CPU memory, one allocation per leaf.
 
-    Leaves are not views of one block: torch takes longer to make a view than a tensor over given
-    memory, and each view would keep, pickle and share the whole block. `maps` has the file of
-    each of the plan's gathers, as words `[rows, words]`.
+    Leaves are not views of one block: creating a view takes torch longer than creating a tensor
+    over given memory, and each view would keep, pickle and share the whole block. `maps` are the
+    files of the plan's gathers, as words `[rows, words]`.
     """
 
     def __init__(self, plan: GatherPlan, maps: Sequence[Tensor]) -> None:
@@ -75,7 +75,7 @@ class NativeGather:
         )
 
     def __call__(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`."""
+        """Return the leaves of `rows` `[B]` by slot; raises `IndexError`."""
         if rows.dtype is not torch.int64 or not rows.is_contiguous():
             rows = rows.to(dtype=torch.int64).contiguous()
         threads = torch.get_num_threads()
@@ -86,7 +86,7 @@ class NativeGather:
 def gather_groups(gathers: Sequence[NativeGather], rows: Tensor) -> list[Tensor] | None:
     """Gather rows int64 `[K, n]` of `K` datasets into leaves `[K, n, …]`, by slot.
 
-    None where the datasets have other leaves; raises `IndexError` for a row that is not there.
+    Returns None if the datasets have different leaves; raises `IndexError` for an invalid row.
     """
     rows = rows.to(dtype=torch.int64).contiguous()
     return _together(gathers, compiled.gather_groups, rows.data_ptr(), rows.shape[1])
@@ -97,21 +97,21 @@ def gather_mixed(
 ) -> list[Tensor] | None:
     """Gather row `rows[i]` of dataset `source[i]` into leaves `[B, …]`, by slot.
 
-    Both are int64 `[B]`, contiguous. None where the datasets' leaves do not lie at the same
-    places; raises `IndexError` for a row that is not there.
+    Both are int64 `[B]`, contiguous. Returns None if the datasets' leaves differ in layout; raises
+    `IndexError` for an invalid row.
     """
-    where = source.data_ptr(), rows.data_ptr(), rows.shape[0]
-    return _together(gathers, compiled.gather_mixed, *where)
+    pointers = source.data_ptr(), rows.data_ptr(), rows.shape[0]
+    return _together(gathers, compiled.gather_mixed, *pointers)
 
 
 def _together(
-    gathers: Sequence[NativeGather], gather: Callable[..., Any], *where: int
+    gathers: Sequence[NativeGather], gather: Callable[..., Any], *arguments: int
 ) -> list[Tensor] | None:
     views = gathers[0]._views
     if any(one._views != views for one in gathers):
         return None
-    made = gather([one._plan for one in gathers], *where, torch.get_num_threads())
-    return None if made is None else _leaves(made, views)
+    results = gather([one._plan for one in gathers], *arguments, torch.get_num_threads())
+    return None if results is None else _leaves(results, views)
 
 
 def fits(plan: GatherPlan) -> bool:
@@ -120,17 +120,17 @@ def fits(plan: GatherPlan) -> bool:
     return compiled is not None and all(len(place.shape) <= _MAX_DIMS for place in places)
 
 
-def _leaves(made: list[Any], views: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
-    """Return the tensors of what the extension made: tensors, or capsules of an older DLPack."""
-    if made and not isinstance(made[0], torch.Tensor):
-        made = [_from_capsule(capsule) for capsule in made]
+def _leaves(results: list[Any], views: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
+    """Return the extension's results as tensors; with older torch they are DLPack capsules."""
+    if results and not isinstance(results[0], torch.Tensor):
+        results = [_from_capsule(capsule) for capsule in results]
     for slot, dtype in views:
-        made[slot] = made[slot].view(dtype)
-    return made
+        results[slot] = results[slot].view(dtype)
+    return results
 
 
 def _source(gather: Gather, words: Tensor) -> bytes:
-    """Pack a `Source` of `_gather.c`; the row after an action is a map that begins a row later."""
+    """Pack a `Source` of `_gather.c`; the next observation's map starts one row later."""
     later = int(gather.at == "next")
     return struct.pack(
         "=5q",

@@ -1,4 +1,4 @@
-"""Plan of a gather: which bytes of which files a batch needs, decided once from the schema."""
+"""Plan of a gather: the byte ranges of files that a batch needs, computed once from the schema."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ INDEX: Key = ("index",)
 """Leaf of every batch: the transition's row in the dataset, int64."""
 
 FLAGS: tuple[Key, ...] = (("done",), ("terminated",), ("truncated",))
-"""Root flags: False in every transition of an episode, so made and not stored."""
+"""Root flags: False in every transition of an episode, so computed instead of stored."""
 
 At: TypeAlias = Literal["step", "root", "next"]
-"""Which row of a file belongs to transition `i` of episode `e`: `i`, `i + e` or `i + e + 1`."""
+"""Row of a file for transition `i` of episode `e`: `i`, `i + e` or `i + e + 1`."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Leaf number `slot` in bytes `[offset, end)` of a gathered row."""
+    """Position of leaf number `slot`: bytes `[offset, end)` of a gathered row."""
 
     slot: int
     dtype: torch.dtype
@@ -40,11 +40,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Gather:
-    """One gather of rows of one file, and the leaves cut out of what it gives.
+    """One gather of rows of a file, and the leaves cut from the result.
 
-    `width` words are gathered, from the beginning of a row on: more than a row has where the row
-    after it is wanted too. `episode` is the word that holds the number of the episode, in the
-    gather that the others need it from. `stride` is in bytes.
+    `width` is the number of words gathered from the start of a row; it exceeds the row if the next
+    row is needed too. `episode` is the word with the episode's number, in the one gather that
+    provides it to the others. `stride` is in bytes.
     """
 
     file: str
@@ -58,15 +58,15 @@ class Gather:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """How to make a batch.
+    """Instructions to build a batch.
 
     Attributes:
-        gathers: In order; the one that has `episode` first.
+        gathers: Gathers in order; the one with `episode` first.
         slots: Slot of each leaf of the batch; slot 0 is the index.
-        count: Slots of raw leaves, those that are only needed on the way included.
+        count: Number of slots of raw leaves, including intermediate ones.
         flags: Slots of root flags.
-        done: Slots of `done`, `terminated` and `truncated` under `next`, where `done` is wanted.
-        encoded: Encoded leaves by slot, behind the slots of raw ones.
+        done: Slots of `done`, `terminated` and `truncated` under `next`, if `done` is needed.
+        encoded: Encoded leaves by slot, after the slots of raw ones.
     """
 
     gathers: tuple[Gather, ...]
@@ -81,17 +81,17 @@ _Leaves: TypeAlias = list[tuple[LeafSpec, int]]  # leaves of one file with their
 
 
 def plan_batch(reader: DatasetReader, keys: Sequence[Key]) -> GatherPlan:
-    """Plan the batch that has the leaves `keys` and the index."""
+    """Return the plan of batches with the leaves `keys` and the index."""
     encoded = encoded_leaves(reader)
     wanted = dict.fromkeys(key for key in [INDEX, *keys] if key != DONE and key not in encoded)
-    if DONE in keys:  # last: it is made of the two others
+    if DONE in keys:  # last: it is computed from the two others
         wanted |= dict.fromkeys([TERMINATED, TRUNCATED, DONE])
     slots = {key: slot for slot, key in enumerate(wanted)}
     behind = dict(enumerate((key for key in keys if key in encoded), len(slots)))
     every = slots | {key: slot for slot, key in behind.items()}
-    if TED in reader.manifest.tables:  # every leaf has a file of its own, `next` included
-        table, made = reader.manifest.tables[TED], {INDEX, DONE, *FLAGS}
-        leaves = ((table[key], slot) for key, slot in slots.items() if key not in made)
+    if TED in reader.manifest.tables:  # one file per leaf, including `next`
+        table, computed = reader.manifest.tables[TED], {INDEX, DONE, *FLAGS}
+        leaves = ((table[key], slot) for key, slot in slots.items() if key not in computed)
         gathers = tuple(_gather(table.rows, "step", [leaf]) for leaf in leaves)
     else:
         gathers = _compact(reader, slots)
@@ -106,7 +106,7 @@ def plan_batch(reader: DatasetReader, keys: Sequence[Key]) -> GatherPlan:
 
 
 def all_keys(reader: DatasetReader) -> list[Key]:
-    """List the leaves of a whole batch, but the index, in the order in which batches show them."""
+    """Return all leaves of a batch except the index, in their order in batches."""
     observed = list(reader.observation_leaves)
     return [*observed, *reader.step_leaves, *FLAGS, *map(next_of, observed), DONE]
 
@@ -142,14 +142,14 @@ def _by_file(leaves: Iterable[tuple[LeafSpec, int | None]]) -> dict[str, _Leaves
 
 
 def _adjoin(before: _Leaves) -> bool:
-    """Return True if gathering on to the next row costs less than a second gather.
+    """Return True if extending a gather into the next row costs less than a second gather.
 
     ```
-    row i + e      | s_t   words …  |              both in one gather of a row and a piece of the
-    row i + e + 1                   | s_t+1 … |    one after it, or one gather each
+    row i + e      | s_t   words …  |              either one gather of a row and part of the
+    row i + e + 1                   | s_t+1 … |    next, or one gather each
     ```
 
-    It does while rows, and what lies between, are short.
+    That holds for short rows with little in between.
     """
     stride = before[0][0].stride
     return stride < BIG_LEAF and 2 * max(leaf.offset + leaf.nbytes for leaf, _ in before) >= stride

@@ -1,4 +1,4 @@
-"""Pages of a batch, asked for before they are gathered, as long as they come from a disk."""
+"""Readahead: requests the pages of a batch from the disk before they are gathered."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 PATIENCE = 16
-"""Batches without a read from a disk after which pages are not asked for any more."""
+"""Number of consecutive batches without a disk read after which readahead stops."""
 
 PROBE_EVERY = 32
-"""Of how many batches one is looked at, from then on."""
+"""Interval, in batches, at which disk reads are checked while readahead is off."""
 
 MAX_BATCH_BYTES = 256 << 20
-"""Bytes up to which a batch asks for its pages; a larger one is left to the kernel's readahead."""
+"""Maximum size of a batch for readahead; larger ones are left to the kernel's readahead."""
 
 PROBE_MICROSECONDS = 20_000
-"""Microseconds to find out whether files are in memory when they are opened."""
+"""Time limit for checking whether files are in memory when they are opened."""
 
 _PAGE = mmap.PAGESIZE
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class ByteRanges(NamedTuple):
-    """Bytes of a file, ascending: whole pages, but for the end of the file, none of them twice."""
+    """Byte ranges of a file, ascending and disjoint, of whole pages except at its end."""
 
     map: Map
     starts: NDArray[np.int64]
@@ -49,13 +49,13 @@ class ByteRanges(NamedTuple):
 
 
 class Readahead:
-    """Asks for all pages of a batch at once, so that the disk has many requests to work on.
+    """Requests all pages of a batch at once, so that the disk can serve them in parallel.
 
-    Without it each page is waited for before the next one is asked for, and the kernel reads about
-    128 KiB around each, of which a random row uses little. With it the kernel reads what was asked
-    for and nothing else; pages that are in memory cost about half a microsecond each. So it is
-    done while batches cause reads (`asking`): from the first one on unless the files are found in
-    memory, and until `PATIENCE` batches in a row have caused none; then again as soon as one does.
+    Otherwise each page is awaited before the next is requested, and the kernel reads about 128 KiB
+    around each, most of which a random row does not need. With readahead the kernel reads only the
+    requested pages; a page in memory costs about half a microsecond. It is active (`asking`) as
+    long as batches cause reads: from the start, unless the files are in memory, until `PATIENCE`
+    consecutive batches have caused none; and again as soon as one does.
     """
 
     def __init__(self, plan: GatherPlan, maps: Sequence[Map], reader: DatasetReader) -> None:
@@ -69,11 +69,11 @@ class Readahead:
         self._expected: Tensor | None = None
 
     def due(self) -> bool:
-        """Return True if the next batch is to be made by `around`; it may always be."""
+        """Return True if the next batch should be made by `around`, which is always allowed."""
         return self.asking or next(self.probes)
 
     def prefetch_rows(self, rows: Tensor) -> None:
-        """Ask for the pages of rows that are gathered later; no reads for them mean nothing."""
+        """Request the pages of rows to be gathered later; no reads here prove nothing."""
         before = _reads()
         self.ask(rows)
         self._expected = rows
@@ -81,14 +81,14 @@ class Readahead:
             self.saw(1)
 
     def saw(self, reads: int) -> None:
-        """Take note of how often a disk was read for a batch."""
+        """Record how many disk reads a batch caused."""
         self._quiet = 0 if reads else self._quiet + 1
         self.asking = self._quiet < PATIENCE
         if not self.asking:
             self._advise(random=False)
 
     def ask(self, rows: Tensor) -> None:
-        """Have the pages of rows, int64 `[B]`, read, without waiting for them."""
+        """Request the pages of rows, int64 `[B]`, without waiting for them."""
         expected, self._expected = self._expected, None
         if not len(rows) or (expected is not None and torch.equal(expected, rows)):
             return
@@ -99,22 +99,22 @@ class Readahead:
             _will_need(each)
 
     def ranges(self, rows: Tensor) -> list[ByteRanges]:
-        """Return the bytes of each file that the rows, int64 `[B]`, lie in."""
+        """Return the byte ranges of each file that contain the rows, int64 `[B]`."""
         numbers = rows.to("cpu", torch.int64).numpy()
         roots = numbers
         if any(gather.at != "step" for gather, _ in self._sources):
             roots = numbers + np.searchsorted(self._reader.starts, numbers, side="right") - 1
         of_file: dict[int, tuple[Map, list[NDArray[np.int64]]]] = {}
         for gather, map in self._sources:
-            where = numbers if gather.at == "step" else roots + (gather.at == "next")
-            begin = np.clip(where, 0, gather.rows - 1) * gather.stride
+            positions = numbers if gather.at == "step" else roots + (gather.at == "next")
+            begin = np.clip(positions, 0, gather.rows - 1) * gather.stride
             behind = begin + gather.width * map.words.itemsize
             pages = np.stack([begin // _PAGE, -(-behind // _PAGE)])
             of_file.setdefault(id(map), (map, []))[1].append(pages)
         return [_merged(map, np.concatenate(pages, 1)) for map, pages in of_file.values()]
 
     def _advise(self, *, random: bool) -> None:
-        """Turn the kernel's own read-ahead off for random access, or on again."""
+        """Disable the kernel's own readahead for random access, or enable it again."""
         if self._random != random:
             self._random = random
             advice = mmap.MADV_RANDOM if random else mmap.MADV_NORMAL
@@ -124,22 +124,22 @@ class Readahead:
 
 
 def around(
-    readaheads: Sequence[Readahead], rows: Sequence[Tensor], gather: Callable[[], Made]
-) -> Made:
-    """Make a batch of rows, int64 `[n]` of each storage, after asking for their pages if that pays."""
+    readaheads: Sequence[Readahead], rows: Sequence[Tensor], gather: Callable[[], Result]
+) -> Result:
+    """Return `gather()`, after requesting the pages of `rows` (int64 `[n]` per storage) if useful."""
     before = _reads()
     for readahead, own in zip(readaheads, rows, strict=True):
         if readahead.asking:
             readahead.ask(own)
-    made = gather()
+    result = gather()
     seen = _reads() - before
     for readahead in readaheads:
         readahead.saw(seen)
-    return made
+    return result
 
 
 def _merged(map: Map, pages: NDArray[np.int64]) -> ByteRanges:
-    """Merge pages, from the first to before the last, `[2, n]`, that overlap or adjoin."""
+    """Merge overlapping or adjacent page ranges `[2, n]`, first inclusive and end exclusive."""
     first, behind = pages[:, np.argsort(pages[0])]
     behind = np.maximum.accumulate(behind)
     apart = first[1:] > behind[:-1]
@@ -150,7 +150,7 @@ def _merged(map: Map, pages: NDArray[np.int64]) -> ByteRanges:
 
 def _will_need(ranges: ByteRanges) -> None:
     map, starts, lengths = ranges
-    if native.compiled is not None:  # holds no other thread up
+    if native.compiled is not None:  # does not block other threads
         pairs = np.stack([starts + map.words.data_ptr(), lengths], 1)
         native.compiled.ask(pairs.ctypes.data, len(pairs))
     elif map.memory is not None:
@@ -159,7 +159,7 @@ def _will_need(ranges: ByteRanges) -> None:
 
 
 def _settled(maps: Sequence[Map]) -> bool:
-    """Return True if files are in memory, found out in little time: then touch them, too."""
+    """Return True if the files are found in memory within the time limit; also touches them."""
     if native.compiled is None:
         return False
     starts = [map.words.data_ptr() for map in maps]
@@ -168,7 +168,7 @@ def _settled(maps: Sequence[Map]) -> bool:
 
 
 def _reads() -> int:
-    """Count how often this thread has waited for a disk, or had it read."""
+    """Return how often this thread has waited for the disk or caused reads."""
     if native.compiled is not None:
         return int(native.compiled.reads())
     usage = resource.getrusage(_THREAD)

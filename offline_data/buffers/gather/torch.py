@@ -1,4 +1,4 @@
-"""The leaves of a batch by torch alone: an `index_select` per table, then a copy per leaf."""
+"""Gathering by torch only: an `index_select` per table, then a copy per leaf."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LeafSplit(NamedTuple):
-    """All leaves of one item type in a block of gathered rows, split off by one operation.
+    """All leaves of one dtype in a block of gathered rows, split off by one operation.
 
-    Words are seen as `dtype`; a row has pieces of `sizes` items, one for each leaf (with its
-    number in `leaves`) and for what lies between.
+    Words are viewed as `dtype`; a row is split into pieces of `sizes` items: leaves (with their
+    piece numbers in `leaves`) and gaps.
     """
 
     dtype: torch.dtype
@@ -31,11 +31,11 @@ class LeafSplit(NamedTuple):
 
 
 class TorchGather:
-    """Gathers where the files are, moves each block at once, and splits it where batches go.
+    """Gathers on the device of the files, moves each block at once, and splits it into leaves.
 
-    Each leaf is contiguous and has memory of its own. `maps` has the file of each of the plan's
-    gathers, as words `[rows, words]`: a map on the CPU, or copied to the device. With
-    `pin_memory` blocks are put into page-locked memory first.
+    Each leaf is a contiguous copy. `maps` are the files of the plan's gathers, as words
+    `[rows, words]`: maps on the CPU, or copies on the device. With `pin_memory`, blocks go through
+    page-locked memory.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class TorchGather:
         ]
 
     def __call__(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of `rows` `[B]`, by slot; raises `IndexError`."""
+        """Return the leaves of `rows` `[B]` by slot; raises `IndexError`."""
         plan = self._plan
         rows = rows.to(self._from)
         leaves = [self._moved(rows)] * plan.count
         root = rows
         for gather, source, splits in self._gathers:
-            where = rows if gather.at == "step" else root if gather.at == "root" else root + 1
-            block = torch.index_select(source, 0, where)
+            positions = rows if gather.at == "step" else root if gather.at == "root" else root + 1
+            block = torch.index_select(source, 0, positions)
             if gather.episode is not None:
                 root = rows + block[:, gather.episode]
             block = self._moved(block)
@@ -89,7 +89,7 @@ class TorchGather:
 
 
 def _source(gather: Gather, words: Tensor) -> Tensor:
-    """Narrow a file to the words that are gathered: a prefix of each row, or rows and a half."""
+    """Return the gathered words of a file: a prefix of each row, or overlapping longer rows."""
     stride = words.shape[1]
     if gather.width <= stride:
         return words[:, : gather.width]
@@ -97,12 +97,12 @@ def _source(gather: Gather, words: Tensor) -> Tensor:
 
 
 def _splits(gather: Gather) -> list[LeafSplit]:
-    """Plan how gathered rows are split into leaves, one operation per item type."""
+    """Return how gathered rows are split into leaves, one operation per dtype."""
     width = gather.width * word_of(gather.stride)[0]
     splits = []
     ordered = sorted(gather.places, key=lambda place: (str(place.dtype), place.offset))
     for dtype, places in groupby(ordered, attrgetter("dtype")):
-        # Rows are padded to 8 bytes: a block of them cannot be seen as items of 16.
+        # Rows are padded to 8 bytes, so a block cannot be viewed as items of 16 bytes.
         seen = dtype if dtype.itemsize <= torch.int64.itemsize else torch.int64
         sizes: list[int] = []
         leaves = []

@@ -1,4 +1,4 @@
-"""Samplers: which transitions a batch has."""
+"""Samplers, which choose the rows of a batch."""
 
 from offline_data.buffers.samplers.base import EpisodeIndex, Sampler, ValidRows
 from offline_data.buffers.samplers.prioritized import PrioritizedSampler, PrioritizedSliceSampler

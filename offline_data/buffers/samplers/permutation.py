@@ -1,4 +1,4 @@
-"""The order of an epoch as a function of (seed, epoch): any piece of it, and nothing stored."""
+"""The order of an epoch as a function of (seed, epoch), computed in pieces, not stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 
 PIECE = 1 << 15
-"""Positions that are computed at once and kept; a set of no more is shuffled as a whole."""
+"""Number of positions computed and cached at once; smaller sets are shuffled as a whole."""
 
 _ROUNDS = 6
 
@@ -19,8 +19,8 @@ class EpochOrder:
     """A permutation of `[0, count)`; position `p` of the epoch is number `order[p]`.
 
     The same arguments give the same order in every process and on every machine: only raw bits
-    of numpy's PCG64 are used, which its authors keep as they are. Up to `PIECE` numbers every
-    permutation has the same probability; above that it is a Feistel network over a grid of
+    of numpy's PCG64 are used, which are guaranteed not to change. Up to `PIECE` numbers every
+    permutation is equally likely; above that it is a Feistel network over a grid of
     `rows x columns >= count` cells, with about `12·√count` random numbers in memory.
     """
 
@@ -58,8 +58,8 @@ class _Network:
             column += table[row]     (mod columns)    whatever the tables hold
     ```
 
-    A number that lands in one of the fewer than `rows` cells too many is sent through again until
-    it comes out below `count` (cycle walking), which keeps the whole a bijection.
+    The grid has fewer than `rows` extra cells; a number that lands in one is permuted again until
+    it is below `count` (cycle walking), which is still a bijection.
     """
 
     def __init__(self, count: int, bits: np.random.PCG64) -> None:
@@ -86,7 +86,7 @@ class _Network:
 
 
 def _table(bits: np.random.PCG64, size: int, below: int) -> Numbers:
-    # The remainder's bias is below / 2^63: nothing at these sizes.
+    # The remainder's bias is below / 2^63: negligible at these sizes.
     raw: NDArray[np.uint64] = np.asarray(bits.random_raw(size), np.uint64) >> np.uint64(1)
     numbers: Numbers = (raw % np.uint64(below)).astype(np.int64)
     return numbers
@@ -95,8 +95,8 @@ def _table(bits: np.random.PCG64, size: int, below: int) -> Numbers:
 def _add(left: Numbers, right: Numbers, modulus: int) -> Numbers:
     """Add modulo `modulus`; both sides are below it.
 
-    If the sum is below already, subtracting wraps to a huge unsigned number, and the minimum
-    is the sum: faster than a division.
+    If the sum is already below, subtracting wraps to a huge unsigned number, so the minimum is the
+    sum; faster than a division.
     """
     total = left + right
     less = total - modulus

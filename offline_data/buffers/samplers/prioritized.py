@@ -1,4 +1,4 @@
-"""Transitions and slices drawn by their priority."""
+"""Samplers of transitions and slices by priority."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHT = "priority_weight"
 """Key of the importance weights of a batch, as in TorchRL."""
 
 _NEVER = -1.0
-"""Stands for the priority of a row that never got one."""
+"""Marks a row without a priority."""
 
 
 class PrioritizedSampler(Sampler):
@@ -33,25 +33,25 @@ class PrioritizedSampler(Sampler):
 
     Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952), proportional variant;
     draws are independent. Batches have the leaf `priority_weight`, `[B]` of `dtype`:
-    `(w_i / min w) ** -beta`, the paper's `(N · P(i)) ** -beta` divided by the greatest possible
-    one. Anneal it by `sampler.beta = …`; `alpha` may be set at any time too.
+    `(w_i / min w) ** -beta`, which is the paper's `(N · P(i)) ** -beta` divided by its maximum.
+    Anneal it by `sampler.beta = …`; `alpha` may also be changed.
 
-    Rows that exist before the first batch have priority 1; rows that are written later get
-    the highest that any row ever had, 1 at least. `update_priority` (of the buffer, with
-    `batch["index"]`) sets others. Weights are TorchRL's, but that the minimum is over the rows
-    that can be drawn, and that no row of priority zero is drawn.
+    Rows that exist before the first batch have priority 1; rows written later get the highest
+    priority so far, at least 1. `buffer.update_priority(batch["index"], …)` sets others. Weights are
+    TorchRL's, except that the minimum is over the rows that can be drawn, and that rows of
+    priority zero are never drawn.
 
     Args:
-        max_capacity: Rows that the storage may have; memory is about 18 bytes for each.
-        alpha: How much priorities count, not negative; 0: not at all.
-        beta: How much of the bias importance weights correct, not negative; 1: all of it.
-        eps: Added to each priority, so that none is never drawn; not negative.
+        max_capacity: Capacity in rows; uses about 18 bytes of memory per row.
+        alpha: Exponent of priorities, at least 0; 0: uniform.
+        beta: Exponent of importance weights, at least 0; 1: full bias correction.
+        eps: Added to each priority so that every row can be drawn; at least 0.
         dtype: `torch.float32` or `torch.float64`.
-        reduction: `"max"`, `"min"`, `"mean"`, `"median"` or `"sum"`: which priority a row gets
-            that an update has several for (in TorchRL the last one).
-        max_priority_within_buffer: Whether new rows get the highest priority that some row
-            has now, not one that was overwritten since; 1 where there is none.
-        device: None or the CPU, where priorities are.
+        reduction: `"max"`, `"min"`, `"mean"`, `"median"` or `"sum"`; combines several priorities of
+            a row in one update (TorchRL uses the last one).
+        max_priority_within_buffer: Whether new rows get the highest priority among current rows,
+            ignoring overwritten ones; 1 if there is none.
+        device: None or the CPU, the only device of priorities.
         seed, valid_only: See `RandomSampler`.
 
     Raises:
@@ -63,7 +63,7 @@ class PrioritizedSampler(Sampler):
     """
 
     _computed: tuple[str, ...] = ("_followed",)
-    _followed: Any = None  # what the rows that can be drawn were last derived from
+    _followed: Any = None  # storage state at the last update of drawable rows
 
     def __init__(
         self,
@@ -83,7 +83,8 @@ class PrioritizedSampler(Sampler):
             raise UsageError(f"max_capacity is {max_capacity}; expected at least 1")
         if dtype not in (torch.float32, torch.float64):
             raise UsageError(f"dtype is {dtype}; expected torch.float32 or torch.float64")
-        if device is not None and torch.device(device).type != "cpu":
+        self.device = torch.device("cpu" if device is None else device)
+        if self.device.type != "cpu":
             raise UsageError(f"device is {device}; priorities are on the CPU", hint="leave it out")
         self.max_capacity = max_capacity
         self.dtype = dtype
@@ -100,11 +101,11 @@ class PrioritizedSampler(Sampler):
         self._drawable = torch.zeros(max_capacity, dtype=torch.bool)
         self._tree = SumTree(max_capacity)  # weights of rows that can be drawn, zero for others
         self._highest: float | None = 1.0
-        self._filled = 0  # rows that all have a priority
+        self._filled = 0  # all rows below this have a priority
 
     @property
     def alpha(self) -> float:
-        """How much priorities count; setting it takes time in proportion to the rows."""
+        """Exponent of priorities; setting it takes time proportional to the rows."""
         return self._alpha
 
     @alpha.setter
@@ -118,7 +119,7 @@ class PrioritizedSampler(Sampler):
 
     @property
     def beta(self) -> float:
-        """How much of the bias importance weights correct."""
+        """Exponent of importance weights."""
         return self._beta
 
     @beta.setter
@@ -132,7 +133,7 @@ class PrioritizedSampler(Sampler):
 
     @property
     def default_priority(self) -> float:
-        """Priority of new rows: the highest one; 1 if there is none."""
+        """Priority of new rows: the highest so far; 1 if there is none."""
         if self._highest is None:
             highest = float(self._stored.max())
             self._highest = 1.0 if highest == _NEVER else highest
@@ -141,7 +142,7 @@ class PrioritizedSampler(Sampler):
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw `batch_size` rows and their importance weights; see `Sampler.sample`.
 
-        Raises `UsageError` for a storage of more rows than `max_capacity`, or none to draw.
+        Raises `UsageError` if the storage has more than `max_capacity` rows, or none to draw.
         """
         self._follow(storage)
         rows, weights = self._draw(batch_size)
@@ -151,13 +152,13 @@ class PrioritizedSampler(Sampler):
         """Set the priorities of rows; `eps` and `alpha` are applied here.
 
         Args:
-            rows: Integers of any shape, on any device; one number.
-            priority: One for all; as many as there are rows; or several for each, in dimensions
-                after those of `rows`, of which `reduction` makes one.
+            rows: Integers of any shape, on any device; or one int.
+            priority: One for all; one per row; or several per row in trailing dimensions, combined
+                by `reduction`.
 
         Raises:
-            UsageError: Shapes that do not fit; a row that is not there; a priority that is
-                negative, infinite or no number. Nothing has changed then.
+            UsageError: Mismatched shapes; an invalid row; a priority that is negative, infinite or
+                NaN. Nothing is changed then.
         """
         if not (
             _is_flat(rows, torch.int64)
@@ -175,15 +176,15 @@ class PrioritizedSampler(Sampler):
         self._update(rows, priority)
 
     def extend(self, rows: Tensor) -> None:
-        """Give the default priority to rows that were written; see `Sampler.extend`."""
+        """Set the default priority for written rows; see `Sampler.extend`."""
         rows = rows.reshape(-1).to("cpu", torch.int64).contiguous()
         if self._within and len(rows) and 0 <= rows.min() <= rows.max() < self.max_capacity:
-            self._stored[rows] = _NEVER  # what was overwritten is no longer the highest
+            self._stored[rows] = _NEVER  # overwritten rows no longer count
             self._highest = None
         self._update(rows, torch.full(rows.shape, self.default_priority, dtype=self.dtype))
 
     def empty(self) -> None:
-        """Forget all priorities; see `Sampler.empty`."""
+        """Remove all priorities; see `Sampler.empty`."""
         self._tree = SumTree(self.max_capacity)
         self._stored.fill_(_NEVER)
         self._drawable.fill_(False)
@@ -204,11 +205,11 @@ class PrioritizedSampler(Sampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError` if it is of other capacity."""
+        """Resume from a state of `state_dict`; raises `UsageError` for another capacity."""
         if state["priorities"].shape != self._stored.shape:
             raise UsageError(
-                f"The state has priorities of {len(state['priorities'])} rows, and the sampler "
-                f"was made for {self.max_capacity}"
+                f"The state has priorities of {len(state['priorities'])} rows, but the sampler's "
+                f"max_capacity is {self.max_capacity}"
             )
         self._alpha, self._beta, self._eps = state["alpha"], state["beta"], state["eps"]
         self._limit = self._highest_allowed(self._alpha)
@@ -226,7 +227,7 @@ class PrioritizedSampler(Sampler):
         )
 
     def _highest_allowed(self, alpha: float) -> float:
-        """Return a priority up to which all weights and their sum are finite."""
+        """Return the priority up to which all weights and their sum are finite."""
         top = torch.finfo(self.dtype).max / 4 / self.max_capacity
         return float(top ** (1 / max(alpha, 1.0)))
 
@@ -262,10 +263,10 @@ class PrioritizedSampler(Sampler):
             self._highest = None
 
     def _store(self, rows: Tensor, priorities: Tensor) -> tuple[int, float, float]:
-        """Store priorities and weights; both ways do the same, but powers may differ by a rounding.
+        """Store priorities and weights; compiled and numpy powers may differ by rounding.
 
-        Returns the number of the first row or priority that is invalid (then nothing has changed) or
-        -1, and the highest priority of `rows` now and before.
+        Returns the position of the first invalid row or priority (nothing is changed then) or -1,
+        and the highest priority of `rows` after and before.
         """
         keep_highest, double = self.reduction != "min", self.dtype is torch.float64
         if sum_tree.compiled is not None:
@@ -280,19 +281,19 @@ class PrioritizedSampler(Sampler):
         if wrong >= 0 or not len(rows):
             return wrong, _NEVER, _NEVER
         before = float(self._stored[rows].max())
-        # numpy stores the last one where a row comes again
+        # numpy keeps the last value of a repeated row
         order = torch.argsort(priorities, descending=not keep_highest, stable=True).numpy()
         self._stored.numpy()[rows.numpy()[order]] = values[order]
         self._weigh(rows)
         return -1, float(self._stored[rows].max()), before
 
     def _weigh(self, rows: Tensor) -> None:
-        """Bring the tree in line with the priorities of `rows`, int64 `[n]`."""
+        """Update the tree's weights of `rows`, int64 `[n]`, from their priorities."""
         weights = self._stored[rows].to(self.dtype).add(self._eps).pow_(self._alpha).double()
         self._tree.set(rows, weights.mul_(self._drawable[rows]))
 
     def _follow(self, storage: Sampleable) -> None:
-        """Bring the rows that can be drawn in line with the storage."""
+        """Update which rows can be drawn from the storage."""
         rows = storage.rows(valid_only=self.valid_only)
         count, left_out = len(storage), rows.left_out
         known, known_left_out = self._followed or (0, left_out[:0])
@@ -310,10 +311,10 @@ class PrioritizedSampler(Sampler):
         self._followed = (count, left_out)
 
     def _fill(self, count: int) -> None:
-        """Give rows of the storage that never got a priority one."""
+        """Set the default priority for rows of the storage that have none."""
         if count > self.max_capacity:
             raise UsageError(
-                f"The storage has {count} transitions, and the sampler was made for "
+                f"The storage has {count} transitions, but the sampler's max_capacity is "
                 f"{self.max_capacity}",
                 hint=f"max_capacity={count}",
             )
@@ -323,10 +324,10 @@ class PrioritizedSampler(Sampler):
             self._filled = count
 
     def _allow(self, mask: Tensor, first: int = 0) -> None:
-        """Set which of the rows from `first` on can be drawn, bool `[n]`; all have priorities."""
-        here = self._drawable[first : first + len(mask)]
-        changed = (mask != here).nonzero().reshape(-1) + first
-        here.copy_(mask)
+        """Set whether rows from `first` on can be drawn, bool `[n]`; all have priorities."""
+        drawable = self._drawable[first : first + len(mask)]
+        changed = (mask != drawable).nonzero().reshape(-1) + first
+        drawable.copy_(mask)
         self._weigh(changed)
 
 
@@ -334,15 +335,14 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     """Draws slices that begin at row `i` with probability `w_i / Σw`; see `PrioritizedSampler`.
 
     The sum is over the rows at which a slice can begin: those with enough rows after them in
-    their episode, and with `strict_length=False` the first row of each episode that is shorter.
-    The priorities of other rows change no draw. Every row of a slice has the importance weight of
-    the slice's first row; weights are relative to the least of a row that can be drawn (in TorchRL
-    of any row).
+    their episode, and with `strict_length=False` the first row of each shorter episode. Priorities
+    of other rows have no effect. Every row of a slice has the importance weight of its first row;
+    weights are relative to the minimum over rows that can be drawn (in TorchRL over all rows).
 
     Args:
         max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer, seed: See
             `PrioritizedSampler`.
-        num_slices, slice_len, valid_only, slices: See `SliceSampler`; `over` is not among them.
+        num_slices, slice_len, valid_only, slices: See `SliceSampler`; except `over`.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -373,7 +373,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         **slices: Any,
     ) -> None:
         if "over" in slices:
-            raise UsageError("Priorities decide where slices begin: leave over out")
+            raise UsageError("over is not supported: priorities determine where slices begin")
         super().__init__(
             max_capacity,
             alpha,
@@ -397,37 +397,41 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         )
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw slices of together `batch_size` rows; see `Sampler.sample`.
+        """Draw slices with a total of `batch_size` rows; see `Sampler.sample`.
 
-        Raises `UsageError` for a batch size that does not fit, episodes that are all too short, or
-        more rows than `max_capacity`.
+        Raises `UsageError` if the batch size is not a multiple, all episodes are too short, or
+        there are more than `max_capacity` rows.
         """
         count, length = self._slices.slices_of(batch_size)
-        where = self._slices.starts_in(storage, length)
-        if where is not self._followed:
+        starts_at = self._slices.starts_in(storage, length)
+        if starts_at is not self._followed:
             self._fill(len(storage))
-            self._allow(torch.from_numpy(where.mask(self.max_capacity)))
-            self._followed = where
+            self._allow(torch.from_numpy(starts_at.mask(self.max_capacity)))
+            self._followed = starts_at
         starts, weights = self._draw(count)
-        places = where.places(starts)
-        lengths = where.lengths_from(places)
+        places = starts_at.places(starts)
+        lengths = starts_at.lengths_from(places)
         rows, leaves = self._slices.batch_of(places, lengths, length)
         each = torch.from_numpy(lengths) if len(rows) < batch_size else length
-        if where.order is not None:
-            rows = where.order[rows]
+        if starts_at.order is not None:
+            rows = starts_at.order[rows]
         return rows, {**leaves, WEIGHT: weights.repeat_interleave(each)}
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
-        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`."""
+        """Return the number of rows at which a slice may begin; see `Sampler.sampleable`."""
         return self._slices.sampleable(storage, batch_size)
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Add the marks of slices to the batch's flags; see `SliceSampler.complete`."""
+        """Add ends and starts of slices to the batch's flags; see `SliceSampler.complete`."""
         self._slices.complete(batch, leaves)
+
+    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
+        """Add the flags beside the marks of slices; see `SliceSampler.info`."""
+        return self._slices.info(batch, leaves)
 
 
 def _right(span: Any) -> Any:
-    """Return how far slices may go beyond an episode; they begin in it, at a row with a priority."""
+    """Return how far slices may extend beyond an episode's end; the start has no such option."""
     return span[1] if isinstance(span, list | tuple) else span
 
 
@@ -438,7 +442,7 @@ def _not_negative(value: float, name: str) -> float:
 
 
 def _is_flat(value: Any, dtype: torch.dtype) -> TypeGuard[Tensor]:
-    """Return True if no conversion is needed: mostly none is, and looking is quick."""
+    """Return True if no conversion is needed, which is the usual case."""
     return (
         isinstance(value, torch.Tensor)
         and value.dtype is dtype

@@ -1,4 +1,4 @@
-"""Several numbers of a row as one."""
+"""Reductions of several values per row to one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REDUCTIONS = ("sum", "mean", "max", "min", "median")
 
 
 def check_reduction(name: str) -> str:
-    """Return `name` if it is a reduction; raises `UsageError`."""
+    """Return `name`; raises `UsageError` if it is not a reduction."""
     if name not in REDUCTIONS:
         raise UsageError(f"reduction is {name!r}; expected one of {', '.join(REDUCTIONS)}")
     return name
 
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
-    """Reduce `[B, …]` to `[B]`; the mean of integers is float32, a median the lower of two.
+    """Reduce `[B, …]` to `[B]`; the mean of integers is float32, a median the lower middle value.
 
     Example:
         >>> reduced(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "sum")
@@ -39,9 +39,9 @@ def reduced(values: Tensor, reduction: str) -> Tensor:
 
 
 def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
-    """Return one priority for each row of a shape, in one dimension.
+    """Return one priority per row of the given shape, flattened.
 
-    They are given as one for all, in this shape, or with further dimensions, which are reduced.
+    `priority` is one for all, of this shape, or has trailing dimensions, which are reduced.
     """
     count = shape.numel()
     if priority.numel() == count:
@@ -50,16 +50,16 @@ def one_per_row(priority: Tensor, shape: torch.Size, reduction: str) -> Tensor:
         return priority.reshape(1).expand(count)
     if priority.shape[: len(shape)] != shape or not priority.numel():
         raise UsageError(
-            f"Priorities of shape {list(priority.shape)} do not fit rows of shape {list(shape)}",
-            hint="give one number, or one for each row",
+            f"Priorities of shape {list(priority.shape)} do not match rows of shape {list(shape)}",
+            hint="give one number, or one per row",
         )
     return reduced(priority.reshape(count, -1), reduction)
 
 
 def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor:
-    """Reduce the priorities `[B, T, …]` of the steps of trajectories to one for each, `[B]`.
+    """Reduce the priorities `[B, T, …]` of the steps of trajectories to one per trajectory, `[B]`.
 
-    `mask`, bool `[B, T]`, says which steps are not padding, one of each trajectory at least.
+    `mask`, bool `[B, T]`, is False for padding and True at least once per trajectory.
 
     Example:
         >>> steps = torch.tensor([[1.0, 5.0, 9.0], [4.0, 3.0, 2.0]])
@@ -81,9 +81,9 @@ def one_per_trajectory(priority: Tensor, mask: Tensor, reduction: str) -> Tensor
 
 
 def one_per_update(rows: Tensor, priority: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """Reduce the priorities of rows that come several times, both `[n]`, to one for each row.
+    """Reduce the priorities of repeated rows, both `[n]`, to one per row.
 
-    The reduction is `"sum"`, `"mean"`, or `"median"`, the lower of the two in the middle.
+    The reduction is `"sum"`, `"mean"`, or `"median"`, the lower middle value.
 
     Example:
         >>> once, mean = one_per_update(

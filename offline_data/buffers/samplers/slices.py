@@ -1,4 +1,4 @@
-"""Slices: consecutive rows of one episode, drawn with replacement or one per episode and epoch."""
+"""Slices: consecutive rows of one episode, with replacement or one per episode and epoch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 
 from offline_data.buffers.keys import as_key
 from offline_data.buffers.samplers.base import Boundaries, EpisodeIndex, Sampleable, Sampler, seeded
-from offline_data.buffers.samplers.uniform import EpochSampler
+from offline_data.buffers.samplers.uniform import SamplerWithoutReplacement
 from offline_data.buffers.unsupported import refuse
 from offline_data.errors import UsageError
 
@@ -28,22 +29,22 @@ MASK = ("collector", "mask")
 """Key of the mask that separates rows from padding, as in TorchRL: bool `[B]`."""
 
 _NUMBERS = ("index", "episode", "dataset_index", "dataset_episode")
-"""Leaves that say which rows of which episodes a batch has."""
+"""Leaves of row and episode numbers."""
 
-_SPEED = ("step_key", "cache_values", "compile", "use_gpu")
-"""How fast TorchRL finds the trajectories; `step_key` belongs to `fragmented`, which is refused."""
+_SPEED = ("cache_values", "compile", "use_gpu")
+"""TorchRL's performance options, ignored."""
 
 _STARTS = 1
-"""Separates the random numbers that choose starts from those that order episodes."""
+"""Separates the random numbers of slice starts from those of the episode order."""
 
 
 @dataclass(frozen=True)
 class SliceStarts:
-    """Rows at which slices of one length may begin, in the `K` episodes that have some, ascending.
+    """Rows at which slices of one length may begin, in the `K` episodes that have any, ascending.
 
     ```
     episode of 5 rows, slices of 3:    0 1 2 3 4     a slice may begin at 3 rows: 0, 1, 2
-    episode of 2 rows, slices of 3:    0 1           none, or it is a slice itself
+    episode of 2 rows, slices of 3:    0 1           none, or the episode itself is a slice
     ```
     """
 
@@ -52,17 +53,18 @@ class SliceStarts:
     lengths: NDArray[np.int64]
     ends: NDArray[np.int64]
     order: Tensor | None = None
-    """See `EpisodeIndex.order`: places, as all numbers here are, become rows at the end."""
+    """See `EpisodeIndex.order`: numbers here are positions in it, converted to rows at the end."""
     span: tuple[int, NDArray[np.int64], int] | None = None
-    """Steps before an episode at which slices may begin, episodes' lengths, and that of a slice."""
+    """Steps before an episode at which slices may begin, episode lengths, and slice length."""
 
     @classmethod
     def find(
         cls, episodes: EpisodeIndex, length: int, *, strict: bool, span: tuple[int, int] = (0, 0)
     ) -> SliceStarts:
-        """Find where slices may begin; raises `UsageError` if nowhere. `strict`: not in short episodes.
+        """Return the possible starts; raises `UsageError` if there are none.
 
-        `span`: how many steps of a slice may be before its episode, and behind it; these are cut off.
+        `strict`: leave out short episodes. `span`: maximum number of steps of a slice before and
+        after its episode; these are cut off.
         """
         if any(span):
             return cls._spanning(episodes, length, *(min(side, length - 1) for side in span))
@@ -75,7 +77,7 @@ class SliceStarts:
             raise UsageError(
                 f"No episode has {length} transitions; the longest of {len(episodes.lengths)} has "
                 f"{int(episodes.lengths.max())}",
-                hint="ask for shorter slices, or take short episodes whole with "
+                hint="use shorter slices, or include short episodes as a whole with "
                 "strict_length=False",
             )
         counts = np.maximum(lengths - length + 1, 1)
@@ -97,7 +99,7 @@ class SliceStarts:
     def _cut(
         self, episodes: NDArray[np.int64], after: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return slices that begin so many steps after their episodes, or before, where these end."""
+        """Return slices that begin `after` steps after (or before) their episodes' starts."""
         starts = self.starts[episodes]
         if self.span is None:
             return starts + after, self.lengths[episodes]
@@ -106,26 +108,30 @@ class SliceStarts:
         return starts + first, np.minimum(after - before + length, lengths[episodes]) - first
 
     def draw(
-        self, over: Distribution, which: NDArray[np.float64], where: NDArray[np.float64]
+        self,
+        over: Distribution,
+        episode_fractions: NDArray[np.float64],
+        start_fractions: NDArray[np.float64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Turn fractions of `[0, 1)` into slices; returns first rows and lengths, both `[S]`.
+        """Return first rows and lengths, both `[S]`, of slices selected by fractions in `[0, 1)`.
 
-        `which` decides the episode (for `"starts"` the row), `where` the row in it.
+        `episode_fractions` selects the episode (for `"starts"` the row), `start_fractions` the row
+        in it.
         """
         if over == "episodes":
-            return self.at((which * len(self.starts)).astype(np.int64), where)
-        number = (which * self.ends[-1]).astype(np.int64)
+            return self.at((episode_fractions * len(self.starts)).astype(np.int64), start_fractions)
+        number = (episode_fractions * self.ends[-1]).astype(np.int64)
         episode = np.searchsorted(self.ends, number, side="right")
         return self._cut(episode, number - (self.ends[episode] - self.counts[episode]))
 
     def at(
-        self, episodes: NDArray[np.int64], where: NDArray[np.float64]
+        self, episodes: NDArray[np.int64], start_fractions: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return a slice of each of these episodes (numbers in `[0, K)`); see `draw`."""
-        return self._cut(episodes, (where * self.counts[episodes]).astype(np.int64))
+        """Return one slice of each of these episodes (numbers in `[0, K)`); see `draw`."""
+        return self._cut(episodes, (start_fractions * self.counts[episodes]).astype(np.int64))
 
     def lengths_from(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how long the slices are that begin at `rows`, same shape."""
+        """Return the lengths of the slices that begin at `rows`, in the same shape."""
         episodes = np.searchsorted(self.starts, rows, side="right") - 1
         if self.span is None:
             return self.lengths[episodes]
@@ -133,7 +139,7 @@ class SliceStarts:
         return np.minimum(lengths[episodes] - (rows - self.starts[episodes]), length)
 
     def mask(self, count: int) -> NDArray[np.bool_]:
-        """Return for rows `[0, count)` whether a slice may begin there."""
+        """Return whether a slice may begin at each of the rows `[0, count)`."""
         change = np.zeros(count + 1, np.int8)
         change[self.starts] += 1
         change[self.starts + self.counts] -= 1
@@ -143,7 +149,7 @@ class SliceStarts:
         return mask
 
     def places(self, rows: Tensor) -> NDArray[np.int64]:
-        """Return the place of each row; see `order`."""
+        """Return the position of each row in `order`."""
         if self.order is None:
             return rows.numpy()
         found: NDArray[np.int64] = torch.argsort(self.order)[rows].numpy()
@@ -151,48 +157,49 @@ class SliceStarts:
 
 
 class SliceSampler(Sampler):
-    """Draws slices: rows that follow each other in one episode, a batch of `B = slices · length`.
+    """Draws slices of consecutive rows of one episode; a batch has `B = slices · length` rows.
 
-    The distribution is TorchRL's by default, `over="episodes"`: every episode that is long enough
-    with the same probability, then every start in it, so a start in an episode of `T` rows has
-    probability `1 / (K · (T - length + 1))`. With `over="starts"` every start of every episode
-    has the same probability.
+    The default, `over="episodes"`, is TorchRL's distribution: an episode that is long enough
+    uniformly, then a start in it uniformly, so a start in an episode of `T` rows has probability
+    `1 / (K · (T - length + 1))`. With `over="starts"` all starts of all episodes are equally likely.
 
-    The last row of each slice has `truncated_key` set, and `done` beside it; `terminated` is left
-    as it is. The first row has `init_key` set in sets that have such a leaf. Flags that are set
-    stay set. Unlike TorchRL's, episodes are never merged where a flag is missing, the mask is
-    there whenever `pad_output` is, and padding has the flags of the row that it repeats.
+    In the last row of each slice `truncated_key` is set, and `done` next to it; `terminated` is
+    unchanged. In the first row `init_key` is set if the dataset has such a leaf. Flags that are set
+    stay set. Unlike TorchRL's, episodes are never merged because of a missing flag, the mask always
+    exists with `pad_output`, and padding has the flags of the row it repeats.
 
     Args:
-        num_slices: Slices of a batch; its size must be a multiple.
-        slice_len: Rows of a slice; exclusive with `num_slices`, and the same must hold.
-        strict_length: Whether episodes shorter than a slice are left out. False: they are slices
-            themselves, and batches that have some are shorter.
-        pad_output: Whether such slices are filled up by their last row, so that batches are
-            `[B]`; needs `strict_length=False`. The leaf `("collector", "mask")`, bool `[B]`,
-            separates rows from padding.
-        pad: `"zero"`: slices begin at any row of any episode, and what is missing at the end of one
-            is filled up: every leaf is 0 or False there, what is derived too, but `index` and
-            `episode`, which are those of the last row; the mask is that of `pad_output`. With
-            `over="starts"` these are the subsequences of Decision Transformer (Chen et al., 2021),
-            which has the padding first: under its mask that is the same.
-        truncated_key: Key that marks ends, bool `[B, 1]`; None: not marked.
-        init_key: Key that marks beginnings; None: not marked.
+        num_slices: Number of slices in a batch; the batch size must be a multiple.
+        slice_len: Number of rows in a slice, instead of `num_slices`; the batch size must be a
+            multiple.
+        strict_length: Whether to leave out episodes shorter than a slice. False: they are returned
+            as a whole, and batches that contain some are shorter.
+        pad_output: Whether to pad such slices by repeating their last row, so that batches are
+            `[B]`; needs `strict_length=False`. The leaf `("collector", "mask")`, bool `[B]`, is
+            False for padding.
+        pad: `"zero"`: slices begin at any row of any episode, and are padded after its end: every
+            leaf is 0 or False there, derived ones too, except `index` and `episode`, which are those
+            of the last row; the mask is that of `pad_output`. With `over="starts"` these are the
+            subsequences of Decision Transformer (Chen et al., 2021), which pads at the front; under
+            its mask that is equivalent.
+        truncated_key: Key that marks ends of slices, bool `[B, 1]`; None: not marked.
+        init_key: Key that marks starts of slices; None: not marked.
         over: Unit that is drawn uniformly, `"episodes"` or `"starts"`.
         seed: See `RandomSampler`.
         valid_only: Whether slices leave out the transition whose next observation is unknown and
-            that is not terminated; they keep it by default: mask it where you bootstrap from
+            that is not terminated. False (the default) includes it: mask it when bootstrapping from
             `("next", "observation")`.
-        span: How many steps of a slice may be before its episode, and behind it: a number, True
-            for all but one, or a pair of them. They are cut off, so that such slices are shorter,
-            and rows at both ends of an episode are drawn as often as others.
-        replacement: False makes a `SliceSamplerWithoutReplacement` of the other arguments.
-        torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` name the leaves
-            that separate trajectories in a storage that grows, instead of those that
-            `GrowingStorage.runs` lists; of several `end_keys` those count that exist, and with
-            `traj_key` beside them both cut. A dataset's episodes are stored: there they can only
-            name its own `episode` and `("next", "done")`. `cache_values`, `compile` and `use_gpu`
-            change nothing.
+        span: Maximum number of steps of a slice before and after its episode: an int, True for all
+            but one, or a pair of these. They are cut off, so such slices are shorter, and rows at
+            both ends of an episode are drawn as often as others.
+        replacement: False returns a `SliceSamplerWithoutReplacement` with the other arguments.
+        torchrl: TorchRL's other arguments. `traj_key`, `end_key` and `end_keys` set the leaves that
+            separate trajectories in a growing storage, instead of those listed in
+            `GrowingStorage.runs`; missing leaves are ignored, and `traj_key` can be combined with
+            ends. With `fragmented` the rows of a trajectory may be stored in any order: `step_key`
+            orders them, and a missing step ends a run. A dataset's episodes are stored: there only
+            its own `episode` and `("next", "done")` are allowed. `cache_values`, `compile` and
+            `use_gpu` are ignored.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -203,14 +210,12 @@ class SliceSampler(Sampler):
     """
 
     keeps_together = True
-    _batch_size_multiplier = (
-        1  # of samplers that transforms of TorchRL make: rows for one of a batch
-    )
+    _batch_size_multiplier = 1  # set by TorchRL's transforms: rows drawn per row of a batch
     _computed: tuple[str, ...] = ("_known",)
     _known: tuple[EpisodeIndex, int, SliceStarts] | None = None
 
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:  # noqa: ARG004
-        """Make the sampler that `replacement` asks for."""
+        """Create the sampler selected by `replacement`."""
         if replacement or cls is not SliceSampler:
             return super().__new__(cls)
         return super().__new__(SliceSamplerWithoutReplacement)
@@ -229,16 +234,14 @@ class SliceSampler(Sampler):
         seed: int | None = None,
         valid_only: bool = False,
         span: int | tuple[int, int] = 0,
-        replacement: bool = True,  # noqa: ARG002 - `__new__` looks at it
+        replacement: bool = True,  # noqa: ARG002 - used by `__new__`
         **torchrl: Any,
     ) -> None:
         self.traj_key, self.end_key = torchrl.get("traj_key"), torchrl.get("end_key")
         self.end_keys = torchrl.get("end_keys")
         self.span = (span, span) if isinstance(span, int) else tuple(span)
         if any(self.span) and pad_output:
-            raise UsageError(
-                "span gives slices that are shorter, and pad_output fills up none of them"
-            )
+            raise UsageError("span makes slices shorter, and pad_output cannot pad those")
         self._boundaries = _boundaries(type(self).__name__, torchrl)
         if (num_slices is None) == (slice_len is None):
             raise UsageError(
@@ -251,10 +254,10 @@ class SliceSampler(Sampler):
             raise UsageError(f"pad is {pad!r}; expected 'zero' or None")
         if pad is not None:
             if any(self.span):
-                raise UsageError("pad fills slices up to the end; leave span out")
+                raise UsageError("pad cannot be combined with span")
             strict_length, pad_output, self.span = False, True, (0, True)
         if pad_output and strict_length:
-            raise UsageError("pad_output=True pads short episodes, and strict_length leaves none")
+            raise UsageError("pad_output=True pads short episodes and needs strict_length=False")
         if over not in ("episodes", "starts"):
             raise UsageError(f"over is {over!r}; expected 'episodes' or 'starts'")
         self.num_slices = num_slices
@@ -269,19 +272,19 @@ class SliceSampler(Sampler):
         self._generator = seeded(seed)
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw slices of together `batch_size` rows; see `Sampler.sample`.
+        """Draw slices with a total of `batch_size` rows; see `Sampler.sample`.
 
-        Raises `UsageError` for a batch size that does not fit, or episodes that are all too short.
+        Raises `UsageError` if the batch size is not a multiple, or all episodes are too short.
         """
         count, length = self.slices_of(batch_size)
-        where = self.starts_in(storage, length)
+        starts_at = self.starts_in(storage, length)
         fractions = torch.rand(2, count, dtype=torch.float64, generator=self._generator).numpy()
-        drawn = where.draw(self.over, fractions[0], fractions[1])
+        drawn = starts_at.draw(self.over, fractions[0], fractions[1])
         rows, leaves = self.batch_of(*drawn, length)
-        return rows if where.order is None else where.order[rows], leaves
+        return rows if starts_at.order is None else starts_at.order[rows], leaves
 
     def sampleable(self, storage: Sampleable, batch_size: int) -> int:
-        """Count the rows at which a slice of a batch may begin; see `Sampler.sampleable`."""
+        """Return the number of rows at which a slice may begin; see `Sampler.sampleable`."""
         _, length = self.slices_of(batch_size)
         try:
             return int(self.starts_in(storage, length).ends[-1]) if len(storage) else 0
@@ -289,10 +292,10 @@ class SliceSampler(Sampler):
             return 0
 
     def complete(self, batch: TensorDict, leaves: dict[Any, Tensor]) -> None:
-        """Add the marks of ends and beginnings to the batch's flags; see `Sampler.complete`."""
+        """Add ends and starts of slices to the batch's flags; see `Sampler.complete`."""
         others = dict(leaves)
         last, first = others.pop(self.truncated_key, None), others.pop(self.init_key, None)
-        if batch.batch_dims == 1:  # otherwise a row is a whole trajectory, and none is cut
+        if batch.batch_dims == 1:  # otherwise rows are whole trajectories
             if last is not None:
                 _mark_ends(batch, self.truncated_key, last)
             if first is not None and batch.get(self.init_key, None) is not None:
@@ -300,6 +303,18 @@ class SliceSampler(Sampler):
         if self.pad is not None and batch.batch_dims == 1:
             _zero(batch, ~leaves[MASK])
         super().complete(batch, others)
+
+    def info(self, batch: Any, leaves: dict[Any, Tensor]) -> dict[Any, Tensor]:
+        """Add the batch's `done` and `terminated` beside `truncated_key`, as TorchRL does."""
+        if self.truncated_key is None or not isinstance(batch, TensorDictBase):
+            return leaves
+        last, found = leaves[self.truncated_key], dict(leaves)
+        for name, instead in (("done", last), ("terminated", torch.zeros_like(last))):
+            key: Any = name
+            if isinstance(self.truncated_key, tuple):
+                key = (*self.truncated_key[:-1], name)
+            found[key] = batch.get(key, instead)
+        return found
 
     def lookahead(self, storage: Sampleable, batch_size: int) -> Tensor | None:
         """See `Sampler.lookahead`."""
@@ -312,7 +327,7 @@ class SliceSampler(Sampler):
         )
 
     def slices_of(self, batch_size: int) -> tuple[int, int]:
-        """Return number and length of the slices of a batch; raises `UsageError`."""
+        """Return the number and length of slices in a batch; raises `UsageError`."""
         batch_size *= self._batch_size_multiplier
         name = "num_slices" if self.num_slices else "slice_len"
         given: int = getattr(self, name)
@@ -325,7 +340,7 @@ class SliceSampler(Sampler):
         return (given, other) if self.num_slices else (other, given)
 
     def starts_in(self, storage: Sampleable, length: int) -> SliceStarts:
-        """Return where slices may begin, the same object until the storage changes."""
+        """Return the possible starts, the same object until the storage changes."""
         if self._boundaries is None:
             runs = storage.runs()
         elif (by_leaves := getattr(storage, "runs_by", None)) is not None:
@@ -344,7 +359,7 @@ class SliceSampler(Sampler):
     def batch_of(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
     ) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Return rows and leaves of slices `[S]` laid end to end, padded to `width` if asked for."""
+        """Return rows and leaves of concatenated slices `[S]`, padded to `width` if needed."""
         first: Any
         last: Any
         if (self.strict_length and not any(self.span)) or self.pad_output:
@@ -372,20 +387,20 @@ class SliceSampler(Sampler):
         return torch.from_numpy(rows), leaves
 
 
-class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
-    """Goes through all episodes, a slice of each exactly once an epoch.
+class SliceSamplerWithoutReplacement(SamplerWithoutReplacement, SliceSampler):
+    """Draws one slice of every episode exactly once per epoch.
 
-    As in TorchRL the episode is what is not drawn again: its slice begins anywhere in it with
-    the same probability, and the last batch of an epoch has the slices that are left. Order and
-    starts are functions of `(seed, epoch)`, of the number of episodes and of the slices' length,
-    the same in every process and on every machine. Iteration is that of
-    `SamplerWithoutReplacement`. Unlike TorchRL's, episodes that are too short are no part of an
-    epoch, so that every batch but the last is full, and slices are in the order drawn.
+    As in TorchRL, episodes are drawn without replacement: the slice begins uniformly anywhere in
+    the episode, and the last batch of an epoch has the remaining slices. Order and starts depend
+    only on `(seed, epoch)`, the number of episodes and the slice length; they are the same in every
+    process and on every machine. Iteration is that of `SamplerWithoutReplacement`. Unlike TorchRL's,
+    episodes that are too short are not part of an epoch, so every batch except the last is full,
+    and slices are in the order drawn.
 
     Args:
-        num_slices, slice_len, options: See `SliceSampler`; `over` is not among them.
+        num_slices, slice_len, options: See `SliceSampler`; `over` is not supported.
         drop_last, seed: See `SamplerWithoutReplacement`.
-        shuffle: False: ascending episodes; starts are random all the same.
+        shuffle: Whether to shuffle the episodes; starts are always random.
 
     Raises:
         UsageError: Invalid or unsupported argument.
@@ -395,7 +410,7 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         SliceSamplerWithoutReplacement(slice_len=8, seed=0, epoch=0, position=0)
     """
 
-    _computed = (*SliceSampler._computed, *EpochSampler._computed)
+    _computed = (*SliceSampler._computed, *SamplerWithoutReplacement._computed)
 
     def __init__(
         self,
@@ -412,30 +427,32 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
                 "Every episode is sampled once per epoch: over='starts' has no meaning"
             )
         SliceSampler.__init__(self, num_slices=num_slices, slice_len=slice_len, **options)
-        EpochSampler.__init__(self, drop_last=drop_last, shuffle=shuffle, seed=seed)
+        SamplerWithoutReplacement.__init__(
+            self, drop_last, shuffle, seed=seed, valid_only=self.valid_only
+        )
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Draw the next slices, fewer at the end of an epoch; see `SliceSampler.sample`.
 
-        Also raises `UsageError` with `drop_last` for a batch of more slices than there are episodes.
+        Also raises `UsageError` with `drop_last` if a batch has more slices than there are episodes.
         """
         count, length = self.slices_of(batch_size)
-        where = self.starts_in(storage, length)
-        episodes = len(where.starts)
+        starts_at = self.starts_in(storage, length)
+        episodes = len(starts_at.starts)
         if self.drop_last and count > episodes:
             raise UsageError(
                 f"A batch of {count} slices is more than the {episodes} episodes of an epoch, and "
                 "drop_last leaves out batches that are not full"
             )
         numbers, epoch, position = self._take(episodes, count)
-        # The k-th slice of an epoch begins where the k-th random number says, whatever the batches.
+        # The k-th slice of an epoch uses the k-th random number, whatever the batch size.
         seed = np.random.SeedSequence((self._settled_seed(), epoch, _STARTS))
         raw = np.asarray(
             np.random.PCG64(seed).advance(position).random_raw(len(numbers)), np.uint64
         )
         fractions = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        rows, leaves = self.batch_of(*where.at(numbers, fractions), length)
-        return rows if where.order is None else where.order[rows], leaves
+        rows, leaves = self.batch_of(*starts_at.at(numbers, fractions), length)
+        return rows if starts_at.order is None else starts_at.order[rows], leaves
 
     def __repr__(self) -> str:
         given = "num_slices" if self.num_slices else "slice_len"
@@ -443,11 +460,17 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
 
 
 def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
-    """Return the leaves that TorchRL's arguments say end trajectories; None: they name none."""
+    """Return the leaves that end trajectories by TorchRL's arguments; None: not given."""
     keys = (arguments.pop(name, None) for name in ("traj_key", "end_key", "end_keys"))
     trajectory, end, several = keys
     others = {name: value for name, value in arguments.items() if name not in _SPEED}
-    refuse(sampler, others, "ends trajectories fragmented")
+    step = others.pop("step_key", "step_count")
+    fragmented = others.pop("fragmented", False)
+    refuse(sampler, others, "ends trajectories")
+    if fragmented and trajectory is None:
+        raise UsageError(
+            "fragmented=True needs traj_key: flags do not say which rows belong together"
+        )
     if end is not None and several is not None:
         raise UsageError(f"Give either end_key or end_keys; found {end!r} and {several!r}")
     if several is not None and (isinstance(several, str) or not len(several)):
@@ -455,11 +478,15 @@ def _boundaries(sampler: str, arguments: dict[str, Any]) -> Boundaries | None:
     ends = (end,) if end is not None else tuple(several or ())
     if trajectory is None and not ends:
         return None
-    return Boundaries(None if trajectory is None else as_key(trajectory), tuple(map(as_key, ends)))
+    return Boundaries(
+        None if trajectory is None else as_key(trajectory),
+        tuple(map(as_key, ends)),
+        as_key(step) if fragmented else None,
+    )
 
 
 def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeIndex:
-    """Cut off the last transition of episodes where it is not valid."""
+    """Remove the last transition of episodes if it is not valid."""
     left_out = storage.rows(valid_only=True).left_out
     if not len(left_out):
         return runs
@@ -470,7 +497,7 @@ def _without_invalid_ends(storage: Sampleable, runs: EpisodeIndex) -> EpisodeInd
 
 
 def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:
-    """Add marks to the flag `key`, and to `done` beside it."""
+    """Set the flag `key`, and `done` next to it, in marked rows."""
     *above, name = key if isinstance(key, tuple) else (key,)
     if above and batch.get(tuple(above), None) is None:
         batch.set(key, torch.zeros_like(last))
@@ -483,7 +510,7 @@ def _mark_ends(batch: TensorDict, key: Any, last: Tensor) -> None:
 
 
 def _zero(batch: TensorDict, where: Tensor) -> None:
-    """Set all leaves but those that say which rows these are to zero, in place."""
+    """Set all leaves except row and episode numbers to zero in place, where `where` is True."""
     for key in batch.keys(include_nested=True, leaves_only=True):
         leaf = batch.get(key)
         if key not in _NUMBERS:
@@ -491,7 +518,7 @@ def _zero(batch: TensorDict, where: Tensor) -> None:
 
 
 def _either(mark: Tensor, stored: Tensor | None) -> Tensor:
-    """Add marks `[B, 1]` to a flag of any shape that begins with `B`."""
+    """Return a flag of any shape `[B, …]` combined with marks `[B, 1]`."""
     if stored is None:
         return mark
     if stored.shape != mark.shape:

@@ -1,14 +1,14 @@
-"""Draws rows in proportion to their weights, and keeps the weights' sums and minimum.
+"""A sum tree: weighted sampling of rows, with the sum and minimum of all weights.
 
 ```
 level 2    [                 sum                ]          one node
 level 1    [  sum  |  sum  | … 8 of them        ]
-level 0    [  8 w. |  8 w. | …                  ]          the leaves: a weight for each row
+level 0    [  8 w. |  8 w. | …                  ]          leaves: one weight per row
 ```
 
-A node is the sum of the 8 below it, added up anew whenever one of them changes, in a fixed
-order, so that no error accumulates. A second tree of the same form has the least weight that is
-not zero. All numbers are float64.
+A node is the sum of its 8 children, recomputed in a fixed order whenever one of them changes, so
+that no error accumulates. A second tree of the same form has the minimum of the non-zero weights.
+All numbers are float64.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _WIDTH, _SHIFT, _MAX_LEVELS = 8, 3, 16
 
 compiled = extension("_sum_tree")
-"""The extension module, or None: then numpy does the same, to the last bit."""
+"""The extension module, or None: numpy is then used, with bitwise equal results."""
 
 
 class SumTree:
-    """Weights of `capacity` rows, at first zero; `packed` is the tree as `_sum_tree.c` has it.
+    """Weights of `capacity` rows, initially zero; `packed` is the `Tree` of `_sum_tree.c`.
 
     Example:
         >>> tree = SumTree(100)
@@ -57,7 +57,7 @@ class SumTree:
         self.packed = self._pack()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "packed": None}  # it has addresses
+        return {**vars(self), "packed": None}  # contains addresses
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -65,7 +65,7 @@ class SumTree:
 
     @property
     def weights(self) -> Tensor:
-        """float64 `[capacity]`, a view."""
+        """All weights, float64 `[capacity]`, a view."""
         return torch.from_numpy(self._sums[: self.capacity])
 
     @property
@@ -75,14 +75,14 @@ class SumTree:
 
     @property
     def minimum(self) -> float:
-        """The least weight that is not zero; infinite where all are."""
+        """The minimum of the non-zero weights; infinite if all are zero."""
         return float(self._minima[-1])
 
     def set(self, rows: Tensor, weights: Tensor) -> int:
-        """Change the weights of rows: int64 and float64 `[n]` on the CPU, contiguous.
+        """Set the weights of rows: int64 and float64 `[n]` on the CPU, contiguous.
 
-        Where a row comes again, the last weight counts. Returns the number in `[0, n)` of the first
-        row out of range or weight that is negative or not finite (nothing has changed then), or -1.
+        For repeated rows, the last weight counts. Returns the position in `[0, n)` of the first row
+        out of range or weight that is negative or not finite (nothing is changed then), or -1.
         """
         if compiled is not None:
             args = rows.data_ptr(), weights.data_ptr(), rows.shape[0]
@@ -97,10 +97,10 @@ class SumTree:
         return -1
 
     def draw(self, fractions: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw rows, each with probability weight / total; never one of weight zero.
+        """Draw rows with probability weight / total; never one of weight zero.
 
         Args:
-            fractions: float64 `[n]` in `[0, 1)`, uniform; some weight is not zero.
+            fractions: Uniform numbers, float64 `[n]` in `[0, 1)`; some weight must be non-zero.
 
         Returns:
             Rows, int64 `[n]`, and their weights, float64 `[n]`.
@@ -112,14 +112,14 @@ class SumTree:
                 self.packed, fractions.data_ptr(), count, rows.data_ptr(), weights.data_ptr()
             )
             return rows, weights
-        # From the top down; `mass` is what is left of each draw's share of the sum.
+        # From the top down; `mass` is the remaining part of each draw's share of the sum.
         at, draws = np.zeros(len(fractions), np.int64), np.arange(len(fractions))
         mass = fractions.numpy() * self.total
         for level in range(len(self._first) - 2, 0, -1):
             below = self._sums[self._first[level - 1] : self._first[level]].reshape(-1, _WIDTH)[at]
             upto = np.cumsum(below, axis=1)
             chosen = (upto <= mass[:, None]).sum(1)
-            beyond = chosen == _WIDTH  # by rounding: then it is the last that can be drawn
+            beyond = chosen == _WIDTH  # due to rounding: use the last with a weight
             if beyond.any():
                 chosen[beyond] = _WIDTH - 1 - (below[beyond, ::-1] > 0).argmax(1)
             mass = mass - np.where(chosen > 0, upto[draws, chosen - 1], 0.0)
@@ -127,13 +127,13 @@ class SumTree:
         return torch.from_numpy(at), torch.from_numpy(self._sums[at])
 
     def _renew(self, level: int, rows: NDArray[np.int64]) -> None:
-        """Bring a level in line with the one below it, where leaves `rows` have changed."""
+        """Recompute a level from the one below it, where leaves `rows` have changed."""
         below, start = self._first[level - 1], self._first[level]
         nodes, count = rows >> (_SHIFT * level), (start - below) // _WIDTH
         if count <= len(rows):
             nodes = np.arange(count)
         sums = self._sums[below:start].reshape(-1, _WIDTH)[nodes]
-        lane = sums[:, :4] + sums[:, 4:]  # the order in which four lanes add up 8 numbers
+        lane = sums[:, :4] + sums[:, 4:]  # the summation order of the SIMD code
         self._sums[start + nodes] = (lane[:, 0] + lane[:, 1]) + (lane[:, 2] + lane[:, 3])
         if level == 1:
             least = np.where(sums > 0, sums, np.inf)
@@ -154,7 +154,7 @@ class SumTree:
 def first_invalid(
     capacity: int, limit: float, rows: NDArray[np.int64], values: NDArray[np.float64]
 ) -> int:
-    """Return the number of the first row or value that is out of range, or -1."""
+    """Return the position of the first row or value out of range, or -1."""
     fine = (rows >= 0) & (rows < capacity) & (values >= 0) & (values <= limit)
     return -1 if fine.all() else int(fine.argmin())
 

@@ -1,4 +1,4 @@
-"""Transitions drawn uniformly: with replacement, or each exactly once an epoch."""
+"""Samplers of transitions: uniform with replacement, or each exactly once per epoch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 class RandomSampler(Sampler):
-    """Draws every valid transition with the same probability, with replacement.
+    """Draws valid transitions uniformly with replacement.
 
-    Iteration over a buffer with it never ends.
+    Iteration over the buffer never ends.
 
     Args:
-        seed: Seed of a generator of its own; None: torch's global one (`torch.manual_seed`).
+        seed: Seed of the sampler's own generator; None: torch's global generator
+            (`torch.manual_seed`).
         valid_only: Whether to leave out transitions whose next observation is unknown and that
             are not terminated.
-        replacement: False makes a `SamplerWithoutReplacement`, with `options` as its arguments.
+        replacement: False returns a `SamplerWithoutReplacement` with `options` as its arguments.
 
     Example:
         >>> isinstance(RandomSampler(replacement=False), SamplerWithoutReplacement)
@@ -35,7 +36,7 @@ class RandomSampler(Sampler):
     """
 
     def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:
-        """Make the sampler that `replacement` asks for."""
+        """Create the sampler selected by `replacement`."""
         return super().__new__(cls) if replacement else SamplerWithoutReplacement(**options)
 
     def __init__(
@@ -43,7 +44,7 @@ class RandomSampler(Sampler):
         *,
         seed: int | None = None,
         valid_only: bool = True,
-        replacement: bool = True,  # noqa: ARG002 - `__new__` looks at it
+        replacement: bool = True,  # noqa: ARG002 - used by `__new__`
     ) -> None:
         self.seed = seed
         self.valid_only = valid_only
@@ -64,27 +65,66 @@ class RandomSampler(Sampler):
         return f"RandomSampler(seed={self.seed}, valid_only={self.valid_only})"
 
 
-class EpochSampler(Sampler):
-    """Goes through numbers `[0, count)` again and again; a subclass says what they stand for.
+class SamplerWithoutReplacement(Sampler):
+    """Draws all valid transitions, each exactly once per epoch.
+
+    An epoch's order depends only on `(seed, epoch)` and the number of valid transitions: it is
+    computed in chunks, not stored, and is the same in every process and on every machine. Iteration
+    over a buffer stops at the end of an epoch; an interrupted iteration continues at the same
+    position. Unlike TorchRL's, a batch never spans two epochs.
+
+    Args:
+        drop_last: Whether to drop the last batch of an epoch if it is not full.
+        shuffle: Whether to shuffle; False: ascending order.
+        seed: Non-negative; None: drawn from torch's global generator at the first batch.
+        valid_only: See `RandomSampler`.
 
     Attributes:
-        seed: Seed of all orders; None until the first batch where none was given.
-        epoch: Number of epochs that are over.
-        position: Numbers of this epoch that were drawn.
+        seed: Seed of all orders; if not given, None until the first batch.
+        epoch: Number of completed epochs.
+        position: Number of items drawn in this epoch.
+
+    Example:
+        >>> SamplerWithoutReplacement(seed=0, drop_last=True)
+        SamplerWithoutReplacement(seed=0, epoch=0, position=0)
     """
 
     _computed: tuple[str, ...] = ("_order", "_lock")
     _order: EpochOrder | None = None
 
-    def __init__(self, *, drop_last: bool, shuffle: bool, seed: int | None) -> None:
+    def __init__(
+        self,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        *,
+        seed: int | None = None,
+        valid_only: bool = True,
+    ) -> None:
         if seed is not None and seed < 0:
             raise UsageError(f"A seed must not be negative; found {seed}")
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.seed = seed
+        self.valid_only = valid_only
         self.epoch = 0
         self.position = 0
         self._lock = threading.Lock()
+
+    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
+        """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
+
+        Raises `UsageError` with `drop_last` for a batch larger than an epoch.
+        """
+        rows = storage.rows(valid_only=self.valid_only)
+        if not rows.count:
+            raise nothing_to_draw(storage)
+        if self.drop_last and batch_size > rows.count:
+            raise UsageError(
+                f"A batch of {batch_size} is more than the {rows.count} transitions of an epoch, "
+                "and drop_last leaves out batches that are not full"
+            )
+        numbers, _, _ = self._take(rows.count, batch_size)
+        return rows.at(torch.from_numpy(numbers)), {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
@@ -92,12 +132,12 @@ class EpochSampler(Sampler):
     def _take(self, count: int, size: int) -> tuple[Numbers, int, int]:
         """Return the next `size` of `count` numbers, fewer at the end of an epoch; set `ran_out`.
 
-        Also returns their epoch, and how many came before them in it.
+        Also returns their epoch and the position of the first in it.
         """
         with self._lock:
             least = size if self.drop_last else 1
             if self.position + least > count:
-                self._begin_epoch()  # only where the size or the count has changed
+                self._begin_epoch()  # only if the size or the count has changed
             epoch, start, stop = self.epoch, self.position, min(self.position + size, count)
             if not self.shuffle:
                 numbers = np.arange(start, stop)
@@ -124,11 +164,11 @@ class EpochSampler(Sampler):
         return None if self.seed is None else self._drawn_by_copy(storage, batch_size)
 
     def set_rng(self, generator: torch.Generator) -> None:
-        """Draw the seed from `generator`, now, where none was given."""
+        """Draw the seed from `generator` now, unless it was given."""
         self._settled_seed(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return seed, epoch and position, the state to resume from."""
+        """Return seed, epoch and position."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -140,50 +180,3 @@ class EpochSampler(Sampler):
         return (
             f"{type(self).__name__}(seed={self.seed}, epoch={self.epoch}, position={self.position})"
         )
-
-
-class SamplerWithoutReplacement(EpochSampler):
-    """Goes through all valid transitions, each exactly once an epoch.
-
-    An epoch's order is a function of `(seed, epoch)` and the number of valid transitions: it is
-    computed in chunks, not stored, and is the same in every process and on every machine. Iteration
-    over a buffer stops at the end of an epoch; an iteration that was left early resumes where it
-    was. Unlike TorchRL's, a batch never joins the end of one epoch and the beginning of the next.
-
-    Args:
-        drop_last: Whether to leave out the last batch of an epoch where it is not full.
-        shuffle: False: ascending order.
-        seed: Not negative; None: drawn from torch's global generator at the first batch.
-        valid_only: See `RandomSampler`.
-
-    Example:
-        >>> SamplerWithoutReplacement(seed=0, drop_last=True)
-        SamplerWithoutReplacement(seed=0, epoch=0, position=0)
-    """
-
-    def __init__(
-        self,
-        drop_last: bool = False,
-        shuffle: bool = True,
-        *,
-        seed: int | None = None,
-        valid_only: bool = True,
-    ) -> None:
-        super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed)
-        self.valid_only = valid_only
-
-    def sample(self, storage: Sampleable, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw the next `batch_size` rows, fewer at the end of an epoch; see `Sampler.sample`.
-
-        Raises `UsageError` with `drop_last` for a batch larger than an epoch.
-        """
-        rows = storage.rows(valid_only=self.valid_only)
-        if not rows.count:
-            raise nothing_to_draw(storage)
-        if self.drop_last and batch_size > rows.count:
-            raise UsageError(
-                f"A batch of {batch_size} is more than the {rows.count} transitions of an epoch, "
-                "and drop_last leaves out batches that are not full"
-            )
-        numbers, _, _ = self._take(rows.count, batch_size)
-        return rows.at(torch.from_numpy(numbers)), {}

@@ -1,4 +1,4 @@
-"""Storages: datasets, which never change, and storages that grow while they are sampled."""
+"""Storages: immutable datasets, and storages that grow while they are sampled."""
 
 from offline_data.buffers.storage.base import GrowingStorage, Storage
 from offline_data.buffers.storage.dataset import DatasetStorage

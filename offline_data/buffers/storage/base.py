@@ -1,4 +1,4 @@
-"""The contract of a storage, and of one that grows: rows are written, sampled and overwritten."""
+"""Interfaces of storages: for sampling, and for writing and overwriting rows."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
 
 _NOBODY = -1
-"""Stands for the process that writes, in a copy that looks at the memory of another storage."""
+"""Process id in a copy that shares the memory of another storage and must not write."""
 
 _THERE = (
-    "send rows to that process, by a torch.multiprocessing.Queue for one, and write them there; or "
-    "make the buffer in the process that writes"
+    "send rows to that process, for example by a torch.multiprocessing.Queue, and write them there; or "
+    "create the buffer in the process that writes"
 )
 
 
 class Storage(Sampleable, Protocol):
-    """Interface of a storage for a buffer: a length, the rows a sampler may draw, and batches."""
+    """Interface of a buffer's storage: its length, the rows a sampler may draw, and batches."""
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows with some of the leaves, and `index`; raises `UsageError`."""
+        """Return the same rows with only some leaves, and `index`; raises `UsageError`."""
 
     def gather(self, rows: Tensor) -> TensorDict:
-        """Return the batch of `rows`, int64 `[B]` in `[0, len)`, in memory of its own.
+        """Return the batch of `rows`, int64 `[B]` in `[0, len)`, as a copy.
 
-        The tensor is given away: it may become the leaf `index`.
+        `rows` may become the leaf `index`, so the caller must not reuse it.
         """
 
 
 class GrowingStorage(Saves):
-    """Up to `max_size` rows, a `Storage` as datasets are, so that it can be sampled.
+    """Base class: a `Storage` of up to `max_size` rows that can be written.
 
-    Rows follow each other as they were written: see `runs`. Not safe for several threads at once;
-    the buffer that a storage is in sees to that. Only the process that made the storage writes: how
-    many rows there are, and which is the next, is not shared. Others read, forked or spawned (the
-    workers of a `DataLoader` too), and may set values of rows in memory that they share. A copy by
-    pickle or `copy.deepcopy` with memory of its own is a storage of its own.
+    Rows are linked in the order in which they were written; see `runs`. Not thread-safe; the buffer
+    locks it. Only the process that created the storage writes rows, since the count and the cursor
+    are not shared. Others, forked or spawned (`DataLoader` workers too), read, and may set values
+    of existing rows in shared memory. A copy by pickle or `copy.deepcopy` that does not share
+    memory is independent.
     """
 
     ndim = 1
-    """Dimensions of the array of rows: the steps, and those of environments side by side."""
+    """Dimensions of the array of rows: time, and parallel environments."""
 
     _columns: tuple[int, ...] = ()  # sizes of the dimensions beyond the first, once they are known
 
@@ -84,70 +84,70 @@ class GrowingStorage(Saves):
 
     @abstractmethod
     def get(self, index: Index) -> Any:
-        """Return rows by index (see `rows_of`), a single one for an int."""
+        """Return rows by index (see `rows_of`), one row for an int."""
 
     @abstractmethod
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
+        """Return a live view of the rows with only some leaves; see `Storage`."""
 
     @abstractmethod
     def _take(self, rows: Tensor, keys: Sequence[Key] | None) -> Any:
-        """Return the batch of `rows` with the leaves `keys`; None: all of them."""
+        """Return the batch of `rows` with the leaves `keys`; None: all."""
 
     @abstractmethod
     def batch_length(self, data: Any) -> int:
-        """Count the steps of rows that are to be written at once; raises `UsageError`."""
+        """Return the number of steps in data to write; raises `UsageError`."""
 
     @abstractmethod
-    def _taken(self, data: Any, dims: int) -> Any:
-        """Return rows in the form that is stored here, `dims` dimensions of them flattened to one."""
+    def _converted(self, data: Any, dims: int) -> Any:
+        """Return rows in the stored form, with `dims` leading dimensions flattened to one."""
 
     @abstractmethod
-    def _write(self, rows: slice | Tensor, taken: Any) -> Marks:
-        """Put what `_taken` returned where `rows` says, all or nothing, and return its marks."""
+    def _write(self, rows: slice | Tensor, converted: Any) -> Marks:
+        """Write the result of `_converted` at `rows`, all or nothing; returns its marks."""
 
     @abstractmethod
     def _content(self) -> Any:
-        """Return all rows, without copying, as a tree that `save_tree` takes."""
+        """Return all rows, without copying, as a tree for `save_tree`."""
 
     @abstractmethod
     def _restore(self, content: Any, count: int) -> None:
-        """Put back what `_content` returned of `count` rows, copying it."""
+        """Restore `count` rows from a copy of the result of `_content`."""
 
     @property
     @abstractmethod
     def _of_trajectories(self) -> bool:
-        """Whether rows have a time dimension of their own."""
+        """Whether a row is a trajectory with its own time dimension."""
 
     @abstractmethod
     def _leaf(self, key: Key) -> Tensor | None:
-        """Return a leaf of all rows, `[len, …]`, None where they do not have it."""
+        """Return a leaf of all rows, `[len, …]`, or None if there is none."""
 
     @property
     def _shares(self) -> bool:
-        """Whether rows lie in memory that other processes see."""
+        """Whether rows are in memory shared with other processes."""
         return False
 
     def gather(self, rows: Tensor) -> Any:
-        """Return the batch of `rows`, int64 `[B]`, in memory of its own; see `Storage.gather`."""
+        """Return the batch of `rows`, int64 `[B]`, as a copy; see `Storage.gather`."""
         return self._take(rows, None)
 
     @property
     def width(self) -> int:
-        """Rows of a step: 1, or the number of environments side by side."""
+        """Number of rows in a step: 1, or the number of parallel environments."""
         return math.prod(self._columns)
 
     @property
     def steps(self) -> int:
-        """How many steps there can be: `max_size` rows."""
+        """Capacity in steps."""
         return self.max_size // self.width
 
     def numbers(self) -> Tensor:
-        """Return the numbers of all rows that were written, int64 `[T]`, or `[T, *columns]`."""
+        """Return the numbers of all written rows, int64 `[T]`, or `[T, *columns]`."""
         return torch.arange(len(self)).reshape(-1, *self._columns)
 
     def rows_of_steps(self, steps: Tensor) -> Tensor:
-        """Return the rows of steps `[B]`, `[B, *columns]`; -1 stays -1."""
+        """Return the rows of steps `[B]` as `[B, *columns]`; -1 stays -1."""
         rows: Any = rows_of_steps(steps, self.width)
         found: Tensor = rows.reshape(-1, *self._columns)
         return found
@@ -156,36 +156,36 @@ class GrowingStorage(Saves):
         """Write rows.
 
         Args:
-            index: An int, with one step as `data`; or anything else that `rows_of` takes, no step
-                twice, with as many steps. New ones begin where the storage ends.
+            index: An int, with one step as `data`; or any other index for `rows_of`, without
+                repeats, with as many steps. New steps start at the end of the storage.
             data: Rows to write; they are copied.
-            linked: Whether the rows follow each other in time, and the first one what was written
-                before. False: each is a run of its own.
-            set_cursor: TorchRL's; without effect: writers have the cursor.
+            linked: Whether the rows are consecutive in time and continue the last write. False:
+                each row is a separate run.
+            set_cursor: Ignored, for compatibility with TorchRL: writers keep the cursor.
 
         Raises:
             IndexError: A row beyond `max_size`, or one that would leave a gap.
-            UsageError: Data that do not fit what is here; another process than the one that made
-                the storage.
+            UsageError: Data that do not match the stored rows, or a call from a process other than
+                the one that created the storage.
         """
         if self._process != os.getpid():
             raise UsageError(
-                "Rows are written through the storage that has them, in the process that made it: "
-                "those that another process or a copy writes would be lost, or written over",
+                "Rows must be written in the process that created the storage: writes of another "
+                "process or a copy would be lost or overwritten",
                 hint=_THERE,
             )
         dims = self.ndim - 1 if _is_int(index) else self.ndim
-        taken = self._taken(data, dims) if self.ndim > 1 else None  # which tells the width
+        converted = self._converted(data, dims) if self.ndim > 1 else None  # determines the width
         steps = self._to_write(index)
         end = steps.stop if isinstance(steps, slice) else int(steps.max()) + 1 if len(steps) else 0
         if end:
-            taken = self._taken(data, dims) if taken is None else taken
-            marks = self._write(rows_of_steps(steps, self.width), taken)
+            converted = self._converted(data, dims) if converted is None else converted
+            marks = self._write(rows_of_steps(steps, self.width), converted)
             self._index.wrote(steps, marks, linked=linked)
             self._count = max(self._count, end * self.width)
 
     def _to_write(self, index: Index) -> slice | Tensor:
-        """Return the steps of an index: a slice of at least one where they follow each other."""
+        """Return the steps of an index, as a slice of at least one if they are contiguous."""
         size, known = self.steps, self._count // self.width
         if _is_int(index):
             row = operator.index(index)  # type: ignore[arg-type]
@@ -193,14 +193,18 @@ class GrowingStorage(Saves):
         if isinstance(index, slice) and index.step in {None, 1}:
             start, stop, _ = index.indices(size)
             if (index.stop or 0) > size or (index.start or 0) < 0:
-                raise IndexError(f"Rows {index.start} to {index.stop} asked for, of {size}")
+                raise IndexError(
+                    f"Rows {index.start} to {index.stop} are out of range; max_size is {size}"
+                )
             new, end = max(stop - max(start, known), 0), stop
             rows: slice | Tensor = slice(start, stop) if start < stop else torch.zeros(0).long()
         else:
             rows = rows_of(index, size).reshape(-1)
             new, end = int((rows >= known).sum()), int(rows.max()) + 1 if len(rows) else 0
         if end - known > new:
-            raise IndexError(f"Rows up to {end - 1} would leave a gap behind the {known} here")
+            raise IndexError(
+                f"Rows up to {end - 1} would leave a gap after the {known} written rows"
+            )
         return rows
 
     def __getitem__(self, index: Index) -> Any:
@@ -208,22 +212,22 @@ class GrowingStorage(Saves):
         return self.get(index)
 
     def __setitem__(self, index: Index, data: Any) -> None:
-        """Change the values of rows; they stay where they were in time."""
+        """Change the values of existing rows; their order in time is unchanged."""
         if self._process != os.getpid() and not self._shares:
             raise UsageError(
-                "Values set here would not be seen by the process that has the storage", hint=_THERE
+                "Values set here would not reach the process that created the storage", hint=_THERE
             )
         cells = cells_of(index, self.numbers())
         rows = cells.reshape(-1)
         if len(set(rows.tolist())) < len(rows):
-            raise UsageError("A row is set twice: it is undefined which of its values counts")
+            raise UsageError("A row is set twice; its value would be undefined")
         if len(rows):
             if self.ndim > 1 and hasattr(data, "batch_size"):
                 data = data.expand(*cells.shape, *getattr(self, "_shape", ()))
-            self._index.changed(rows, self._write(rows, self._taken(data, cells.ndim)))
+            self._index.changed(rows, self._write(rows, self._converted(data, cells.ndim)))
 
-    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows bring their `next`
-        """Return all rows: each has its next observation; raises `UsageError` if there are none."""
+    def rows(self, *, valid_only: bool) -> ValidRows:  # noqa: ARG002 - rows include their `next`
+        """Return all rows, which include their next observations; raises `UsageError` if empty."""
         if not self._count:
             raise BufferUsageError(
                 "There is nothing to sample: the storage is empty",
@@ -234,37 +238,37 @@ class GrowingStorage(Saves):
         return self._all
 
     def runs(self) -> EpisodeIndex:
-        """Return the trajectories, or what is left of them; see `Sampleable`.
+        """Return the trajectories, or what is left of them after overwriting; see `Sampleable`.
 
-        A run is a piece of a trajectory whose rows were written one after the other. It ends
+        A run is a sequence of consecutively written rows of one trajectory. It ends
 
-        - where the trajectory does: `("next", "done")`, or terminated or truncated; or where the
+        - at the end of the trajectory: `("next", "done")`, or terminated or truncated; or where the
           number in `("collector", "traj_ids")`, `traj_ids` or `episode` changes;
-        - where rows of a batch did not follow each other where they were taken from
-          (`dataset_index`, or `index`, does not go up by one: rows that were drawn at random);
-        - where newer rows meet older ones in a ring, and at the end of the ring.
+        - where written rows were not adjacent in their source (`dataset_index` or `index` does not
+          increase by one: randomly drawn rows);
+        - at the cursor of a ring buffer, where newer rows meet older ones, and at the last row.
 
-        Rows that have no leaf of trajectories are each a run of their own. Values changed in the
-        tensors that a storage was made of, and not through it, are not seen.
+        Rows without leaves of trajectories are separate runs. Direct changes to the tensors that a
+        storage was created from are not noticed.
         """
         return self._index.runs(self._count, self._leaf)
 
     def runs_by(self, boundaries: Boundaries) -> EpisodeIndex:
-        """Return the trajectories that other leaves separate; raises `UsageError` without them.
+        """Return the trajectories delimited by other leaves; raises `UsageError` without them.
 
-        Rows that were not written one after the other, or are on both sides of the end of the
-        ring, are apart here too. Rows that are whole trajectories are each a run of their own.
+        Rows that were not written consecutively, or wrap around the ring buffer, are separated here
+        too. Rows that are whole trajectories are separate runs.
         """
         by = None if self._of_trajectories else boundaries
         return self._index.runs(self._count, self._leaf, by)
 
     def empty(self) -> None:
-        """Forget all rows; the memory stays reserved."""
+        """Remove all rows; the memory stays allocated."""
         self._count = 0
         self._index.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tell a process that is being spawned from a copy; see the class."""
+        """Distinguish a spawned process from a copy; see the class."""
         return {**vars(self), "_process": None if get_spawning_popen() is None else _NOBODY}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -273,34 +277,36 @@ class GrowingStorage(Saves):
             self._process = _NOBODY if self._shares else os.getpid()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all rows and how they follow each other, without copying the rows."""
+        """Return all rows, without copying them, and their links."""
         links = self._index.state_dict(self._count)
         return {"count": self._count, "content": self._content(), "links": links}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, copying it.
+        """Restore a copy of a state returned by `state_dict`.
 
-        Raises `UsageError` if it has more rows than fit, or other leaves than those here.
+        Raises `UsageError` if it has too many rows, or other leaves.
         """
         count, width = state["count"], self.width
         if self.ndim > 1 and state["content"]:
             width = math.prod(state["content"]["columns"])
         if count > -(-self.max_size // width) * width:
-            raise UsageError(f"The state has {count} rows, and {self.max_size} fit in this storage")
+            raise UsageError(
+                f"The state has {count} rows; this storage has space for {self.max_size}"
+            )
         self._restore(state["content"], count)
         self._index.load_state_dict(state["links"], count)
         self._count = count
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Read what `dumps` wrote, see `Saves`."""
-        self.load_state_dict(load_tree(Path(path)))  # which copies rows
+        """Read a folder written by `dumps`; see `Saves`."""
+        self.load_state_dict(load_tree(Path(path)))  # copies the rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"
 
 
 class SelectedLeaves:
-    """The rows of a storage as they are at each moment, with some of its leaves."""
+    """A live view of a storage with only some of its leaves."""
 
     def __init__(self, storage: GrowingStorage, keys: Sequence[Key]) -> None:
         self._keys = tuple(keys)

@@ -1,4 +1,4 @@
-"""One dataset directory as rows of TED: a batch is a gather or two over memory maps."""
+"""Rows of a dataset directory in TED, gathered from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -36,26 +36,24 @@ if TYPE_CHECKING:
 class DatasetStorage:
     """The transitions of a dataset directory, of either layout.
 
-    Files are mapped on first use; pages that are on a disk are asked for all at once, batch by
-    batch (see `Readahead`), so that nothing has to fit in memory. A pickled storage carries its
-    path and opens the files again; a forked one shares the maps. Nothing ever writes to the files.
+    Files are mapped on first use. Pages on disk are requested all at once per batch (see
+    `Readahead`), so the dataset may be larger than memory. A pickled storage contains its path and
+    reopens the files; a forked one shares the maps. The files are never written.
 
     Args:
         path: The dataset directory.
-        keys: Leaves that batches have (a parent stands for all below it); None: all of them.
-        device: Device of batches, each table's rows moved as one block.
-        pin_memory: Whether batches lie in page-locked memory (where they stay on the CPU), or
-            go through it (where `device` is an accelerator).
-        in_memory: Whether files that batches need are copied to `device` as a whole, on first use,
-            and batches gathered there. Each process has a copy of its own. Encoded images stay
-            encoded, in the memory of the CPU.
-        decode: Whether encoded images are decoded, in `torch.get_num_threads()` threads; else
-            batches have numbers for `ImageBytes`.
+        keys: Leaves of batches, or parents of leaves; None: all.
+        device: Device of batches; the rows of each table are moved as one block.
+        pin_memory: Whether batches are in page-locked memory (on the CPU), or are transferred
+            through it (if `device` is an accelerator).
+        in_memory: Whether to copy the files to `device` on first use and gather batches there, once
+            per process. Encoded images stay encoded, in CPU memory.
+        decode: Whether to decode encoded images, in `torch.get_num_threads()` threads; else batches
+            have numbers for `ImageBytes`.
 
     Raises:
-        NotFoundError, ManifestError, NewerFormatError, AccessError: It cannot be opened.
-        UsageError: A key that is not there; page-locked memory for a set that is on an accelerator
-            as a whole.
+        NotFoundError, ManifestError, NewerFormatError, AccessError: The dataset cannot be opened.
+        UsageError: An unknown key, or both `pin_memory` and `in_memory`.
     """
 
     def __init__(
@@ -70,8 +68,8 @@ class DatasetStorage:
     ) -> None:
         if pin_memory and in_memory:
             raise UsageError(
-                "pin_memory=True is for batches on their way to an accelerator, and with "
-                "in_memory=True they are made there",
+                "pin_memory=True is for transfers to an accelerator, and with in_memory=True "
+                "batches are already there",
                 hint="leave one of them out",
             )
         self.reader = open_reader(path)
@@ -89,11 +87,11 @@ class DatasetStorage:
         self._rows: dict[bool, ValidRows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out maps: the other process opens its own."""
+        """Leave out the maps: the other process opens its own."""
         return {**vars(self), "_leaves_of": None, "_readahead": None}
 
     def __len__(self) -> int:
-        """Return `N`, all stored transitions, those without a known next observation included."""
+        """Return `N`, the number of transitions, including those without a known next observation."""
         return self.reader.transitions
 
     def rows(self, *, valid_only: bool) -> ValidRows:
@@ -107,7 +105,7 @@ class DatasetStorage:
         return found
 
     def only(self, keys: Iterable[KeyLike]) -> DatasetStorage:
-        """Return the same transitions with some of the leaves; see `Storage`."""
+        """Return the same transitions with only some leaves; see `Storage`."""
         other = copy(self)
         other.keys = select_keys(all_keys(self.reader), keys)
         other._plan = plan_batch(self.reader, other.keys)
@@ -130,7 +128,7 @@ class DatasetStorage:
         return assemble(self._tree, self.leaves(rows), rows.shape, self.device)
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of the batch of `rows`, each in its slot; see `slots`."""
+        """Return the leaves of the batch of `rows` by slot; see `slots`."""
         gather, readahead = self._leaves_of or self._open(), self._readahead
         try:
             if readahead is not None and (readahead.asking or next(readahead.probes)):
@@ -140,33 +138,34 @@ class DatasetStorage:
             if bool(((rows < 0) | (rows >= len(self))).any()):
                 raise
             raise ManifestError(
-                f"The dataset in {self.reader.path} is damaged: its steps name episodes that it "
-                "does not have",
-                hint=f"`offline-data verify {shlex.quote(str(self.reader.path))}` names every damaged file",
+                f"The dataset in {self.reader.path} is damaged: its steps refer to episodes that do "
+                "not exist",
+                hint=f"`offline-data verify {shlex.quote(str(self.reader.path))}` lists every "
+                "damaged file",
             ) from error
 
     @property
     def needs_io(self) -> bool:
-        """Whether batches come from a disk now, so that reading ahead pays."""
+        """Whether batches are currently read from disk, so that prefetching pays off."""
         return self._readahead is not None and self._readahead.asking
 
     def prefetch_rows(self, rows: Tensor) -> None:
-        """Read rows, int64 `[B]`, which are gathered soon, ahead, if they come from a disk."""
+        """Prefetch rows, int64 `[B]`, that will be gathered soon, if they are read from disk."""
         if self._readahead is not None and self._readahead.asking:
             self._readahead.prefetch_rows(rows)
 
     @property
     def slots(self) -> Mapping[Key, int]:
-        """Number in `leaves` of each leaf of a batch."""
+        """Position in `leaves` of each leaf of a batch."""
         return self._plan.slots
 
     @property
     def leaf_count(self) -> int:
-        """Number of `leaves`, those that a batch does not have included."""
+        """Number of `leaves`, including those that are not in batches."""
         return self._plan.count + len(self._plan.encoded)
 
     def close(self) -> None:
-        """Close the maps for good: the files are about to be deleted."""
+        """Close the maps permanently, before the files are deleted."""
         self._leaves_of = self._readahead = None
         self._closed = True
 
@@ -206,7 +205,7 @@ class DatasetStorage:
 
 
 def pinnable(pin_memory: bool) -> bool:
-    """Return `pin_memory`; warns, as torch does, and returns False if there is no accelerator."""
+    """Return `pin_memory`; warns and returns False, as torch does, if there is no accelerator."""
     if pin_memory and not getattr(torch, "accelerator", torch.cuda).is_available():
         warnings.warn(
             "pin_memory=True speeds up copies to an accelerator, and this machine has none: memory "

@@ -1,4 +1,4 @@
-"""A storage of any objects, in a list."""
+"""A storage of arbitrary objects, in a list."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class ListStorage(GrowingStorage):
-    """Rows that are any objects, each kept as it is; slow beside tensors.
+    """Rows that are arbitrary objects, stored unchanged; slow compared to tensors.
 
-    A batch stacks its rows: TensorDicts to a TensorDict with `index` (a lazy stack where shapes
-    differ), tensors and numbers to a tensor, tuples, lists and dicts of them leaf by leaf. Rows of
-    other kinds need the buffer's `collate_fn`, which gets the list of rows.
+    Rows of a batch are stacked: TensorDicts to a TensorDict with `index` (a lazy stack if shapes
+    differ), tensors and numbers to a tensor, tuples, lists and dicts of them leaf by leaf. Other
+    rows need the buffer's `collate_fn`, which is called with the list of rows.
 
     Args:
-        max_size: How many rows there can be; None: as many as memory holds.
+        max_size: Capacity in rows; None: unlimited.
         device: Device that tensors are moved to when written; None: not moved.
-        **torchrl: `compilable` of TorchRL's signature; not its default raises `UsageError`.
+        **torchrl: TorchRL's `compilable`; only the default is accepted.
 
     Example:
         >>> storage = ListStorage()
@@ -72,30 +72,30 @@ class ListStorage(GrowingStorage):
         except (TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"Rows of {type(items[0]).__name__} cannot be stacked: {error}",
-                hint="collate_fn=… of the buffer gets the list of rows and makes a batch of it",
+                hint="collate_fn=… of the buffer receives the list of rows and returns a batch",
             ) from error
 
     def get(self, index: Index) -> Any:
-        """Return one row for an int, otherwise a list of rows."""
+        """Return one row for an int, else a list of rows."""
         rows = rows_of(index, len(self))
         if rows.ndim == 0:
             return self._items[int(rows)]
         return [self._items[row] for row in rows.reshape(-1).tolist()]
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows with some of the leaves, without keys that a row does not have."""
+        """Return the same rows with only some leaves, ignoring keys that a row lacks."""
         return SelectedLeaves(self, as_keys(keys))
 
     def empty(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         super().empty()
         self._items = []
 
     def batch_length(self, data: Any) -> int:
-        """Count the rows that are to be written at once; raises `UsageError`."""
+        """Return the number of rows in data to write; raises `UsageError`."""
         return count_of(data)
 
-    def _taken(self, data: Any, dims: int) -> list[Any]:
+    def _converted(self, data: Any, dims: int) -> list[Any]:
         if dims:
             count_of(data)
         return [self._stored(item) for item in (data if dims else [data])]
@@ -105,14 +105,14 @@ class ListStorage(GrowingStorage):
         if items and isinstance(items[0], TensorDictBase):
             check_index(items[0].get("index", None), items[0])
         if len(items) != len(numbers):
-            raise UsageError(f"There are {len(items)} objects for {len(numbers)} rows")
+            raise UsageError(f"Found {len(items)} objects for {len(numbers)} rows")
         self._items.extend([None] * (max(numbers) + 1 - len(self._items)))
         for row, item in zip(numbers, items, strict=True):
             self._items[row] = item
         return _marks_of_items(items)
 
     def _stored(self, item: Any) -> Any:
-        """Return an object as it is kept: a tensorclass as a TensorDict, tensors on the device."""
+        """Return an object as stored: tensorclasses as TensorDicts, tensors on the device."""
         item = plain(item)
         if self.device is None:
             return item

@@ -1,4 +1,4 @@
-"""Rows as leaves: what is written taken apart into tensors by key, and put together again."""
+"""Rows as leaves: conversion of written data to tensors by key, and back."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Leaves: TypeAlias = "dict[Key, Tensor]"
-"""Tensors by key; a tensor that is no TensorDict has the key `()`."""
+"""Tensors by key; a bare tensor has the key `()`."""
 
 
 class Frame(NamedTuple):
-    """What rows are besides their leaves.
+    """Structure of rows besides their leaves.
 
     Attributes:
-        template: Tree with the number of a leaf in place of each; None for a TensorDict.
-        names: Names of the dimensions of a TensorDict row.
-        nested: Batch dimensions of nested TensorDicts that the root does not have.
+        template: Tree with a leaf's number in place of each leaf; None for a TensorDict.
+        names: Dimension names of a TensorDict row.
+        nested: Batch dimensions of nested TensorDicts beyond those of the root.
     """
 
     template: Any = None
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, data: Any, dims: int) -> Frame:
-        """Return the frame of rows that have `dims` dimensions before those of a row."""
+        """Return the frame of rows with `dims` leading dimensions."""
         data = plain(data)
         if not isinstance(data, TensorDictBase):
             _, spec = pytree.tree_flatten(data)
@@ -55,7 +55,7 @@ class Frame(NamedTuple):
         return cls(None, names if any(names) else (), nested)
 
     def framed(self, batch: TensorDict) -> TensorDict:
-        """Give a batch the names of dimensions and the nested batch sizes of what was written."""
+        """Set dimension names and nested batch sizes of a batch to those of written rows."""
         for key, more in self.nested:
             part = batch.get(key, None)
             if part is not None:
@@ -65,15 +65,15 @@ class Frame(NamedTuple):
         return batch
 
     def tree(self, leaves: Sequence[Tensor]) -> Any:
-        """Put leaves in their places in the template."""
+        """Return the template with its numbers replaced by leaves."""
         return pytree.tree_map(lambda number: leaves[number], self.template)
 
 
 def leaves_of(data: Any, *, index: bool = False, text: bool = False) -> Leaves:
-    """Return the leaves of rows: a TensorDict, a tensorclass, a tensor, or dicts, tuples, lists of them.
+    """Return the leaves of rows: a TensorDict, tensorclass or tensor, or dicts, tuples, lists of them.
 
-    Of a TensorDict without `index` unless asked for. With `text`, leaves of it may be strings, and
-    are returned as they are. Raises `UsageError` if there is anything else.
+    The `index` of a TensorDict is left out unless `index` is True. With `text`, leaves may be strings,
+    returned unchanged. Raises `UsageError` for anything else.
     """
     if isinstance(data, torch.Tensor):
         return {(): data}
@@ -89,7 +89,7 @@ def leaves_of(data: Any, *, index: bool = False, text: bool = False) -> Leaves:
             check_index(data.get("index"), data)
         leaves.pop(INDEX, None)
         if not leaves:
-            raise UsageError("The rows have no leaf but index, which is not stored: it is made")
+            raise UsageError("The rows have no leaf except index, which is computed and not stored")
     for key, leaf in leaves.items():
         if not isinstance(leaf, torch.Tensor) and not (text and is_text(leaf)):
             raise _no_tensor(join_key(key), leaf)
@@ -101,7 +101,7 @@ def _leaves_of_tree(data: Any) -> Leaves:
         raise UsageError(
             f"A storage of tensors was given a {type(data).__name__}; expected a TensorDict, a "
             "tensorclass, a tensor, or a dict, tuple or list of tensors",
-            hint="a ListStorage takes anything",
+            hint="a ListStorage accepts anything",
         )
     leaves: Leaves = {}
     for path, leaf in pytree.tree_flatten_with_path(data)[0]:
@@ -117,42 +117,41 @@ def _leaves_of_tree(data: Any) -> Leaves:
 
 
 def _name(part: Any) -> str:
-    """Return the key, or the number, of one step on the way to a leaf."""
+    """Return the key or number of one step of a pytree path."""
     found = (getattr(part, name) for name in ("key", "idx", "name") if hasattr(part, name))
     return str(next(found, part))
 
 
 def _no_tensor(name: str, leaf: Any) -> UsageError:
     return UsageError(
-        f"The leaf {name} is {type(leaf).__name__}; expected a tensor of its own, or strings in a "
-        "TensorDict",
-        hint="a ListStorage takes anything",
+        f"The leaf {name} is {type(leaf).__name__}; expected a tensor, or strings in a TensorDict",
+        hint="a ListStorage accepts anything",
     )
 
 
 def is_text(leaf: Any) -> bool:
-    """Return True if a leaf of a TensorDict is strings, one or many."""
+    """Return True if a leaf of a TensorDict is one or more strings."""
     return isinstance(leaf, NonTensorData | NonTensorStack) and all(
         isinstance(text, str) for text in np.asarray(leaf.tolist(), dtype=object).reshape(-1)
     )
 
 
 def texts(codes: Tensor, words: Sequence[str]) -> Any:
-    """Return strings by their codes `[B, …]`, B at least 1, as a leaf of a TensorDict."""
+    """Return the strings of codes `[B, …]`, `B >= 1`, as a leaf of a TensorDict."""
     found = np.asarray([*words], dtype=object)[codes.cpu().numpy()]
     return NonTensorStack.from_list(found.tolist())
 
 
 def plain(data: Any) -> Any:
-    """Return a tensorclass as a TensorDict, and anything else as it is."""
+    """Return a tensorclass as a TensorDict, and anything else unchanged."""
     is_class = hasattr(data, "to_tensordict") and not isinstance(data, TensorDictBase)
     return data.to_tensordict() if is_class else data
 
 
 def check_index(index: Any, data: TensorDictBase) -> None:
-    """Warn that a leaf `index` is not stored, unless it is that of a dataset's batch.
+    """Warn that a leaf `index` is not stored, unless the data are a batch of a dataset.
 
-    Raises `UsageError` if the leaf cannot be the rows of a batch.
+    Raises `UsageError` if the leaf cannot be the row numbers of a batch.
     """
     if index is None:
         return
@@ -167,7 +166,7 @@ def check_index(index: Any, data: TensorDictBase) -> None:
     if found is not None:
         raise UsageError(
             f"The leaf index is {found}; in batches it is the row of the buffer, torch.int64 "
-            f"{list(data.batch_size)}, and a leaf of your own needs another name",
+            f"{list(data.batch_size)}, so a leaf of your own needs another name",
             hint=hint,
         )
     if data.get("episode", None) is None:
@@ -178,7 +177,7 @@ def check_index(index: Any, data: TensorDictBase) -> None:
 
 
 def is_list(data: Any) -> bool:
-    """Return True if rows are given one by one: a tuple of tensors has leaves, of TensorDicts rows."""
+    """Return True if `data` is a list of rows; a tuple is one if it contains TensorDicts."""
     rows = data if isinstance(data, tuple) else ()
     return isinstance(data, list) or (
         isinstance(data, tuple) and all(hasattr(row, "batch_size") for row in rows)
@@ -186,14 +185,14 @@ def is_list(data: Any) -> bool:
 
 
 def part_of(data: Any, rows: slice) -> Any:
-    """Return some of the rows that are to be written."""
+    """Return a slice of rows to write."""
     if isinstance(data, dict | tuple) and not is_list(data):
         return pytree.tree_map(lambda leaf: leaf[rows], data)
     return data[rows]
 
 
 def across(data: Any, dim: int) -> Any:
-    """Swap a dimension of rows that are to be written with the first one."""
+    """Swap a dimension of rows to write with the first one."""
     if isinstance(data, TensorDictBase | torch.Tensor) or hasattr(data, "to_tensordict"):
         return plain(data).transpose(dim, 0)
     if is_list(data):
@@ -202,28 +201,28 @@ def across(data: Any, dim: int) -> Any:
 
 
 def flat(data: Any, dims: int) -> Any:
-    """Return a leaf with its first dimensions as one; with none, as one row."""
+    """Return a leaf with its first `dims` dimensions flattened; with 0, as one row."""
     return data.unsqueeze(0) if not dims else data.flatten(0, dims - 1) if dims > 1 else data
 
 
 def count_of(data: Any) -> int:
-    """Return how many rows are to be written; raises `UsageError` for one row, a dict, text."""
+    """Return the number of rows to write; raises `UsageError` for one row, a dict or text."""
     ndim = getattr(data, "batch_dims", getattr(data, "ndim", 1))
     found = f"a {type(data).__name__}" + ("" if ndim else " without a batch dimension")
     named = isinstance(data, Mapping | str | bytes) and not isinstance(data, TensorDictBase)
     if isinstance(data, tuple) and any(type(row) is torch.Tensor for row in data):
-        found = "a tuple of tensors, which may be rows or the leaves of rows"
+        found = "a tuple of tensors, which may be rows or leaves of rows"
     elif ndim and hasattr(data, "__getitem__") and not named:
         return len(data)
     raise UsageError(
-        f"Several rows are written at once, and found {found}; expected a TensorDict [B], a tensor "
+        f"extend writes several rows, and found {found}; expected a TensorDict [B], a tensor "
         "or a list of rows",
-        hint="TensorDict(data, batch_size=[B]) makes rows of a dict of tensors; add(row) writes one",
+        hint="TensorDict(data, batch_size=[B]) converts a dict of tensors; add(row) writes one row",
     )
 
 
 def stacked(rows: list[Any]) -> Any:
-    """Stack rows of one kind; raises `UsageError` where they cannot be."""
+    """Stack rows of one kind; raises `UsageError` if that is impossible."""
     try:
         if rows and isinstance(rows[0], dict | tuple | list):
             return pytree.tree_map(lambda *some: torch.stack([*map(torch.as_tensor, some)]), *rows)
@@ -233,7 +232,7 @@ def stacked(rows: list[Any]) -> Any:
         raise BufferUsageError(
             f"A list of {kinds} cannot be stacked to rows: {error}",
             hint="rows are TensorDicts with the same leaves, tensors of one shape, or dicts and tuples "
-            "of them; a ListStorage takes anything",
+            "of them; a ListStorage accepts anything",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Storages of tensors: a leaf of all rows is one tensor, in memory or in a memory-mapped file."""
+"""Storages of tensors: each leaf is one tensor of all rows, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -44,33 +44,34 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 META = "meta.json"
-"""The file that makes a folder a memory-mapped TensorDict."""
+"""File that marks a folder as a memory-mapped TensorDict."""
 
 
 class TensorStorage(GrowingStorage):
     """Rows of a TensorDict, tensorclass or tensor, or of dicts, tuples and lists of tensors.
 
-    What is given is used as it is and not copied. All rows are there from the beginning; a writer
-    begins to write over them at row 0. Batches are TensorDicts with `index`, or what was given, on the
-    device of the data, each leaf contiguous and in memory of its own. Strings of a TensorDict are kept
-    as codes (in files too), and are strings in batches. Unlike TorchRL's, batches of a tensorclass are
-    TensorDicts; rows with other leaves than the first ones are refused; a leaf `index` of a TensorDict
-    is not stored, but made.
+    The given data are used without a copy, and all rows count as written; a writer starts
+    overwriting at row 0. A TensorDict without leaves reserves as many rows as it has. Batches are
+    TensorDicts with `index`, or have the given structure, on the device of the data, each leaf a
+    contiguous copy. Strings of a TensorDict are stored as codes (in files too) and returned as
+    strings. Unlike TorchRL's, rows of a tensorclass are TensorDicts (batches of a `ReplayBuffer`
+    without `index` have the class again); rows with other leaves than the first ones are refused; a
+    leaf `index` of a TensorDict is computed, not stored.
 
-    With `ndim` of two or more a step has a row for each of several environments side by side, `[E]`:
-    `set` and `get` count steps, everything else rows, step by step. `len` and `max_size` (rounded up
-    to whole steps) count rows; trajectories are those of each environment.
+    With `ndim` of two or more, a step has one row for each of `E` parallel environments: `set` and
+    `get` count steps, everything else rows, in step order. `len` and `max_size` (rounded up to whole
+    steps) count rows; trajectories are per environment.
 
     Args:
-        storage: `[rows, …]`, or `[steps, E, …]`. A TensorDict's further batch dimensions belong to a
-            row.
+        storage: `[rows, …]`, or `[steps, E, …]`. Further batch dimensions of a TensorDict belong to
+            a row.
         max_size: None, or the number of rows.
-        device: Device that the rows are moved to; None: as they are.
-        ndim: 1, or how many dimensions are steps and environments.
-        **torchrl: `compilable` of TorchRL's signature, with its default.
+        device: Device to move the rows to; None: unchanged.
+        ndim: 1, or the number of dimensions of steps and environments.
+        **torchrl: TorchRL's `compilable`; only the default is accepted.
 
     Raises:
-        UsageError: No rows, something that is no tensor, or an invalid argument.
+        UsageError: No rows, data that are not tensors, or an invalid argument.
 
     Example:
         >>> storage = TensorStorage(TensorDict({"action": torch.arange(3)}, batch_size=[3]))
@@ -78,13 +79,13 @@ class TensorStorage(GrowingStorage):
         tensor([2, 0])
     """
 
-    _leaves: Leaves  # all `max_size` rows of each leaf; empty before they are known
+    _leaves: Leaves  # all `max_size` rows of each leaf; empty before the first write
     _shape: tuple[int, ...]  # batch size of one row
     _frame: Frame
     _words: dict[Key, list[str]]  # texts by their codes
     device: torch.device | None  # None: that of the first rows
     _plans: dict[tuple[Key, ...], tuple[list[Tensor], Node]]
-    _shared = False  # whether memory to come is shared with other processes
+    _shared = False  # whether to share memory allocated later
 
     def __init__(
         self,
@@ -98,21 +99,29 @@ class TensorStorage(GrowingStorage):
         refuse(type(self).__name__, torchrl, "compilable")
         if device is not None:
             storage = pytree.tree_map(lambda part: part.to(device), storage, is_leaf=_moves)
+        if isinstance(storage, TensorDictBase) and storage.is_empty():
+            self._begin(storage.batch_size[:ndim].numel(), ndim, storage.device)
+            return
         leaves = leaves_of(storage, text=True)
         count = next(iter(leaves.values())).shape[:ndim].numel()
         if not count or max_size not in {None, count}:
             raise UsageError(f"The tensors have {count} rows; expected {max_size or 'some'}")
-        super().__init__(count)
-        self._leaves, self._words, self.ndim = {}, {}, ndim
-        leaves, origin = self._taken(storage, ndim)
+        self._begin(count, ndim, None)
+        leaves, origin = self._converted(storage, ndim)
         self._use(leaves, self._shape)
         self._count = count
         marks = marks_of({} if self._shape else self._leaves, count, origin)
         self._index.wrote(slice(0, self.steps), marks, linked=True)
 
+    def _begin(self, max_size: int, ndim: int, device: torch.device | None) -> None:
+        """Have room for rows that are not known yet."""
+        super().__init__(max_size)
+        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
+        self.ndim, self.device = ndim, device
+
     def _use(self, leaves: Leaves, shape: Sequence[int]) -> None:
-        """Take tensors `[max_size, …]` as the memory of all rows."""
-        # Operations on a subclass (memory maps of tensordict) are slow.
+        """Set the memory of all rows to tensors `[max_size, …]`."""
+        # Operations on a subclass (tensordict's memory maps) are slow.
         self._leaves = {
             key: leaf.detach().as_subclass(torch.Tensor) for key, leaf in leaves.items()
         }
@@ -121,19 +130,19 @@ class TensorStorage(GrowingStorage):
         self._plans = {}
 
     def get(self, index: Index) -> Any:
-        """Return rows, copied; see `rows_of` for the index and the shape that it gives."""
+        """Return a copy of rows, in the shape of the index; see `rows_of`."""
         return shaped(self.gather, cells_of(index, self.numbers()))
 
     def only(self, keys: Iterable[KeyLike]) -> Storage:
-        """Return the same rows, as they will be, with some of the leaves; see `Storage`."""
+        """Return a live view of the rows with only some leaves; see `Storage`."""
         known = [key for key in self._known() if key]
         return SelectedLeaves(self, select_keys(known, keys))
 
     def share_memory_(self) -> Self:
-        """Keep all rows in shared memory, also those to come; returns the storage.
+        """Move all rows, including future ones, to shared memory; returns the storage.
 
-        Other processes see values that are written, and may set values of rows by
-        `storage[rows] = …`; how many rows there are they know as of when they got the storage.
+        Other processes see written values, and may set values by `storage[rows] = …`; the number of
+        rows they see is that when they received the storage.
         """
         self._shared = True
         for leaf in self._leaves.values():
@@ -141,7 +150,7 @@ class TensorStorage(GrowingStorage):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take along written rows only; memory is shared with a process that is being spawned."""
+        """Pickle written rows only; memory is shared with a spawned process."""
         state = {**super().__getstate__(), "_plans": {}}
         if not self._shares and get_spawning_popen() is None:
             state["_leaves"] = {k: leaf[: len(self)].clone() for k, leaf in self._leaves.items()}
@@ -177,18 +186,18 @@ class TensorStorage(GrowingStorage):
         return self._frame.framed(batch) if self._frame != (None, (), ()) else batch
 
     def batch_length(self, data: Any) -> int:
-        """Count the steps of rows that are to be written at once; raises `UsageError`."""
+        """Return the number of steps in data to write; raises `UsageError`."""
         if isinstance(data, dict | tuple) and not is_list(data):
             leaf = next(iter(leaves_of(data).values()))
             if not leaf.ndim:
-                raise UsageError("One row was given, and extend takes several: add(row) writes one")
+                raise UsageError("extend needs several rows and got one; add(row) writes one")
             return len(leaf)
         if self.ndim > 1 and not self._leaves and not is_list(data):
-            self._taken(data, self.ndim)  # after which the width is known
+            self._converted(data, self.ndim)  # sets the width
         return count_of(data)
 
-    def _taken(self, data: Any, dims: int) -> Any:
-        """Return leaves `[rows, …]`, and the rows as they were given, to look at where they are from."""
+    def _converted(self, data: Any, dims: int) -> Any:
+        """Return leaves `[rows, …]`, and the original rows to derive their origin from."""
         data = stacked(list(data)) if dims and is_list(data) else plain(data)
         leaves: dict[Key, Any] = leaves_of(data, text=True)
         frame = Frame.of(data, dims)
@@ -196,32 +205,32 @@ class TensorStorage(GrowingStorage):
         if frame.template is not None:
             whole = tuple(next(iter(leaves.values())).shape[:dims])
         if len(whole) < dims:
-            raise UsageError(f"Rows have {dims} dimensions here or more; found {list(whole)}")
+            raise UsageError(f"Rows must have at least {dims} dimensions; found {list(whole)}")
         shape = whole[dims:]
         if not self._leaves:
             self._shape, self._frame = shape, frame
-            self._abreast(whole[dims - self.ndim + 1 : dims] if self.ndim > 1 else ())
+            self._set_columns(whole[dims - self.ndim + 1 : dims] if self.ndim > 1 else ())
         if shape != self._shape:
             raise UsageError(f"A row has batch size {list(shape)}; expected {list(self._shape)}")
-        made = {}
+        converted = {}
         for key, leaf in leaves.items():
             if not isinstance(leaf, torch.Tensor):
                 leaf = self._coded(key, leaf).reshape(whole)
             elif key in self._words:
-                raise UsageError(f"The leaf {join_key(key)} is a tensor; rows here have text")
-            made[key] = flat(leaf, dims)
-        return made, data if frame.template is None else {}
+                raise UsageError(f"The leaf {join_key(key)} is a tensor; stored rows have text")
+            converted[key] = flat(leaf, dims)
+        return converted, data if frame.template is None else {}
 
-    def _abreast(self, columns: tuple[int, ...]) -> None:
-        """Have so many rows in a step; there is room for `max_size` rows, up to a whole step."""
+    def _set_columns(self, columns: tuple[int, ...]) -> None:
+        """Set the number of rows in a step; rounds `max_size` up to whole steps."""
         self._columns = columns
         self._index.width = self.width
         self.max_size = -(-self.max_size // self.width) * self.width
 
     def _coded(self, key: Key, leaf: Any) -> Tensor:
-        """Return the codes of texts, int32, of new ones too."""
+        """Return the int32 codes of strings, adding new ones."""
         if self._leaves and key not in self._words:
-            raise UsageError(f"The leaf {join_key(key)} is text; rows here have no such text")
+            raise UsageError(f"The leaf {join_key(key)} is text; stored rows have no such text")
         words = self._words.setdefault(key, [])
         known = {word: code for code, word in enumerate(words)}
         found = np.asarray(leaf.tolist(), dtype=object).reshape(-1).tolist()
@@ -229,8 +238,8 @@ class TensorStorage(GrowingStorage):
         words[:] = known
         return torch.tensor(codes, dtype=torch.int32)
 
-    def _write(self, rows: slice | Tensor, taken: Any) -> Marks:
-        leaves, origin = taken
+    def _write(self, rows: slice | Tensor, converted: Any) -> Marks:
+        leaves, origin = converted
         count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         if not self._leaves:
             self._reserve(leaves, self._shape)
@@ -238,7 +247,7 @@ class TensorStorage(GrowingStorage):
         return marks_of({} if self._shape else leaves, count, origin)
 
     def set_leaves(self, index: Any, values: Mapping[KeyLike, Tensor]) -> None:
-        """Change some leaves of rows, and leave the others; raises as assigning rows does."""
+        """Change only some leaves of rows; raises like `storage[index] = value`."""
         rows = cells_of(index, self.numbers())
         known = self._known()
         leaves = {path_of(key): flat(leaf, rows.ndim) for key, leaf in values.items()}
@@ -248,40 +257,42 @@ class TensorStorage(GrowingStorage):
                     f"There is no leaf {join_key(key)}; there are {', '.join(map(join_key, known))}"
                 )
             _check_fits(key, leaf, known[key], rows.numel())
-        where = rows.reshape(-1)
+        positions = rows.reshape(-1)
         for key, leaf in leaves.items():
-            known[key][where.to(self.device)] = leaf.detach().to(self.device)
+            known[key][positions.to(self.device)] = leaf.detach().to(self.device)
         marked = (
             {}
             if self._shape
-            else {key: leaf[where.to(self.device)] for key, leaf in known.items() if key in MARKS}
+            else {
+                key: leaf[positions.to(self.device)] for key, leaf in known.items() if key in MARKS
+            }
         )
-        self._index.changed(where, marks_of(marked, len(where), {}))
+        self._index.changed(positions, marks_of(marked, len(positions), {}))
 
     def _put(self, index: slice | Tensor, leaves: Leaves, count: int) -> None:
-        """Write `count` rows: all leaves of them or, where one does not fit, none."""
+        """Write `count` rows: all their leaves, or none if one does not match."""
         if leaves.keys() != self._leaves.keys():
             missing = ", ".join(join_key(key) for key in self._leaves if key not in leaves)
             more = ", ".join(join_key(key) for key in leaves if key not in self._leaves)
-            parts = [f"lack {missing}" if missing else "", f"have {more} beside" if more else ""]
+            parts = [f"lack {missing}" if missing else "", f"also have {more}" if more else ""]
             raise UsageError(
-                f"The rows {' and '.join(filter(None, parts))}; the rows here have "
+                f"The rows {' and '.join(filter(None, parts))}; the stored rows have "
                 f"{', '.join(map(join_key, self._leaves))}",
-                hint="the first rows that are written decide: data.select(…) leaves the others out",
+                hint="the first write determines the leaves: data.select(…) leaves others out",
             )
         for key, leaf in leaves.items():
             _check_fits(key, leaf, self._leaves[key], count)
-        where = index if isinstance(index, slice) else index.to(self.device)
+        positions = index if isinstance(index, slice) else index.to(self.device)
         for key, leaf in leaves.items():
-            self._leaves[key][where] = leaf.detach().to(self.device)
+            self._leaves[key][positions] = leaf.detach().to(self.device)
 
     def _reserve(self, leaves: Leaves, shape: Sequence[int]) -> None:
-        """Make room for `max_size` rows like these."""
-        rooms = {}
+        """Allocate memory for `max_size` rows like these."""
+        tensors = {}
         for key, leaf in leaves.items():
-            room, device = (self.max_size, *leaf.shape[1:]), self.device or leaf.device
-            rooms[key] = torch.empty(room, dtype=leaf.dtype, device=device)
-        self._use(rooms, shape)
+            size, device = (self.max_size, *leaf.shape[1:]), self.device or leaf.device
+            tensors[key] = torch.empty(size, dtype=leaf.dtype, device=device)
+        self._use(tensors, shape)
         if self._shared:
             self.share_memory_()
 
@@ -312,31 +323,31 @@ class TensorStorage(GrowingStorage):
         frame = Frame(*content.get("frame", (0 if () in leaves else None,)))
         if not self._leaves:
             self._frame = frame
-            self._abreast(tuple(content.get("columns", ())))
+            self._set_columns(tuple(content.get("columns", ())))
             self._reserve(leaves, content["shape"])
         if words.keys() != self._words.keys() and self._words:
-            raise UsageError(f"The state has the text leaves {[*words]}; here are {[*self._words]}")
+            raise UsageError(f"The state has the text leaves {[*words]}; expected {[*self._words]}")
         self._put(slice(0, count), leaves, count)
         self._words = {key: list(some) for key, some in words.items()}
 
     def _known(self) -> Leaves:
         if not self._leaves:
             raise BufferUsageError(
-                "The storage is empty, and its leaves are not known before the first row is written"
+                "The storage is empty; its leaves are unknown until the first row is written"
             )
         return self._leaves
 
 
 class LazyTensorStorage(TensorStorage):
-    """Up to `max_size` rows of tensors in memory, reserved when the first row is written.
+    """Up to `max_size` rows of tensors, allocated when the first row is written.
 
-    The leaves, shapes and dtypes of the first rows are those of all rows; see `TensorStorage`.
+    The first rows determine leaves, shapes and dtypes; see `TensorStorage`.
 
     Args:
-        max_size: How many rows there can be.
+        max_size: Capacity in rows.
         device: Device of the rows; `"auto"`: that of the first ones.
         ndim: See `TensorStorage`.
-        **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
+        **torchrl: TorchRL's other arguments; only the defaults are accepted.
 
     Example:
         >>> storage = LazyTensorStorage(10)
@@ -355,33 +366,30 @@ class LazyTensorStorage(TensorStorage):
     ) -> None:
         known = "compilable consolidated shared_init cleanup_memmap"
         refuse(type(self).__name__, torchrl, known)
-        GrowingStorage.__init__(self, max_size)
-        self._leaves, self._shape, self._plans, self._words, self._frame = {}, (), {}, {}, Frame()
-        self.ndim = ndim
-        self.device = None if device == "auto" else torch.device(device)
+        self._begin(max_size, ndim, None if device == "auto" else torch.device(device))
 
 
 class LazyMemmapStorage(LazyTensorStorage):
     """Up to `max_size` rows in memory-mapped files.
 
-    The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; rows not written
-    yet are zero). A pickled storage carries the folder, not the rows: another process sees the
-    values of the same files, and as many rows as there were when it was pickled. Rows that are no
-    TensorDicts are leaves of one there, by the keys and numbers on the way to each.
+    The folder is a memory-mapped TensorDict (`TensorDict.load_memmap` opens it; unwritten rows are
+    zero). A pickled storage contains the folder, not the rows: another process sees the values in
+    the same files, and as many rows as there were when it was pickled. Rows that are not
+    TensorDicts are stored as leaves of one, by pytree path.
 
     Args:
-        max_size: How many rows there can be.
-        scratch_dir: Folder of the files, kept; None: a temporary one, which goes with the storage
-            or at the end of the process that made it.
-        existsok: Whether files of another storage in `scratch_dir` may be written over.
-        auto_cleanup: Whether the folder goes with the storage; None: where it is a temporary one.
+        max_size: Capacity in rows.
+        scratch_dir: Folder of the files, kept; None: a temporary folder, deleted with the storage or
+            at the end of the process that created it.
+        existsok: Whether to overwrite files of another storage in `scratch_dir`.
+        auto_cleanup: Whether to delete the folder with the storage; None: if it is temporary.
         device: The CPU.
         ndim: See `TensorStorage`.
-        **torchrl: Defaults of TorchRL's other arguments; others raise `UsageError`.
+        **torchrl: TorchRL's other arguments; only the defaults are accepted.
 
     Raises:
-        UsageError: Invalid argument; with the first row, files in `scratch_dir`.
-        NoSpaceError, AccessError: With the first row: `max_size` rows do not fit on the disk.
+        UsageError: Invalid argument; on the first write, existing files in `scratch_dir`.
+        NoSpaceError, AccessError: On the first write: not enough disk space for `max_size` rows.
     """
 
     def __init__(
@@ -398,7 +406,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         refuse(type(self).__name__, torchrl, "compilable shared_init")
         if torch.device("cpu" if device == "auto" else device).type != "cpu":
             raise UsageError(
-                f"Files are mapped into the memory of the CPU, not of {device}",
+                f"device is {device}; files can be mapped to CPU memory only",
                 hint="buffer.append_transform(lambda batch: batch.to(device))",
             )
         super().__init__(max_size, ndim=ndim)
@@ -415,13 +423,13 @@ class LazyMemmapStorage(LazyTensorStorage):
         return bool(self._leaves)
 
     def share_memory_(self) -> Self:
-        """Do nothing: files are shared. Returns the storage."""
+        """Return the storage; files are always shared."""
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out rows: the other process opens the files."""
-        gone: dict[str, Any] = {"_leaves": {}, "_plans": {}, "_cleaner": None}
-        return {**GrowingStorage.__getstate__(self), **gone}
+        closed: dict[str, Any] = {"_leaves": {}, "_plans": {}, "_cleaner": None}
+        return {**GrowingStorage.__getstate__(self), **closed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -435,10 +443,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         elif (self.scratch_dir / META).exists() and not self._overwrite:
             raise BufferUsageError(
                 f"{self.scratch_dir} has the files of another storage",
-                hint="choose another scratch_dir, or existsok=True to write over them",
+                hint="choose another scratch_dir, or existsok=True to overwrite them",
             )
         needed = self.max_size * sum(leaf[:1].nbytes for leaf in leaves.values())
-        require_bytes(self.scratch_dir, needed, f"Room for {self.max_size} rows")
+        require_bytes(self.scratch_dir, needed, f"Space for {self.max_size} rows")
         if self._remove:
             self._cleaner = weakref.finalize(self, _remove, self.scratch_dir, os.getpid())
         cells = (self.steps, *self._columns)
@@ -457,9 +465,9 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._use({key: flat(leaf, len(cells)) for key, leaf in maps.items()}, shape)
 
     def cleanup(self) -> bool:
-        """Delete the files now, if they go with the storage; returns whether they did.
+        """Delete the files now if the storage owns them; returns True if it did.
 
-        No row can be read afterwards.
+        Rows cannot be read afterwards.
         """
         cleaner, self._cleaner = self._cleaner, None
         if cleaner is None or not cleaner.alive:
@@ -471,7 +479,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
 
 def shaped(gather: Callable[[Tensor], Any], cells: Tensor) -> Any:
-    """Return the rows of row numbers of any shape, in that shape."""
+    """Return the rows with these numbers, in the shape of `cells`."""
     batch, size = gather(cells.reshape(-1)), cells.shape
     if cells.ndim == 1:
         return batch
@@ -485,24 +493,24 @@ def _moves(part: Any) -> bool:
 
 
 def _check_fits(key: Key, leaf: Tensor, stored: Tensor, count: int) -> None:
-    """Raise `UsageError` unless `count` rows of a leaf can be written to the stored one."""
+    """Raise `UsageError` if `count` rows of a leaf cannot be written to the stored leaf."""
     name = f"The leaf {join_key(key)}" if key else "The tensor"
     expected = (count, *stored.shape[1:])
     if tuple(leaf.shape) != expected:
         raise UsageError(
             f"{name} has the shape {list(leaf.shape)}; expected {list(expected)}: the rows, then "
-            "what one row has here"
+            "the shape of a stored row"
         )
     if leaf.dtype == stored.dtype:
         return
     if not torch.can_cast(leaf.dtype, stored.dtype):
-        raise UsageError(f"{name} is {leaf.dtype}; rows here have {stored.dtype}")
+        raise UsageError(f"{name} is {leaf.dtype}; stored rows have {stored.dtype}")
     exact = leaf.is_floating_point() or leaf.is_complex() or stored.dtype == torch.bool
     if not exact and not torch.equal(leaf.to(stored.dtype).to(leaf.dtype), leaf):
         raise UsageError(
-            f"{name} is {leaf.dtype}, and some of its values do not fit in {stored.dtype}, which "
-            "rows here have",
-            hint="the first rows that are written decide the dtype",
+            f"{name} is {leaf.dtype}, and some of its values do not fit in the stored "
+            f"{stored.dtype}",
+            hint="the first write determines the dtype",
         )
 
 
@@ -510,12 +518,12 @@ def _open(file: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     count = torch.Size(shape).numel()
     try:
         if Path(file).stat().st_size < count * dtype.itemsize:
-            raise NotFoundError(f"{file} was cut short since the storage was made")
+            raise NotFoundError(f"{file} was truncated since the storage was created")
         return torch.from_file(file, shared=True, size=count, dtype=dtype).view(shape)
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"{file} is gone, because the storage that made it was deleted",
-            hint="keep that storage, or give it a scratch_dir, which is kept",
+            f"{file} does not exist: the storage that created it was deleted",
+            hint="keep that storage alive, or give it a scratch_dir",
         ) from error
 
 

@@ -1,9 +1,10 @@
-"""Which rows of a storage that grows follow each other, from what was written where."""
+"""Runs of rows in a growing storage, tracked as rows are written."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
 from offline_data.buffers.samplers.base import EpisodeIndex
@@ -18,18 +19,17 @@ if TYPE_CHECKING:
     from offline_data.buffers.samplers.base import Boundaries
 
 TRAJECTORIES: tuple[Key, ...] = (("collector", "traj_ids"), ("traj_ids",), ("episode",))
-"""Leaves that number trajectories, of which the first that exists counts: TorchRL's, and a
-dataset's."""
+"""Leaves that number trajectories, in order of precedence: TorchRL's, and a dataset's."""
 
 MARKS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED, *TRAJECTORIES)
-"""Leaves that say which trajectories there are."""
+"""Leaves that delimit trajectories."""
 
 
 class Marks(NamedTuple):
-    """What rows say of the trajectories that they are in.
+    """Trajectory information of rows.
 
-    Whether one ends with the row, bool `[B]`; its number, int64 `[B]`; and the row that each was,
-    and in which buffer, int64 `[B, 2]`, where the rows are a batch.
+    Whether a trajectory ends with the row, bool `[B]`; its number, int64 `[B]`; and, if the rows are
+    a batch, the row and buffer that each was sampled from, int64 `[B, 2]`.
     """
 
     ends: Tensor
@@ -38,17 +38,16 @@ class Marks(NamedTuple):
 
 
 def marks_of(leaves: Any, count: int, data: Any) -> Marks:
-    """Read the marks of `count` rows, at least one.
+    """Return the marks of `count` rows, at least one.
 
-    A trajectory ends where `("next", "done")` is set, or where that leaf is missing,
-    `("next", "terminated")` or `("next", "truncated")`; a flag of several elements is set where
-    one of them is. Rows that have neither flags nor a number of their trajectory are each one of
-    their own. Rows that were drawn at random follow each other no more than they did where they
-    were drawn: every batch of this package and of TorchRL says so by `dataset_index` or `index`,
-    and batches of mixtures by `source`.
+    A trajectory ends where `("next", "done")`, or if that leaf is missing, `("next", "terminated")`
+    or `("next", "truncated")`, is True; a flag of several elements is True if any is. Rows with
+    neither flags nor a trajectory number are separate trajectories. Randomly drawn rows are linked
+    only if they were adjacent in their source: batches of this package and of TorchRL have
+    `dataset_index` or `index`, and batches of mixtures `source`.
 
-    `leaves` are tensors `[count, …]`, none for rows that are trajectories; `data` the rows as they
-    were written.
+    `leaves` are tensors `[count, …]`, empty for rows that are trajectories; `data` the rows as
+    written.
     """
     done = leaves.get(DONE, None)
     flags = [leaves.get(key, None) for key in (TERMINATED, TRUNCATED)] if done is None else [done]
@@ -63,7 +62,7 @@ def marks_of(leaves: Any, count: int, data: Any) -> Marks:
 
 
 def _origin(data: Any, count: int) -> Tensor | None:
-    """Return row and buffer that each row was taken from, int64 `[count, 2]`; None: not known."""
+    """Return source row and buffer of each row, int64 `[count, 2]`; None: unknown."""
     found: dict[str, Tensor] = {}
     for name in ("dataset_index", "index", "source"):
         leaf = data.get(name, None) if hasattr(data, "get") else None
@@ -80,7 +79,7 @@ def _origin(data: Any, count: int) -> Tensor | None:
 
 
 def _of_rows(flag: Tensor, count: int) -> Tensor:
-    """Reduce a flag to one bool a row, `[count]` on the CPU."""
+    """Return a flag reduced to one bool per row, `[count]` on the CPU."""
     return _elements(flag, count).any(1).to("cpu", torch.bool)
 
 
@@ -89,27 +88,27 @@ def _elements(leaf: Tensor, count: int) -> Tensor:
 
 
 class TrajectoryIndex:
-    """For every row, whether it continues the row before it.
+    """Stores, for every row, whether it continues the previous row.
 
     ```
     rows of a ring of 6     0   1   2 | 3   4   5       | cursor: 3 is the oldest row
     written as number       7   8   9   4   5   6
-    continues               –   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5, and begins a run
+    continues               –   ✓   ✓   ✗   ✓   ✓       row 0 continues row 5, and starts a run
     ```
 
-    It does if it was written right after it, no trajectory ended there, the trajectory's number is
-    the same, and it did so where it was taken from: `index` goes up by one. Every write costs
-    `O(rows written)`; the runs are `O(rows)` once after a write.
+    It does if it was written directly after it, no trajectory ended there, the trajectory's number
+    is the same, and the rows were adjacent in their source (`index` increases by one). A write
+    costs `O(rows written)`; computing runs after it costs `O(rows)` once.
     """
 
     width = 1
-    """Rows that were written at each step, side by side: each column has trajectories of its own."""
+    """Number of rows per step, one per environment; each column has separate trajectories."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         self._origin: Tensor | None = None
         self._after = torch.zeros(0, dtype=torch.bool)
         self._ends = torch.zeros(0, dtype=torch.bool)
@@ -119,10 +118,10 @@ class TrajectoryIndex:
         self._runs: dict[Boundaries | None, EpisodeIndex] = {}
 
     def wrote(self, rows: slice | Tensor, marks: Marks, *, linked: bool) -> None:
-        """Note steps that were written: a slice of at least one, or int64 `[B]`, no two alike.
+        """Record written steps: a slice of at least one, or int64 `[B]` without repeats.
 
-        `linked` says whether they follow each other, and the first what was written before; `marks`
-        are those of all their rows, `[B * width]`.
+        `linked`: whether they are consecutive and continue the last write; `marks`: those of all
+        their rows, `[B * width]`.
         """
         written = rows_of_steps(rows, self.width)
         if isinstance(rows, slice):
@@ -133,7 +132,7 @@ class TrajectoryIndex:
             self._last = rows.stop - 1 if linked else -1
         else:
             self._reserve(int(rows.max()) + 2)
-            last = -1 if bool((rows == self._last).any()) else self._last  # written over: gone
+            last = -1 if bool((rows == self._last).any()) else self._last  # overwritten
             follows = rows == torch.cat([torch.tensor([last]), rows[:-1]]) + 1
             self._after[rows + 1] = False
             self._after[rows] = follows & linked
@@ -149,7 +148,7 @@ class TrajectoryIndex:
         self.changed(written, marks)
 
     def changed(self, rows: slice | Tensor, marks: Marks) -> None:
-        """Note new values in rows that stay where they were in time."""
+        """Record new values of rows whose order in time is unchanged."""
         self._ends[rows] = marks.ends
         if marks.trajectory is not None:
             self._numbered = True
@@ -166,10 +165,13 @@ class TrajectoryIndex:
     ) -> EpisodeIndex:
         """Return the runs of rows `[0, count)`; the same object until the next write.
 
-        `boundaries` may name leaves that end runs instead of the marks; `leaf` returns one of all
-        rows, `[count, …]`, or None. Raises `UsageError` where the rows do not have them.
+        `boundaries` may name leaves that end runs instead of the marks; `leaf` returns such a leaf
+        of all rows, `[count, …]`, or None. Raises `UsageError` if the rows lack them.
         """
         if boundaries in self._runs:
+            return self._runs[boundaries]
+        if boundaries is not None and boundaries.step is not None:
+            self._runs[boundaries] = _by_step(count, leaf, boundaries)
             return self._runs[boundaries]
         width = self.width
         first = ~self._after[: count // width].repeat_interleave(width)
@@ -179,19 +181,17 @@ class TrajectoryIndex:
                 first[width:] |= self._trajectory[width:count] != self._trajectory[: count - width]
         else:
             flags = [flag for key in boundaries.ends if (flag := leaf(key)) is not None]
-            if boundaries.ends and not flags:
-                raise _missing("ends of trajectories", *boundaries.ends)
+            number = None if boundaries.trajectory is None else leaf(boundaries.trajectory)
+            if number is None and not flags:
+                raise _missing(boundaries)
             for flag in flags:
                 first[width:] |= _of_rows(flag, count)[:-width]
-            if boundaries.trajectory is not None:
-                number = leaf(boundaries.trajectory)
-                if number is None:
-                    raise _missing("numbers of trajectories", boundaries.trajectory)
+            if number is not None:
                 number = _elements(number, count)
                 first[width:] |= (number[width:] != number[:-width]).any(1).cpu()
         first[:width] = True
         order = None
-        if width > 1:  # column by column, rows follow each other in time
+        if width > 1:  # in each column, rows are consecutive in time
             order = torch.arange(count).reshape(-1, width).T.reshape(-1)
             first = first[order]
         starts = first.nonzero()[:, 0]
@@ -200,7 +200,7 @@ class TrajectoryIndex:
         return self._runs[boundaries]
 
     def state_dict(self, count: int) -> dict[str, Any]:
-        """Return what is known of rows `[0, count)`."""
+        """Return the state of rows `[0, count)`."""
         return {
             "after": self._after[: count // self.width].clone(),
             "ends": self._ends[:count].clone(),
@@ -210,11 +210,11 @@ class TrajectoryIndex:
         }
 
     def load_state_dict(self, state: dict[str, Any], count: int) -> None:
-        """Take over what `state_dict` returned; raises `UsageError` if it is of other rows."""
+        """Restore a state of `state_dict`; raises `UsageError` if it has another number of rows."""
         steps = count // self.width
         if len(state["after"]) != steps or len(state["ends"]) != count:
             raise UsageError(
-                f"The state tells of {len(state['after']) * self.width} rows; expected {count}"
+                f"The state has {len(state['after']) * self.width} rows; expected {count}"
             )
         self.clear()
         self._reserve(steps)
@@ -227,15 +227,15 @@ class TrajectoryIndex:
     def _reserve(self, count: int) -> None:
         missing = count - len(self._after)
         if missing > 0:
-            room = max(missing, len(self._after), 1024)  # doubling: O(1) a row in the long run
-            rows = room * self.width
-            self._after = torch.cat([self._after, torch.zeros(room, dtype=torch.bool)])
+            more = max(missing, len(self._after), 1024)  # doubling: amortized O(1) per row
+            rows = more * self.width
+            self._after = torch.cat([self._after, torch.zeros(more, dtype=torch.bool)])
             self._ends = torch.cat([self._ends, torch.zeros(rows, dtype=torch.bool)])
             self._trajectory = torch.cat([self._trajectory, torch.full((rows,), -1)])
 
 
 def rows_of_steps(steps: slice | Tensor, width: int) -> slice | Tensor:
-    """Return the rows of steps that have `width` rows each, in the form that the steps have."""
+    """Return the rows of steps with `width` rows each, as a slice or a tensor like `steps`."""
     if width == 1:
         return steps
     if isinstance(steps, slice):
@@ -243,9 +243,27 @@ def rows_of_steps(steps: slice | Tensor, width: int) -> slice | Tensor:
     return (steps[:, None] * width + torch.arange(width)).reshape(-1)
 
 
-def _missing(what: str, *keys: Key) -> UsageError:
+def _by_step(
+    count: int, leaf: Callable[[Key], Tensor | None], boundaries: Boundaries
+) -> EpisodeIndex:
+    """Return the runs of rows stored in any order; a repeated step starts a new run."""
+    keys = [key for key in (boundaries.trajectory, boundaries.step) if key is not None]
+    found = [numbers for key in keys if (numbers := leaf(key)) is not None]
+    if len(found) < 2:
+        raise _missing(boundaries)
+    number, step = (_elements(numbers, count)[:, 0].cpu().long() for numbers in found)
+    order = torch.from_numpy(np.lexsort((step.numpy(), number.numpy())))
+    first = torch.ones(count, dtype=torch.bool)
+    first[1:] = (number[order].diff() != 0) | (step[order].diff() != 1)
+    starts = first.nonzero()[:, 0]
+    return EpisodeIndex(starts, torch.diff(starts, append=torch.tensor([count])), order=order)
+
+
+def _missing(boundaries: Boundaries) -> UsageError:
+    keys = [boundaries.trajectory, *boundaries.ends, boundaries.step]
     return UsageError(
-        f"The sampler looks for {what} in {' or '.join(map(join_key, keys))}, which the rows "
+        f"The sampler needs trajectories by "
+        f"{' or '.join(join_key(key) for key in keys if key is not None)}, which the rows "
         "do not have",
-        hint="traj_key, end_key and end_keys of the sampler name leaves of the storage",
+        hint="traj_key, end_key and end_keys of the sampler set the leaves",
     )

@@ -1,1 +1,1 @@
-"""Views: some rows of a dataset as a storage of their own, and their files on disk."""
+"""Views: selected rows of a dataset as a storage, and their files on disk."""

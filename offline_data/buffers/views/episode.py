@@ -1,4 +1,4 @@
-"""One episode of a dataset, or of a view of it: its transitions, its observations, what it is."""
+"""One episode of a dataset or view: transitions, observations and metadata."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tensordict import NonTensorStack, TensorDictBase
 
 from offline_data.buffers.keys import KeyLike, as_key
 from offline_data.buffers.trajectories import TrajectoryStorage
+from offline_data.buffers.views.html import fields_html, leaves_html, leaves_of
 from offline_data.buffers.views.rows import whole_of
 from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, join_key, next_of
 from offline_data.errors import UsageError
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Episode:
-    """One episode, in memory of its own; made by `ds.episode(number)` and `ds.iter_episodes()`.
+    """One episode, as a copy; returned by `ds.episode(number)` and `ds.iter_episodes()`.
 
     ```
-    transitions                 0    1    2          T = 3 rows, as ds[start : start + T] gives them
+    transitions                 0    1    2          T = 3 rows: ds[start : start + T]
     observations                s0   s1   s2   s3    T + 1 rows: the last one follows the last action
     ```
 
     Attributes:
-        number: Its row of `ds.episodes`, from 0.
-        transitions: TensorDict `[T]` in TED, with what the buffer derives and transforms.
+        number: Its row in `ds.episodes`, from 0.
+        transitions: TensorDict `[T]` in TED, including derived leaves and transforms of the buffer.
         return_: Sum of the stored rewards of these transitions.
         final_observation: Whether the source has the observation after the last action. False: the
-            last row of `observations` repeats the one before.
-        metadata: All columns of `ds.episodes` for it, as Python values, numbers and lists: `id`,
-            `seed`, `terminated`, `options/goal`, …. Those of a view tell of the whole episode, but for
-            `start` and `length`.
+            last row of `observations` repeats the previous one.
+        metadata: Its columns in `ds.episodes`, as Python values: `id`, `seed`, `terminated`,
+            `options/goal`, …. In a view they describe the whole episode, except `start` and
+            `length`.
     """
 
     number: int
@@ -47,11 +48,11 @@ class Episode:
     return_: float
     final_observation: bool
     metadata: Mapping[str, Any]
-    _in_a_row: bool = field(default=True)
+    _contiguous: bool = field(default=True)
 
     @property
     def length(self) -> int:
-        """Transitions, `T`."""
+        """Number of transitions, `T`."""
         return len(self.transitions)
 
     def __len__(self) -> int:
@@ -60,43 +61,42 @@ class Episode:
 
     @property
     def id(self) -> Any:
-        """What the source calls it; None: nothing."""
+        """The source's id of the episode, or None."""
         return self.metadata.get("id")
 
     @property
     def seed(self) -> Any:
-        """The seed that its environment was reset with; None: not known."""
+        """The seed of the environment's reset, or None if unknown."""
         return self.metadata.get("seed")
 
     @cached_property
     def observations(self) -> Any:
-        """What was seen before and after each action: a tensor `[T + 1, …]`, or a TensorDict `[T + 1]`.
+        """All observations, before and after actions: a tensor `[T + 1, …]` or a TensorDict `[T + 1]`.
 
         Raises `UsageError`: see `observed`.
         """
         return self.observed("observation")
 
     def observed(self, key: KeyLike) -> Any:
-        """Return all `T + 1` rows of a leaf, or a parent of leaves, that exist before and after actions.
+        """Return all `T + 1` rows of a leaf, or parent of leaves, that exists at the root and in next.
 
         Raises:
-            UsageError: There is no such leaf here and under `next`; or a view has parts of the
-                episode that do not follow each other, so that there are more than `T + 1`.
+            UsageError: No such leaf at the root and under `next`; or, in a view, the rows of the
+                episode are not contiguous.
         """
         name = as_key(key)
-        if not self._in_a_row:
+        if not self._contiguous:
             raise UsageError(
-                f"The view's {self.length} rows of episode {self.number} do not follow each other, so "
-                "that they have no T + 1 observations",
-                hint="transitions has them all; ds.filter and ds.episodes_at make views of whole "
-                "episodes",
+                f"The view's {self.length} rows of episode {self.number} are not contiguous, so there "
+                "are no T + 1 observations",
+                hint="use transitions; ds.filter and ds.episodes_at make views of whole episodes",
             )
         before, after = self.transitions.get(name, None), self.transitions.get(next_of(name), None)
         if before is None or after is None:
             known = {*self.transitions.keys()} & {*self.transitions.get("next", {}).keys()}
             raise UsageError(
-                f"Episodes have no {join_key(name)!r} before and after actions",
-                hint=f"episode.observed(key) gives {', '.join(sorted(known)) or 'nothing here'}; a "
+                f"Episodes have no {join_key(name)!r} both at the root and under next",
+                hint=f"episode.observed(key) supports {', '.join(sorted(known)) or 'no key'}; a "
                 "dataset opened with keys= needs the leaf under next, too",
             )
         if isinstance(before, TensorDictBase):  # one may have more leaves than the other
@@ -104,18 +104,18 @@ class Episode:
         return torch.cat([before, after[-1:]])
 
     def to_numpy(self, observation_key: KeyLike = "observation") -> dict[str, Any]:
-        """Return the episode as arrays, under D4RL's names.
+        """Return the episode as arrays, with D4RL's names.
 
         | key | shape | dtype |
         |---|---|---|
-        | `observations` | `[T + 1, …]`; a dict of such arrays where they have parts | as in `transitions` |
+        | `observations` | `[T + 1, …]`; a dict of such arrays if nested | as in `transitions` |
         | `actions` | `[T, …]` | as in `transitions` |
         | `rewards` | `[T]` | as in `transitions` |
         | `terminals` | `[T]` | bool |
-        | `timeouts` | `[T]`, set in the last row unless that is terminated | bool |
+        | `timeouts` | `[T]`, True in the last row unless it is terminated | bool |
 
-        `observation_key` names the leaf, or parent, that is the observation. Raises `UsageError`: see
-        `observed`, or a leaf that `keys=` left out.
+        `observation_key` is the leaf, or parent, of the observation. Raises `UsageError`: see
+        `observed`, or a leaf missing from `keys=`.
         """
         observations = self.observed(observation_key)
         leaves = {}
@@ -135,18 +135,37 @@ class Episode:
 
     def __repr__(self) -> str:
         known = {"id": self.id, "seed": self.seed}
-        told = "".join(f", {name}={value!r}" for name, value in known.items() if value is not None)
-        return f"Episode({self.number}, length={self.length}, return={self.return_:.6g}{told})"
+        known_text = "".join(
+            f", {name}={value!r}" for name, value in known.items() if value is not None
+        )
+        return (
+            f"Episode({self.number}, length={self.length}, return={self.return_:.6g}{known_text})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show what it is, and its leaves, in a notebook."""
+        ends = [name for name in ("terminated", "truncated") if self.metadata.get(name)]
+        fields = {
+            "length": self.length,
+            "return": self.return_,
+            "id": self.id,
+            "seed": self.seed,
+            "ends": " and ".join(ends),
+            "final observation": "" if self.final_observation else "not known",
+        }
+        return fields_html(f"Episode {self.number}", fields) + leaves_html(
+            leaves_of(self.transitions)
+        )
 
 
 def read_episode(buffer: Any, number: int) -> Episode:
-    """Make an episode of a buffer; see `BaseDatasetExperienceReplay.episode`."""
-    rows = _rows_of(buffer, number)  # raises where there is none
+    """Return an episode of a buffer; see `BaseDatasetExperienceReplay.episode`."""
+    rows = _rows_of(buffer, number)  # raises if there is no such episode
     return _made(buffer, int(number) % len(buffer.episodes), rows)
 
 
 def read_episodes(buffer: Any) -> Iterator[Episode]:
-    """Make all episodes of a buffer, one after the other, and read the next one ahead."""
+    """Yield the episodes of a buffer in order, prefetching the next one."""
     count, storage = len(buffer.episodes), buffer.storage
     following = _rows_of(buffer, 0) if count else torch.zeros(0, dtype=torch.int64)
     for number in range(count):
@@ -174,19 +193,19 @@ def _made(buffer: Any, number: int, rows: Tensor) -> Episode:
     run = int(runs.of(stored[-1:]))
     metadata = buffer.episodes.row(number)
     whole = len(stored) == int(runs.lengths[run])
-    in_a_row = bool((torch.diff(stored) == 1).all())
-    if whole and in_a_row:
+    contiguous = bool((torch.diff(stored) == 1).all())
+    if whole and contiguous:
         total = metadata["return"]
     else:
         reward = buffer._steps_storage.reader.step(REWARD)[stored.numpy()]
         total = reward.astype(np.float64).sum().item()
-    inside = int(stored[-1]) + 1 < int(runs.starts[run] + runs.lengths[run])
-    known = inside or runs.final is None or bool(runs.final[run])
-    return Episode(number, buffer[rows], float(total), known, metadata, in_a_row)
+    continues = int(stored[-1]) + 1 < int(runs.starts[run] + runs.lengths[run])
+    known = continues or runs.final is None or bool(runs.final[run])
+    return Episode(number, buffer[rows], float(total), known, metadata, contiguous)
 
 
 def _arrays(leaf: Any) -> Any:
-    """Return a leaf as an array, a TensorDict as a dict of them."""
+    """Return a leaf as an array, a TensorDict as a dict of arrays."""
     if isinstance(leaf, NonTensorStack):  # text
         return np.array(leaf.tolist(), dtype=object)
     if isinstance(leaf, TensorDictBase):

@@ -1,4 +1,4 @@
-"""The episodes of a dataset, or of a view of it, as columns."""
+"""Columns of the episodes of a dataset or view."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from offline_data.buffers.keys import KeyLike, as_key
+from offline_data.buffers.views.html import ROWS, table_html
 from offline_data.episodes.fields import Key, join_key
 from offline_data.errors import MissingDependencyError, NotFoundError, UsageError
 from offline_data.store.layout import EPISODES
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class EpisodeTable:
-    """Columns of the `E` episodes of a dataset; `batch["episode"]` has row numbers of this table.
+    """Columns of the `E` episodes of a dataset; `batch["episode"]` are row numbers of this table.
 
-    They are `start`, `length`, `return`, `terminated`, `truncated`, `final_observation`, and
-    whatever else the source has (`id`, `seed`, options, …). A column is a tensor `[E, …]`, a copy
-    that is read on first use; text is a list of `str` (or None).
+    The columns are `start`, `length`, `return`, `terminated`, `truncated`, `final_observation`, and
+    others from the source (`id`, `seed`, options, …). A column is a tensor `[E, …]`, a copy read on
+    first use; text is a list of `str` (or None).
 
     ```python
     ds.episodes.length[batch["episode"]]
@@ -37,8 +38,8 @@ class EpisodeTable:
     ds.episodes.to_pandas().sort_values("return")
     ```
 
-    An iteration gives a dict for each episode, of its value in each column; `ds.iter_episodes()` gives
-    the episodes themselves.
+    Iteration yields one dict of column values per episode; `ds.iter_episodes()` yields the
+    episodes themselves.
     """
 
     def __init__(self, reader: DatasetReader) -> None:
@@ -63,27 +64,28 @@ class EpisodeTable:
         return map(self.row, range(len(self)))
 
     def row(self, number: int) -> dict[str, Any]:
-        """Return the columns of one episode as Python values by name: numbers, lists, `str`."""
+        """Return one episode's columns by name, as Python numbers, lists and strings."""
         place = self._place(number)
         return {name: _plain(self[name][place]) for name in self.keys()}
 
     def rows(self, number: int) -> Tensor:
-        """Return the buffer's rows that are of one episode, int64 `[T]`, in their order there.
+        """Return the buffer's rows of one episode, int64 `[T]`, in the buffer's order.
 
         Args:
             number: Row of this table; negative numbers count from the end.
 
         Raises:
-            IndexError, UsageError: There is no such episode; it is no whole number.
+            IndexError: No such episode.
+            UsageError: Not an integer.
         """
         place = self._place(number)
         start = int(self["start"][place])
         return torch.arange(start, start + int(self["length"][place]))
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each episode; several numbers of one are a list.
+        """Return a `pandas.DataFrame` with one row per episode; vectors become lists.
 
-        Raises `MissingDependencyError` where pandas cannot be imported.
+        Raises `MissingDependencyError` if pandas cannot be imported.
         """
         try:
             from pandas import DataFrame
@@ -102,7 +104,7 @@ class EpisodeTable:
 
     def _place(self, number: int) -> int:
         if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise UsageError(f"An episode's number is a whole number; found {number!r}")
+            raise UsageError(f"Episode number is {number!r}; expected an integer")
         place, count = operator.index(number), len(self)
         if not -count <= place < count:
             raise IndexError(f"There is no episode {place}: there are {count}, numbered from 0")
@@ -122,7 +124,7 @@ class EpisodeTable:
         return self._read[name]
 
     def __getattr__(self, name: str) -> Any:
-        """Return the column of that name, without a trailing underscore (`return_`)."""
+        """Return the column of that name, ignoring a trailing underscore (`return_`)."""
         if name.startswith("_") or (name.rstrip("_"),) not in self:
             raise AttributeError(f"Episodes have no column {name!r}")
         return self[(name.rstrip("_"),)]
@@ -134,6 +136,13 @@ class EpisodeTable:
         names = ", ".join(map(join_key, self.columns))
         return f"EpisodeTable({len(self)} episodes: {names})"
 
+    def _repr_html_(self) -> str:
+        """Show the first episodes in a notebook."""
+        names, shown = self.keys(), min(len(self), ROWS)
+        columns = [map(_plain, self[name][:shown]) for name in names]
+        rows = ((number, *row) for number, row in enumerate(zip(*columns, strict=True)))
+        return table_html(("", *names), rows, len(self) - shown)
+
     def _load(self, key: Key) -> Tensor | list[Any]:
         values = self._reader.episodes[key]
         words = self._reader.vocabularies.get(EPISODES, {}).get(key)
@@ -143,14 +152,14 @@ class EpisodeTable:
 
 
 class ViewEpisodes(EpisodeTable):
-    """The episodes that a view has rows of, each once, in the order in which they come in it.
+    """The episodes that occur in a view, each once, in order of first occurrence.
 
-    `start` and `length` are the view's: the first row of the view that is of the episode, and how
-    many there are. In a view of whole episodes, `view[start : start + length]` is the episode.
-    Other columns (`return`, flags, `id`, …) say of the whole episode what the dataset says.
+    `start` and `length` are the view's: the view's first row of the episode, and its number of rows
+    in the view. In a view of whole episodes, `view[start : start + length]` is the episode. Other
+    columns (`return`, flags, `id`, …) describe the whole episode, as in the dataset.
 
     Attributes:
-        numbers: The episodes' numbers in the dataset, int64 `[E]`, as in `batch["dataset_episode"]`.
+        numbers: Episode numbers in the dataset, int64 `[E]`, as in `batch["dataset_episode"]`.
     """
 
     def __init__(self, storage: SubsetStorage) -> None:
@@ -163,9 +172,9 @@ class ViewEpisodes(EpisodeTable):
         return len(self.numbers)
 
     def rows(self, number: int) -> Tensor:
-        """Return the view's rows that are of one episode, in the order of the view; see the base.
+        """Return the view's rows of one episode, in the view's order; see `EpisodeTable.rows`.
 
-        They do not follow each other where the view has parts of it apart, or has it twice.
+        They are not contiguous if the view has separate parts of it, or repeats it.
         """
         place, (order, ends) = self._place(number), self._pieces
         starts, lengths = self._storage.transitions.starts[:-1], self._storage.transitions.lengths
@@ -179,7 +188,7 @@ class ViewEpisodes(EpisodeTable):
 
     @cached_property
     def _pieces(self) -> tuple[Tensor, Tensor]:
-        """The pieces of all episodes, episode by episode, and where those of each end in that list."""
+        """Numbers of the pieces ordered by episode, and for each episode the end of its range."""
         sorted_, order = self._episode_of_pieces().sort(stable=True)
         return order, torch.searchsorted(sorted_, torch.arange(len(self)), right=True)
 

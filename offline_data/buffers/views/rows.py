@@ -1,4 +1,4 @@
-"""Rows of a dataset as a storage of their own: which they are, how they are chosen and gathered."""
+"""Rows of a dataset as a storage: their representation, selection and gathering."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from offline_data.episodes import Key
 
 DATASET_INDEX: Key = ("dataset_index",)
-"""Leaf of a view's batches: what `index` is in the dataset."""
+"""Leaf of a view's batches: the `index` in the dataset."""
 DATASET_EPISODE: Key = ("dataset_episode",)
-"""Leaf of a view's batches: what `episode` is in the dataset."""
+"""Leaf of a view's batches: the `episode` in the dataset."""
 
 _NUMBERS_PER_PIECE = 4
-"""Memory of a piece, in numbers; a row of a list takes one."""
+"""Memory per piece, in int64 numbers; a row of a `RowList` takes one."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Pieces of a storage's rows, each inside one run, laid end to end.
+    """Contiguous pieces of a storage's rows, each within one run, concatenated.
 
     ```
-    storage    0  1  2 | 3 | 4  5  6  7 | 8  9       three runs of it, of which the view has
+    storage    0  1  2 | 3 | 4  5  6  7 | 8  9       four runs, of which the view has two
     view                     0  1  2  3   4  5       first = [4, 8], lengths = [4, 2]
     ```
 
     Attributes:
-        first: The storage's row that each piece begins with, int64 `[P]`, in the view's order.
-        lengths: Rows of each piece, int64 `[P]`, at least one.
+        first: First storage row of each piece, int64 `[P]`, in the view's order.
+        lengths: Number of rows of each piece, int64 `[P]`, at least one.
 
     Example:
         >>> view = Pieces(torch.tensor([4, 8]), torch.tensor([4, 2]))
@@ -69,12 +69,12 @@ class Pieces:
 
     @cached_property
     def starts(self) -> Tensor:
-        """The view's row that each piece begins with, and the count of all, int64 `[P + 1]`."""
+        """The view's first row of each piece, then the total count, int64 `[P + 1]`."""
         return torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths.cumsum(0)])
 
     @cached_property
     def count(self) -> int:
-        """Rows of the view."""
+        """Number of rows of the view."""
         return int(self.starts[-1])
 
     @cached_property
@@ -82,19 +82,19 @@ class Pieces:
         return self.first - self.starts[:-1]
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Turn rows of the view, int64 `[B]`, into the storage's; raises `IndexError`."""
-        # One start too many stands behind the last piece: what is outside has no shift.
+        """Return the storage's rows of view rows, int64 `[B]`; raises `IndexError`."""
+        # `starts` has one more item than `_shift`, so a row beyond the last piece raises.
         piece = torch.searchsorted(self.starts, numbers, right=True) - 1
         return numbers + self._shift.index_select(0, piece)
 
     def left_out(self, rows: Tensor) -> Tensor:
-        """Return the view's rows, ascending, that are among `rows`, ascending, of the storage."""
+        """Return the view's rows, ascending, whose storage rows are in `rows` (ascending)."""
         low = torch.searchsorted(rows, self.first)
         found = torch.searchsorted(rows, self.first + self.lengths) - low
         return rows[_end_to_end(low, found)] - self._shift.repeat_interleave(found)
 
     def final(self, runs: EpisodeIndex) -> Tensor | None:
-        """Return `EpisodeIndex.final` of the pieces: what follows a piece inside a run is known."""
+        """Return `EpisodeIndex.final` of the pieces; within a run, the next observation is known."""
         if runs.final is None:
             return None
         run = runs.of(self.first)
@@ -112,28 +112,28 @@ class Pieces:
         """Return a digest of the rows."""
         return _digest(self.first, self.lengths)
 
-    def cut(self, runs: EpisodeIndex) -> Pieces:  # noqa: ARG002 - they are cut there already
+    def cut(self, runs: EpisodeIndex) -> Pieces:  # noqa: ARG002 - already cut at runs
         """Return the pieces; see `RowList.cut`."""
         return self
 
 
 @dataclass(frozen=True, eq=False)
 class RowList:
-    """Rows of a storage in any order, int64 `[n]`."""
+    """Storage rows of a view in any order, int64 `[n]`."""
 
     rows: Tensor
 
     @property
     def count(self) -> int:
-        """Rows of the view."""
+        """Number of rows of the view."""
         return len(self.rows)
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Turn rows of the view, int64 `[B]`, into the storage's; raises `IndexError`."""
+        """Return the storage's rows of view rows, int64 `[B]`; raises `IndexError`."""
         return self.rows.index_select(0, numbers)
 
     def left_out(self, rows: Tensor) -> Tensor:
-        """Return the view's rows, ascending, that are among `rows` of the storage."""
+        """Return the view's rows, ascending, whose storage rows are in `rows`."""
         return torch.isin(self.rows, rows).nonzero()[:, 0]
 
     def between(self, start: int, stop: int) -> RowList:
@@ -145,7 +145,7 @@ class RowList:
         return _digest(self.rows)
 
     def cut(self, runs: EpisodeIndex) -> Pieces:
-        """Return the same rows as pieces: cut where the next row does not follow, or a run ends."""
+        """Return the rows as pieces, cut where rows are not adjacent or a run ends."""
         if not len(self.rows):
             return Pieces(self.rows, self.rows)
         begins = runs.starts[runs.of(self.rows)] == self.rows
@@ -156,11 +156,11 @@ class RowList:
 
 
 RowMap: TypeAlias = Pieces | RowList
-"""Rows of a view in the form that takes less memory; see `smallest`."""
+"""Rows of a view, in either representation; see `smallest`."""
 
 
 def smallest(rows: RowMap, runs: EpisodeIndex) -> RowMap:
-    """Return the same rows in the form that takes less memory."""
+    """Return the rows in the representation that takes less memory."""
     pieces = rows.cut(runs)
     if len(pieces.first) * _NUMBERS_PER_PIECE <= pieces.count:
         return pieces
@@ -168,7 +168,7 @@ def smallest(rows: RowMap, runs: EpisodeIndex) -> RowMap:
 
 
 def of_runs(rows: RowMap, runs: EpisodeIndex, wanted: Tensor) -> RowMap:
-    """Return the rows that are in the runs `wanted`, int64 `[k]`, run by run in that order."""
+    """Return the rows in the runs `wanted`, int64 `[k]`, in the order of `wanted`."""
     pieces = rows.cut(runs)
     run, order = runs.of(pieces.first).sort(stable=True)
     low = torch.searchsorted(run, wanted)
@@ -191,16 +191,16 @@ def _digest(*numbers: Tensor) -> str:
 
 
 class SubsetStorage:
-    """Rows of a dataset's storage, which are transitions or whole episodes, as a storage.
+    """Selected rows of a dataset's storage (transitions or whole episodes) as a storage.
 
     ```
-                         of the view        of the dataset
+                         in the view        in the dataset
     row of a transition  index              dataset_index
     row of `episodes`    episode            dataset_episode, in batches that have `episode`
     ```
 
-    If rows are whole episodes, `index` has those, and `dataset_index` their transitions. Runs are
-    pieces of the whole's.
+    If rows are whole episodes, `index` is the episode's row, and `dataset_index` those of its
+    transitions. Runs are pieces of the dataset's runs.
     """
 
     def __init__(self, whole: DatasetStorage | TrajectoryStorage, rows: RowMap) -> None:
@@ -211,16 +211,16 @@ class SubsetStorage:
         return SubsetStorage, (self.whole, self.row_map)
 
     def __len__(self) -> int:
-        """Return the number of rows, those without a known next observation included."""
+        """Return the number of rows, including those without a known next observation."""
         return self.row_map.count
 
     @property
     def steps(self) -> DatasetStorage:
-        """The transitions of the whole dataset."""
+        """The storage of all transitions of the dataset."""
         return self.whole if isinstance(self.whole, DatasetStorage) else self.whole.steps
 
     def rows(self, *, valid_only: bool) -> ValidRows:
-        """Return the rows that a sampler may draw; see `Sampleable`; `UsageError` if it is empty."""
+        """Return the rows that a sampler may draw; see `Sampleable`. Raises `UsageError` if empty."""
         of_whole = self.whole.rows(valid_only=valid_only)  # raises if the dataset was deleted
         if not len(self):
             raise UsageError("The view is empty, so there is nothing to sample")
@@ -236,7 +236,7 @@ class SubsetStorage:
         return ValidRows(len(self), self.row_map.left_out(left_out).numpy())
 
     def runs(self) -> EpisodeIndex:
-        """Return which rows follow each other; see `Sampleable`."""
+        """Return the runs of adjacent rows; see `Sampleable`."""
         return self._runs
 
     @cached_property
@@ -247,7 +247,7 @@ class SubsetStorage:
         return EpisodeIndex(pieces.starts[:-1], pieces.lengths, pieces.final(of_whole))
 
     def only(self, keys: Iterable[KeyLike]) -> SubsetStorage:
-        """Return the same rows with some of the leaves; see `Storage`."""
+        """Return the same rows with only some leaves; see `Storage`."""
         other = SubsetStorage(self.whole.only(keys), self.row_map)
         other._runs = self._runs
         other.transitions = self.transitions
@@ -256,16 +256,16 @@ class SubsetStorage:
 
     @property
     def needs_io(self) -> bool:
-        """Whether batches come from a disk now; see `DatasetStorage.needs_io`."""
+        """Whether batches are currently read from disk; see `DatasetStorage.needs_io`."""
         return bool(getattr(self.whole, "needs_io", False))
 
     def prefetch_rows(self, rows: Tensor) -> None:
-        """Take note that rows are gathered soon, where the storage is `needs_io`."""
+        """Prefetch rows that will be gathered soon, if the storage `needs_io`."""
         self.whole.prefetch_rows(self.row_map.at(rows))  # type: ignore[union-attr]
 
     @cached_property
     def transitions(self) -> Pieces:
-        """The view's transitions as pieces of the dataset's episodes, in the order of its rows."""
+        """The view's transitions as pieces of the dataset's episodes, in the view's order."""
         if isinstance(self.whole, DatasetStorage):
             return self.row_map.cut(self.whole.runs())
         runs = self.steps.runs()
@@ -274,20 +274,20 @@ class SubsetStorage:
 
     @cached_property
     def episodes(self) -> Tensor:
-        """Numbers in the dataset of the view's episodes, each once, as they come, int64 `[E]`."""
+        """Dataset numbers of the view's episodes, in order of first occurrence, int64 `[E]`."""
         numbers = self.steps.runs().of(self.transitions.first).numpy()
         _, first = np.unique(numbers, return_index=True)
         return torch.from_numpy(numbers[np.sort(first)])
 
     @cached_property
     def _episode_rows(self) -> Tensor:
-        """The place in `episodes` of each episode of the dataset, or -1."""
+        """Row in `episodes` of each episode of the dataset, or -1."""
         rows = torch.full((self.steps.reader.episode_count,), -1)
         rows[self.episodes] = torch.arange(len(self.episodes))
         return rows.to(self.steps.device)
 
     def episode_rows(self, episodes: Tensor) -> Tensor:
-        """Turn numbers of episodes of the dataset, any integers, into rows of the view's table."""
+        """Return the view's episode rows of dataset episode numbers (any integer dtype)."""
         return self._episode_rows.take(episodes.long())
 
     def gather(self, rows: Tensor) -> TensorDict:
@@ -306,7 +306,7 @@ class SubsetStorage:
         return batch
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
-        """Return the leaves of the batch of `rows`, by slot; see `DatasetStorage.leaves`."""
+        """Return the leaves of a batch by slot; see `DatasetStorage.leaves`."""
         slots = self.steps.slots
         leaves = self.steps.leaves(self.row_map.at(rows))
         of_dataset = leaves[slots[INDEX]]
@@ -319,7 +319,7 @@ class SubsetStorage:
 
     @cached_property
     def slots(self) -> Mapping[Key, int]:
-        """Number in `leaves` of each leaf of a batch, where rows are transitions."""
+        """Position in `leaves` of each leaf, if rows are transitions."""
         slots, count = self.steps.slots, self.steps.leaf_count
         own = {DATASET_INDEX: count}
         if EPISODE in slots:
@@ -332,7 +332,7 @@ class SubsetStorage:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Counts of the view's rows, as the manifest has them for a dataset."""
+        """Counts of the view's rows, with the keys of `manifest.counts`."""
         reader, pieces, runs = self.steps.reader, self.transitions, self.steps.runs()
         left_out = pieces.left_out(torch.from_numpy(reader.invalid_rows))
         final = pieces.final(runs)
@@ -346,10 +346,10 @@ class SubsetStorage:
         }
 
     def _flags(self, key: Key) -> int:
-        """Count the transitions that have a flag set."""
+        """Return the number of transitions with a flag set."""
         reader, pieces, runs = self.steps.reader, self.transitions, self.steps.runs()
         at_ends = np.array(reader.episodes[key[1:]], dtype=bool)
-        if int(at_ends.sum()) != reader.manifest.counts.get(key[1]):  # some are inside episodes
+        if int(at_ends.sum()) != reader.manifest.counts.get(key[1]):  # some are set within episodes
             return int(reader.step(key)[pieces.at(torch.arange(pieces.count)).numpy()].sum())
         run = runs.of(pieces.first)
         whole = pieces.first + pieces.lengths == runs.starts[run] + runs.lengths[run]
@@ -357,17 +357,17 @@ class SubsetStorage:
 
 
 def whole_of(storage: Storage) -> tuple[DatasetStorage | TrajectoryStorage, RowMap]:
-    """Return the storage that has all rows of a dataset, and which of them `storage` has."""
+    """Return the storage of all rows of a dataset, and the rows of `storage` in it."""
     if isinstance(storage, SubsetStorage):
         return storage.whole, storage.row_map
     if not isinstance(storage, DatasetStorage | TrajectoryStorage):
-        raise TypeError(f"{type(storage).__name__} is not of a dataset")
+        raise TypeError(f"{type(storage).__name__} is not the storage of a dataset")
     runs = storage.runs()
     return storage, Pieces(runs.starts, runs.lengths)
 
 
 def rows_of_episodes(storage: Storage, numbers: Index) -> RowMap:
-    """Return the rows of the episodes at these rows of the table of episodes, in that order."""
+    """Return the rows of the episodes at `numbers`, row numbers of the episode table, in order."""
     whole, rows = whole_of(storage)
     runs = whole.runs()
     known = storage.episodes if isinstance(storage, SubsetStorage) else None
@@ -376,7 +376,7 @@ def rows_of_episodes(storage: Storage, numbers: Index) -> RowMap:
 
 
 def rows_at(storage: Storage, index: Index) -> RowMap:
-    """Return the rows at these rows of a storage, in that order."""
+    """Return the rows at `index` of a storage, in order."""
     whole, rows = whole_of(storage)
     if isinstance(index, slice):
         run = range(rows.count)[index]
@@ -387,26 +387,25 @@ def rows_at(storage: Storage, index: Index) -> RowMap:
 
 
 def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[str, Tensor]:
-    """Divide `count` episodes at random by shares, the same on every machine for the same arguments.
+    """Divide `count` episodes at random by shares; machine-independent for equal arguments.
 
     Returns:
-        Episode numbers of each share, ascending, int64, none in two shares. Shares that sum to 1
-        have all of them.
+        Episode numbers of each share, ascending, int64, disjoint. Shares that sum to 1 cover all.
 
     Raises:
-        UsageError: Invalid shares or seed, or a share without an episode.
+        UsageError: Invalid shares or seed, or a share without any episode.
 
     Example:
         >>> {name: len(part) for name, part in split_episodes(7, {"a": 0.5, "b": 0.5}, 0).items()}
         {'a': 4, 'b': 3}
     """
     if seed < 0:
-        raise UsageError(f"A seed must not be negative; found {seed}")
+        raise UsageError(f"seed is {seed}; expected at least 0")
     above = all(0 < share <= 1 for share in shares.values())
     if not shares or not above or sum(shares.values()) > 1 + _ROUNDING:
-        told = ", ".join(f"{name}={share}" for name, share in shares.items())
+        given = ", ".join(f"{name}={share}" for name, share in shares.items())
         raise UsageError(
-            f"Shares of a split are above 0 and sum to 1 or less; found {told or 'none'}",
+            f"Shares of a split must be above 0 and sum to at most 1; found {given or 'none'}",
             hint="ds.split(train=0.9, val=0.1, seed=0)",
         )
     order = torch.from_numpy(EpochOrder(count, seed, 0).between(0, count))
@@ -415,6 +414,6 @@ def split_episodes(count: int, shares: Mapping[str, float], seed: int) -> dict[s
         total += share
         end = min(math.floor(total * count + 0.5 + _ROUNDING), count)
         if end == begin:
-            raise UsageError(f"{name}={share} of {count} episodes is no episode")
+            raise UsageError(f"{name}={share} of {count} episodes is less than one episode")
         parts[name], begin = order[begin:end].sort().values, end
     return parts

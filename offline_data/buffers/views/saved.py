@@ -1,13 +1,13 @@
-"""The file of a saved view: its place, and reading and writing it without executing anything.
+"""Files of saved views: location, and reading and writing without executing anything.
 
 ```
 <root>/<source>/<dataset>/<revision>/                    the dataset directory
 <root>/<source>/<dataset>/.views/<revision>/NAME.npz     its saved views
 ```
 
-A file is a numpy `.npz`: `about`, the bytes of a JSON text (`SavedView`'s fields but the arrays,
-and `format_version`), and int64 arrays: `episodes` where the view is of whole episodes; or `first`
-and `lengths` of pieces of rows that follow each other; or `rows`. Numbers are the dataset's.
+A file is a numpy `.npz`: `about`, the bytes of a JSON text (`SavedView`'s fields except the arrays,
+and `format_version`), and int64 arrays: `episodes` for a view of whole episodes; or `first` and
+`lengths` of contiguous pieces of rows; or `rows`. Numbers are the dataset's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from offline_data.store.reader import DatasetReader
 
 VIEW_VERSION = 1
-"""Version of the format of views that this package writes, and the newest it reads."""
+"""Version of the view format that this package writes, and the newest it reads."""
 
 VIEWS = ".views"
 SUFFIX = ".npz"
@@ -61,7 +61,7 @@ _DAMAGED = (
     *(struct.error, zipfile.BadZipFile, zlib.error, EOFError, ValueError, LookupError, TypeError),
     *(AttributeError, ArithmeticError, MemoryError, RuntimeError, SyntaxError),
 )
-"""Errors of numpy, zipfile and json for a file that `save_view` did not write."""
+"""Errors raised by numpy, zipfile and json for an invalid file."""
 _KINDS = ({"episodes"}, {"first", "lengths"}, {"rows"})
 
 
@@ -71,7 +71,7 @@ class SavedView:
 
     Attributes:
         dataset: The dataset's id with its revision.
-        path: The dataset directory at the time.
+        path: The dataset directory when the view was saved.
         identity: See `identity_of`.
         arrays: `episodes`; or `first` and `lengths`; or `rows`: int64.
     """
@@ -83,18 +83,18 @@ class SavedView:
 
 
 def identity_of(manifest: Manifest) -> str:
-    """Digest what makes a dataset the same in either layout, as SHA-256.
+    """Return a SHA-256 that is equal for the same dataset in either layout.
 
-    That is its id with the revision, its counts, and the digests of its table of episodes.
+    It covers the id with revision, the counts, and the digests of the episode table.
     """
     digests = manifest.digests.items()
     files = {name: one["sha256"] for name, one in digests if name.startswith(f"{EPISODES}/")}
-    told = [manifest.id, dict(manifest.counts), files]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    content = [manifest.id, dict(manifest.counts), files]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
-    """Return the file of a view by its name, or the path itself; raises `UsageError`."""
+    """Return the file of a view by name, or the path itself; raises `UsageError`."""
     if isinstance(name, str) and _NAME.match(name) and not name.endswith(SUFFIX):
         return dataset.parent / VIEWS / dataset.name / f"{name}{SUFFIX}"
     path = Path(name).expanduser().absolute()
@@ -107,14 +107,14 @@ def place_of(dataset: Path, name: str | os.PathLike[str]) -> Path:
 
 
 def dataset_beside(path: Path) -> Path | None:
-    """Return the dataset directory of a view that lies in its place, else None."""
+    """Return the dataset directory of a view in its standard location, else None."""
     if path.parent.parent.name != VIEWS:
         return None
     return path.parent.parent.parent / path.parent.name
 
 
 def save_view(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> Path:
-    """Write the file of a view, whole or not at all; see `DatasetView.save`."""
+    """Write the file of a view atomically; see `DatasetView.save`."""
     path = place_of(reader.path, name)
     whole, rows = whole_of(storage)
     runs, pieces = whole.runs(), rows.cut(whole.runs())
@@ -144,20 +144,20 @@ def save_view(storage: Storage, reader: DatasetReader, name: str | os.PathLike[s
 
 
 def read_view(path: Path) -> SavedView:
-    """Read a file that `save_view` wrote; nothing in it is executed.
+    """Read a file written by `save_view`; executes nothing in it.
 
     Raises:
-        NotFoundError, AccessError: It is not there, or may not be read.
-        NewerFormatError: It was written by a newer version of this package.
-        IntegrityError: It is not a view, or is damaged.
+        NotFoundError, AccessError: No such file, or it cannot be read.
+        NewerFormatError: Written by a newer version of this package.
+        IntegrityError: Not a view, or damaged.
     """
     try:
-        if path.exists() and not path.is_file():  # to open a FIFO would wait for ever
+        if path.exists() and not path.is_file():  # opening a FIFO would block forever
             raise ValueError("it is not a file")
         with path.open("rb") as file:
-            with zipfile.ZipFile(file) as entries:  # a small file must not become a large array
+            with zipfile.ZipFile(file) as entries:  # a small file must not expand to a large array
                 if any(one.compress_type != zipfile.ZIP_STORED for one in entries.infolist()):
-                    raise ValueError("its arrays are compressed, which those of a view are not")
+                    raise ValueError("its arrays are compressed; those of a view never are")
             file.seek(0)
             with np.load(file, allow_pickle=False) as content:
                 arrays = {name: content[name] for name in content.files}
@@ -183,19 +183,19 @@ def _checked(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     if set(arrays) not in _KINDS:
         raise ValueError(f"it has the arrays {sorted(arrays)}")
     if any(array.dtype != np.int64 or array.ndim != 1 for array in arrays.values()):
-        raise ValueError("row numbers are int64, one after the other")
+        raise ValueError("row numbers are not one-dimensional int64")
     if len({array.shape for array in arrays.values()}) != 1:
         raise ValueError("its arrays differ in length")
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[str]) -> RowMap:
-    """Return the rows of a view that was saved of this dataset, by name or path.
+    """Return the rows of a saved view of this dataset, by name or path.
 
     Raises:
         NotFoundError, AccessError, NewerFormatError: See `read_view`.
-        IntegrityError: It is damaged, or of another dataset.
-        UsageError: It is of rows, and those of the storage are whole episodes.
+        IntegrityError: Damaged, or saved from another dataset.
+        UsageError: The view is of transitions, but rows of the storage are whole episodes.
     """
     path, manifest = place_of(reader.path, name), reader.manifest
     if not path.exists():
@@ -206,11 +206,11 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
         )
     saved = read_view(path)
     if saved.identity != identity_of(manifest):
-        same_name = " with other rows or episodes than then" * (saved.dataset == manifest.id)
+        same_name = " with other rows or episodes than before" * (saved.dataset == manifest.id)
         raise IntegrityError(
             f"The view {path} is of {saved.dataset}, and {reader.path} is {manifest.id}{same_name}: "
-            "its row numbers would mean other rows",
-            hint=f"make it again: ds.filter(…).save({str(path)!r})",
+            "its row numbers would refer to other rows",
+            hint=f"save it again: ds.filter(…).save({str(path)!r})",
         )
     arrays, whole = saved.arrays, whole_of(storage)[0]
     runs = whole.runs()
@@ -235,4 +235,4 @@ def saved_rows(storage: Storage, reader: DatasetReader, name: str | os.PathLike[
 
 def _check_range(numbers: Tensor, low: int, high: Tensor | int, path: Path) -> None:
     if bool(((numbers < low) | (numbers >= torch.as_tensor(high))).any()):
-        raise IntegrityError(f"{path} is damaged: it has numbers that the dataset does not have")
+        raise IntegrityError(f"{path} is damaged: it has numbers out of the dataset's range")

@@ -206,6 +206,10 @@ class AtariDQN(Source):
                     hint="copy it too, or take other checkpoints: --checkpoints A:B",
                 )
         runs = tuple(runs_of([read_checkpoint(folder, number) for number in numbers]))
+        if not any(len(run.starts) for run in runs):
+            raise FormatError(
+                f"{folder} has no step of an episode in checkpoint {_ranges(numbers)}"
+            )
         notes = [*NOTES, *_notes_on(runs)]
         info = SourceInfo(
             # the first steps may turn out to be padding, where the rows before them are not here

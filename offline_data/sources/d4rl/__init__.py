@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,33 +156,53 @@ class D4RL(Source):
             notes = (said, *notes)
         with open_hdf5(path) as file:
             flat = inspect(file, path, FORMAT)
-            terminals, timeouts, odd = flat.read_flags(file)
-            rule = known.rule if known else EndRule()
-            ends, applied = episode_ends(rule, terminals, timeouts, str(path))
-            demonstrations = _demonstrations(flat, file, ends)
-            after = None
-            warnings: tuple[str, ...] = ()
-            final = "The observation after the last action of an episode is not in the file."
-            if flat.has_next:
-                after = compare_next(flat, file, ends, keep_episodes=release.keep_episodes)
-                final, warnings = after.describe(FORMAT.next_observation)
-                ends = ends if after.explicit else ends | after.jumps
-        lengths = lengths_of(ends)
-        info = SourceInfo(
-            transitions=flat.rows,
-            episodes=len(lengths),
+        told = SourceInfo(
             environment=published.environment if published else {},
-            about={
-                **({"metadata": dict(flat.scalars)} if flat.scalars else {}),
-                **(published.about if published else {}),
-            },
+            about=published.about if published else {},
             licence=self.licence if published else None,
             citation=self.citation if published else None,
-            notes=(*notes, *end_notes(ends, applied), *odd, *demonstrations, final),
-            warnings=warnings,
-            dropped=flat.dropped,
+            notes=notes,
         )
-        return D4RLEpisodes(flat, lengths, terminals, timeouts, after, info)
+        rule = known.rule if known else EndRule()
+        return cut_to_episodes(flat, rule, told, keep_episodes=release.keep_episodes)
+
+
+def cut_to_episodes(
+    flat: FlatFile, rule: EndRule, told: SourceInfo, *, keep_episodes: bool
+) -> D4RLEpisodes:
+    """Cut the rows of a file, or of arrays, into episodes.
+
+    Args:
+        flat: The rows.
+        rule: Where episodes end.
+        told: What is known of them beforehand; counts, and notes on what was found, are added.
+        keep_episodes: Whether episodes go on where a next observation is not the following row's.
+
+    Raises:
+        FormatError: Nothing marks the ends of the episodes.
+    """
+    with flat.opened() as file:
+        terminals, timeouts, odd = flat.read_flags(file)
+        ends, applied = episode_ends(rule, terminals, timeouts, str(flat.path))
+        demonstrations = _demonstrations(flat, file, ends)
+        after = None
+        warnings: tuple[str, ...] = ()
+        final = "The observation after the last action of an episode is not in the file."
+        if flat.has_next:
+            after = compare_next(flat, file, ends, keep_episodes=keep_episodes)
+            final, warnings = after.describe(FORMAT.next_observation)
+            ends = ends if after.explicit else ends | after.jumps
+    lengths = lengths_of(ends)
+    info = replace(
+        told,
+        transitions=flat.rows,
+        episodes=len(lengths),
+        about={**({"metadata": dict(flat.scalars)} if flat.scalars else {}), **told.about},
+        notes=(*told.notes, *end_notes(ends, applied), *odd, *demonstrations, final),
+        warnings=warnings,
+        dropped=flat.dropped,
+    )
+    return D4RLEpisodes(flat, lengths, terminals, timeouts, after, info)
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,6 +177,8 @@ def _read_info(
     above = places[0].rpartition("/")[0]
     infos = _listed_at(above, settings, ending=f"/{INFO}")
     versions = sorted(path.partition("/")[0] for path in infos)
+    if version in versions:  # listed, but not there
+        raise failed[0]
     there = f"there are {', '.join(versions)}" if versions else "its bucket has none"
     raise NotFoundError(
         f"There is no openx:{dataset}@{version}: {there}",

@@ -107,6 +107,8 @@ def aligned(
     reward = _reward(rewards, rows)
     if rewards is None:
         notes.append(NOTE_REWARD)
+    # RLDS calls them invalid where is_last is set; most robots' sets have an action there, and discount 1.
+    # Without a discount, zeros are what RLDS says, not an action of zeros: no step of it can be learnt.
     means = [c for key, c in steps.items() if key[0] in {"action", "discount"}]
     only_observation = (
         rows > 1 and last is not None and bool(last[-1]) and all(map(_is_empty, [*means, reward]))

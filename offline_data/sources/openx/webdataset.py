@@ -131,11 +131,15 @@ class WebDataset(RawDataset):
     def _readings(self, name: str) -> Iterator[tuple[str, Callable[[], EpisodeBatch]]]:
         path = self._folder / name
         others: set[str] = set()
+        empty = True
         for member in open_members(path, budget=path.stat().st_size):
             if member.name.endswith(_EPISODE):
+                empty = False
                 yield f"{path}, {member.name}", partial(_read, member, tuple(sorted(others)))
             else:
                 others.add("".join(member.name.rpartition("/")[2].partition(".")[1:]))
+        if empty:
+            raise FormatError(f"{path} has no member that ends with {_EPISODE}: no episode")
 
 
 def _read(member: Member, others: Sequence[str]) -> EpisodeBatch:

@@ -89,7 +89,7 @@ def test_through_a_buffer(sets: Any, episode: Any, name: str) -> None:
         assert len(places) == len(keys)
     assert len(pickle.dumps(ds)) < before + 5000
     split = BaseDatasetExperienceReplay(of.path, 1, derived=[make()], split_trajs=True)
-    with pytest.raises(UsageError, match=r"is for batches .* whole episodes") as caught:
+    with pytest.raises(UsageError, match=r"needs batches .* whole episodes") as caught:
         split.sample()
     assert "split_trajs" in str(caught.value.hint)
 
@@ -141,13 +141,13 @@ def test_a_view_of_a_dataset(sets: Any, episode: Any) -> None:
 @pytest.mark.parametrize(
     ("derived", "message"),
     [
-        ([normalize(), n_step(2)], "n_step takes the leaf 'next/"),
-        ([return_to_go(key="next.sum"), n_step(2)], "n_step takes the leaf 'next/sum'"),
-        ([normalize(), frame_stack(2)], "takes the leaf 'observation/state'"),
-        ([normalize("action"), action_chunk(2)], "takes the leaf 'action'"),
-        ([normalize(), relabel(seed=0)], "relabel takes the leaf 'observation/achieved_goal'"),
-        ([frame_stack(2), relabel(seed=0)], "relabel takes the leaf 'observation/achieved_goal'"),
-        ([n_step(2), relabel(seed=0)], "do not go together"),
+        ([normalize(), n_step(2)], "n_step reads the leaf 'next/"),
+        ([return_to_go(key="next.sum"), n_step(2)], "n_step reads the leaf 'next/sum'"),
+        ([normalize(), frame_stack(2)], "reads the leaf 'observation/state'"),
+        ([normalize("action"), action_chunk(2)], "reads the leaf 'action'"),
+        ([normalize(), relabel(seed=0)], "relabel reads the leaf 'observation/achieved_goal'"),
+        ([frame_stack(2), relabel(seed=0)], "relabel reads the leaf 'observation/achieved_goal'"),
+        ([n_step(2), relabel(seed=0)], "cannot be combined"),
     ],
 )
 def test_what_was_changed_before_is_not_taken_back(
@@ -156,7 +156,9 @@ def test_what_was_changed_before_is_not_taken_back(
     of = sets.write([episode(4), episode(4)])
     with pytest.raises(UsageError, match=message) as caught:
         BaseDatasetExperienceReplay(of.path, 8, derived=derived)[:]
-    assert "together" in message or "n_step or relabel, frame_stack" in str(caught.value.hint)
+    assert "cannot be combined" in message or "n_step or relabel, frame_stack" in str(
+        caught.value.hint
+    )
 
 
 def test_the_cache_goes_with_the_storage(sets: Any, episode: Any) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from offline_data.buffers.dataset import BaseDatasetExperienceReplay
 from offline_data.buffers.derived import Derived, frame_stack, normalize
+from offline_data.buffers.ensemble import DatasetMixture, ReplayBufferEnsemble
 from offline_data.episodes.fields import next_of
 from offline_data.errors import UsageError
 
@@ -66,9 +68,9 @@ def test_the_inverse(sets: Any, episode: Any) -> None:
 def test_statistics_stay_with_the_object(sets: Any, episode: Any) -> None:
     training, other = sets.write([episode(5)]), sets.write([episode(2), episode(9)])
     scaled = normalize("observation")
-    with pytest.raises(UsageError, match="no statistics yet") as caught:
+    with pytest.raises(UsageError, match="No statistics yet") as caught:
         scaled.normalized(STATE, torch.zeros(3))
-    assert "fit(buffer.storage)" in str(caught.value.hint)
+    assert "fit(buffer)" in str(caught.value.hint)
     ds = BaseDatasetExperienceReplay(training.path, 4, derived=[scaled])
     want = ds[:][STATE]
     found = BaseDatasetExperienceReplay(other.path, 4, derived=[scaled])[:2][STATE]
@@ -119,12 +121,136 @@ def test_invalid_arguments(sets: Any, episode: Any) -> None:
     of = sets.write([episode(3)])
     for one, message in [
         (normalize(["observatio"]), "no leaf 'observatio'"),
-        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"are \[2\], which does not match \[3, 3\]"),
-        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"are \[3, 1\], which does not match"),
-        (normalize(["observation"], {STATE: (0, 1)}), "no statistics of 'observation/achieved_goal'"),
+        (normalize([STATE], {STATE: ([1, 2], [1, 2])}), r"have shape \[2\], which does not match \[3\]"),
+        (normalize([STATE], {STATE: ([[1], [1], [1]], 1)}), r"have shape \[3, 1\], which does not match"),
+        (normalize(["observation"], {STATE: (0, 1)}), "No statistics of 'observation/achieved_goal'"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=message):
             of.derive(one)
     derived: list[Derived] = [frame_stack(2, ["image"], cat_dim=0), normalize(["image"])]
-    with pytest.raises(UsageError, match=r"are \[2, 3, 4\], which does not match \[., 4, 3, 4\]"):
+    with pytest.raises(
+        UsageError, match=r"have shape \[2, 3, 4\], which does not match \[4, 3, 4\]"
+    ):
         BaseDatasetExperienceReplay(of.path, 2, derived=derived).sample()
+
+
+def test_statistics_in_the_open(sets: Any, episode: Any) -> None:
+    of = sets.write([episode(5), episode(3)])
+    ds = BaseDatasetExperienceReplay(of.path, 4)
+    scaled = normalize(["observation", "action"])
+    assert scaled.statistics == {}
+    assert scaled.fit(ds) is scaled
+    state, column = scaled.statistics["observation/state"], roots(of)
+    np.testing.assert_allclose(state.mean, column.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(state.std, column.std(0), rtol=1e-12)
+    assert state.count is not None
+    assert state.count.tolist() == [8] * 3
+    assert state.mean.dtype == torch.float64
+    goals = {"observation/achieved_goal", "observation/desired_goal"}
+    assert set(scaled.statistics) == {"observation/state", "action", *goals}
+    view = normalize("observation").fit(ds.episodes_at([1]))
+    np.testing.assert_allclose(view.statistics["observation/state"].mean, column[5:].mean(0))
+    again = normalize(["observation", "action"], scaled.statistics)
+    assert again.statistics == scaled.statistics
+    mean, _ = view.statistics["observation/state"]
+    assert mean.equal(view.statistics["observation/state"].mean)
+    mixtures: list[Any] = [DatasetMixture(ds, ds, batch_size=4), ReplayBufferEnsemble(ds, ds)]
+    for several in mixtures:
+        with pytest.raises(UsageError, match="no rows of its own"):
+            normalize("observation").fit(several)
+
+
+def test_its_state_goes_with_a_checkpoint(sets: Any, episode: Any, tmp_path: Path) -> None:
+    of, other = sets.write([episode(5)]), sets.write([episode(2)])
+    scaled = normalize("observation").fit(BaseDatasetExperienceReplay(of.path, 4))
+    torch.save(scaled.state_dict(), tmp_path / "scale.pt")
+    found = torch.load(tmp_path / "scale.pt", weights_only=True)
+    for fresh in (
+        normalize("observation"),
+        normalize("observation", {"observation": (0.0, 1.0)}),
+        normalize("observation").fit(other.storage),
+    ):
+        fresh.load_state_dict(found)
+        assert fresh.statistics == scaled.statistics
+        count: Any = fresh.statistics["observation/state"].count
+        assert count.tolist() == [5] * 3
+        ds = BaseDatasetExperienceReplay(other.path, 4, derived=[fresh])
+        want = (roots(other) - roots(of).mean(0)) / (roots(of).std(0) + 1e-3)
+        np.testing.assert_allclose(ds[:][STATE], want, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match=r"eps=0.001, and this normalize eps=0.5"):
+        normalize("observation", eps=0.5).load_state_dict(found)
+    with pytest.raises(UsageError, match="no leaf 'action'"):
+        normalize("action").load_state_dict(found)
+    for wrong in (
+        {},
+        {"eps": 0, "statistics": {"a": 3}},
+        {"eps": 0, "statistics": {"a": {"m": 3}}},
+    ):
+        with pytest.raises(UsageError, match="This is no state of normalize"):
+            normalize("observation").load_state_dict(wrong)
+    given = normalize(["action"], {"action": (1, 2)})
+    given.load_state_dict(given.state_dict())
+    assert given.statistics["action"].count is None
+
+
+KINDS = {
+    "float32": np.float32,
+    "float64": np.float64,
+    "int64": np.int64,
+    "uint8": np.uint8,
+}
+
+
+@pytest.mark.parametrize("dtype", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3), (0, 3)])
+def test_arrays_are_as_tensors(shape: tuple[int, ...], dtype: Any) -> None:
+    mean, std = np.array([1.0, 2.0, 3.0]), np.array([0.5, 4.0, 0.0])
+    scaled = normalize("observation", {"observation": (mean, std)}, eps=0.25)
+    values = (np.arange(np.prod(shape)) % 250).reshape(shape).astype(dtype)[..., ::-1]
+    found = scaled.normalized("observation", values)
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, (values - mean) / (std + 0.25), rtol=1e-6)
+    tensor = scaled.normalized("observation", torch.tensor(values.copy()))
+    assert tensor.numpy().tobytes() == found.tobytes()
+    back = scaled.denormalized("observation", found)
+    assert isinstance(back, np.ndarray)
+    np.testing.assert_allclose(back, values, rtol=1e-5, atol=1e-5)
+
+
+def test_one_observation_of_an_environment(sets: Any, episode: Any) -> None:
+    """Dicts and tuples as environments return them; what has no statistics stays as it is."""
+    of = sets.write([episode(5), episode(3)])
+    scaled = normalize("observation").fit(of.storage)
+    batch, rows = of.gather()
+    want = scaled(batch.clone(), rows, of.storage)
+    for row in (0, 6):
+        seen = {
+            "state": batch[STATE][row].numpy(),
+            "achieved_goal": batch["observation", "achieved_goal"][row],
+            "mission": "go",
+        }
+        found = scaled.normalized("observation", seen)
+        assert isinstance(found["state"], np.ndarray)
+        np.testing.assert_array_equal(found["state"], want[STATE][row])
+        assert found["achieved_goal"].equal(want["observation", "achieved_goal"][row])
+        assert found["mission"] == "go"
+        whole = scaled.normalized("observation", batch["observation"][row])
+        assert whole["state"].equal(want[STATE][row])
+        assert batch[STATE][row].numpy().tolist() == seen["state"].tolist()
+    pair = normalize("observation", {"observation/0": (1, 2), "observation/1/x": (0, 4)}, eps=0)
+    first, second = pair.normalized("observation", (np.array([3.0]), {"x": 8, "y": 9}))
+    assert (first.tolist(), float(second["x"]), second["y"]) == ([1.0], 2.0, 9)
+    assert pair.denormalized("observation/1", {"x": np.float32(2)}) == {"x": 8}
+    with pytest.raises(UsageError, match=r"'observation' has the leaves .* found ndarray"):
+        pair.normalized("observation", np.zeros(3))
+    with pytest.raises(UsageError, match="No statistics of 'action'"):
+        pair.normalized("action", np.zeros(3))
+    with pytest.raises(UsageError, match="does not match"):
+        scaled.normalized(STATE, np.zeros(4))
+
+
+def test_statistics_that_are_no_pair() -> None:
+    for given in (3, (1, 2, 3), ("a", "b")):
+        with pytest.raises(UsageError, match="The statistics of 'action' are"):
+            normalize("action", {"action": given})  # type: ignore[dict-item]

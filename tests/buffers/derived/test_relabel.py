@@ -219,7 +219,7 @@ def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> N
         assert found.dtype == made
         np.testing.assert_allclose(found[:, 0], [-(2**0.5) / 2, -(2**0.5) / 4, 0], rtol=1e-6)
     wide = relabel("final", 1, reward_fn=lambda a, g: a - g, seed=0)
-    with pytest.raises(UsageError, match=r"reward_fn gave \[3, 2\] for 3 transitions"):
+    with pytest.raises(UsageError, match=r"reward_fn returned \[3, 2\] for 3 transitions"):
         wide(storage.gather(rows), rows, storage)
 
 
@@ -231,7 +231,7 @@ def test_rewards_are_like_those_stored(grown: Any, sets: Any, episode: Any) -> N
         ({"strategy": {"final": 1.5, "random": -0.5}}, r"probability of 'final' is 1\.5"),
         ({"p": 1.2}, r"p is 1\.2"),
         ({"threshold": -1}, "threshold is -1"),
-        ({"gamma": 1}, "gamma below 1"),
+        ({"gamma": 1}, "expected less than 1"),
         ({"gamma": 2}, "gamma is 2"),
         ({"seed": 2**63}, "seed is"),
     ],

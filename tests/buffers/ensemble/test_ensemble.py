@@ -333,7 +333,7 @@ def test_invalid_arguments(three: list[Dataset]) -> None:
         (tuple(three), {"storages": storages}, "beside them"),
         ((three[0], TensorStorage(torch.zeros(2))), {}, "Member 1 is a TensorStorage"),
         ((inner, three[2]), {}, "Member 0 is a ReplayBufferEnsemble"),
-        (tuple(three), {"routing_dim": 0}, "cannot do routing_dim"),
+        (tuple(three), {"routing_dim": 0}, "does not support routing_dim"),
         (tuple(three), {"derived": []}, "has no argument 'derived'"),
         (tuple(three), {"prefetch": 2}, "prefetch needs a batch_size"),
     ]

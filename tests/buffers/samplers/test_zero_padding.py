@@ -131,7 +131,7 @@ def test_arguments(toy: Path) -> None:
     with pytest.raises(UsageError, match="batch_size is '256'; expected a whole number"):
         BaseDatasetExperienceReplay(toy, "256")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="batch_size is '256'; expected a whole number"):
-        BaseDatasetExperienceReplay(toy).sample("256")  # type: ignore[arg-type]
+        BaseDatasetExperienceReplay(toy).sample("256")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="whole episodes"):
         BaseDatasetExperienceReplay(toy, 2, derived=timestep(), split_trajs=True).sample()
 

@@ -149,7 +149,7 @@ def test_damaged_and_missing_files(own_folder: Path) -> None:
         DatasetStorage(folder)
     for path in folder.rglob("*.memmap"):
         path.unlink()
-    with pytest.raises(NotFoundError, match="gone"):
+    with pytest.raises(NotFoundError, match="deleted or truncated"):
         storage.gather(torch.arange(2))
 
 

@@ -71,7 +71,7 @@ def test_an_empty_storage_says_so(storage: Any) -> None:
     with pytest.raises(UsageError, match="empty") as caught:
         storage.rows(valid_only=True)
     assert "extend" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="not known before the first row"):
+    with pytest.raises(UsageError, match="unknown until the first row"):
         LazyTensorStorage(3).gather(torch.arange(1))
 
 
@@ -96,7 +96,7 @@ def test_rows_are_overwritten_by_slices_lists_and_numbers(storage: Any, steps: A
     storage[2:4] = steps([2], first_episode=4)
     found = actions(storage.gather(torch.arange(6)))
     assert found == [-9001.0, -7002.0, -5001.0, -5002.0, -2002.0, -7001.0]
-    for row, message in ((7, "gap|of 6"), (8, "Rows"), (slice(-2, 1), "Rows")):
+    for row, message in ((7, "gap|max_size is 6"), (8, "Rows"), (slice(-2, 1), "Rows")):
         with pytest.raises(IndexError, match=message):
             storage.set(row, steps([1])[0])
     with pytest.raises(UsageError, match="set twice"):
@@ -136,7 +136,7 @@ def test_states_of_and_for_storages_that_were_never_written_to(steps: Any) -> No
     fresh = LazyMemmapStorage(7)
     fresh.load_state_dict(state)
     assert actions(fresh.gather(torch.arange(6))) == ACTIONS
-    with pytest.raises(UsageError, match="6 rows, and 5 fit"):
+    with pytest.raises(UsageError, match="6 rows; this storage has space for 5"):
         LazyTensorStorage(5).load_state_dict(state)
 
 
@@ -209,7 +209,7 @@ def test_a_temporary_folder_goes_with_its_storage(steps: Any) -> None:
     del storage
     gc.collect()
     assert not folder.exists()
-    with pytest.raises(NotFoundError, match="gone"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         pickle.loads(carried)  # noqa: S301
 
 

@@ -68,7 +68,7 @@ def elsewhere(method: str, target: Any, passed: Any, *, count: int = 1) -> Any:
 def check_refused(buffer: ReplayBuffer, count: int, answer: Any) -> None:
     """What another process wrote is not there, and this one goes on writing."""
     found, values = answer
-    assert all("process that made it" in message for message in found), found
+    assert all("process that created the storage" in message for message in found), found
     assert values == list(range(count))
     assert buffer.extend(rows(count, 3)).tolist() == list(range(count, count + 3))
     assert numbers(buffer) == list(range(count + 3))
@@ -105,7 +105,7 @@ def test_values_are_set_where_others_see_them() -> None:
         assert numbers(buffer) == [0, 50, 51, 3]
     private = made(LazyTensorStorage)
     for buffer in (private, made(ListStorage)):
-        assert "would not be seen" in elsewhere("fork", assign, buffer)
+        assert "would not reach" in elsewhere("fork", assign, buffer)
     assert numbers(private) == [0, 1, 2, 3]
 
 
@@ -126,7 +126,7 @@ def test_a_spawned_process_is_like_a_forked_one() -> None:
         check_refused(buffer, 4, answer)
     assert answers[2:5] == ["assigned"] * 3
     assert [numbers(buffer) for buffer in writers] == [[0, 50, 51, 3]] * 3
-    assert "would not be seen" in answers[5]
+    assert "would not reach" in answers[5]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301
@@ -135,7 +135,7 @@ def test_a_copy_with_memory_of_its_own_is_a_buffer_of_its_own(kind: Any, copied:
     buffer = made(kind)
     other = copied(buffer)
     if kind is LazyMemmapStorage:
-        with pytest.raises(UsageError, match="a copy writes"):
+        with pytest.raises(UsageError, match="a copy would be lost"):
             other.extend(rows(50, 2))
     else:
         other.extend(rows(50, 2))

@@ -117,11 +117,17 @@ def test_rows_without_marks_and_whole_trajectories_are_runs_of_their_own(kind: A
 def test_leaves_that_are_not_there_are_named(kind: Any) -> None:
     storage = filled(flagged([0, 0, 1]), kind)
     for options, match in (
-        ({"end_keys": ["one", ("two", "three")]}, "ends of trajectories in one or two/three"),
-        ({"traj_key": "missing"}, "numbers of trajectories in missing"),
+        ({"end_keys": ["one", ("two", "three")]}, "trajectories in one or two/three, which"),
+        ({"traj_key": "missing"}, "trajectories in missing, which"),
+        ({"traj_key": "missing", "end_key": "lost"}, "trajectories in missing or lost, which"),
+        ({"traj_key": "missing", "fragmented": True}, "in missing or step_count, which"),
     ):
         with pytest.raises(UsageError, match=match):
             SliceSampler(slice_len=1, **options).sample(storage, 1)
+    flags = ("next", "done")
+    for named in ({"traj_key": "missing", "end_key": flags}, {"end_keys": ["lost", flags]}):
+        drawn, _ = SliceSampler(slice_len=3, **named).sample(storage, 3)
+        assert drawn.tolist() == [0, 1, 2]
 
 
 def test_runs_follow_writes_and_changed_values() -> None:

@@ -101,7 +101,7 @@ def test_views_that_cut(ds: Any) -> None:
     assert first.transitions["dataset_index"].tolist() == [5, 6, 5]
     assert first.metadata["length"] == first.length == 3
     assert first.return_ == pytest.approx((2 * codes(2)[2] + codes(2)[3]) / 10)
-    with pytest.raises(UsageError, match="3 rows of episode 0 do not follow each other"):
+    with pytest.raises(UsageError, match="3 rows of episode 0 are not contiguous"):
         _ = first.observations
     assert second.observations["state"][:, 0].tolist() == codes(0)[1:]
     assert second.return_ == pytest.approx(sum(codes(0)[2:]) / 10)
@@ -124,9 +124,9 @@ def test_what_the_buffer_derives_and_its_keys(ds: Any) -> None:
     assert episode.transitions["observation", "mission"][0].startswith("go to")
     assert episode.to_numpy()["observations"]["mission"].shape == (4,)
     only = BaseDatasetExperienceReplay(path, keys=["action", "next/observation"]).episode(0)
-    with pytest.raises(UsageError, match="no 'observation' before and after") as error:
+    with pytest.raises(UsageError, match="no 'observation' both at the root") as error:
         _ = only.observations
-    assert "nothing here" in str(error.value.hint)
+    assert "supports no key" in str(error.value.hint)
     with pytest.raises(UsageError, match="no leaf 'action'"):
         BaseDatasetExperienceReplay(path, keys=["observation", "next"]).episode(0).to_numpy()
 
@@ -144,7 +144,7 @@ def test_wrong_numbers(ds: Any) -> None:
         with pytest.raises(IndexError, match=f"no episode {number}: there are 4, numbered from 0"):
             ds.episode(number)
     for wrong in (1.0, "1", True, None):
-        with pytest.raises(UsageError, match="An episode's number is a whole number"):
+        with pytest.raises(UsageError, match="expected an integer"):
             ds.episode(wrong)
     padded = BaseDatasetExperienceReplay(ds.data_path, split_trajs=True)
     with pytest.raises(UsageError, match="whole episodes already"):

@@ -105,7 +105,7 @@ def test_another_dataset_is_refused(tmp_path: Path, many: Dataset) -> None:
     for name in ("values", "fewer"):
         with pytest.raises(IntegrityError, match="local:toy@1 with other rows") as caught:
             Dataset(tmp_path / name).saved_view(path)
-        assert "make it again" in str(caught.value.hint)
+        assert "save it again" in str(caught.value.hint)
     write_toy(
         tmp_path / "named", [toy_batch(LENGTHS, unknown_final=UNKNOWN)], dataset="local:other@1"
     )

@@ -135,11 +135,11 @@ def test_split_is_by_whole_episodes_and_follows_from_the_seed(
 def test_invalid_shares(many: BaseDatasetExperienceReplay) -> None:
     wrongs: list[dict[str, Any]] = [{}, {"a": 0.9, "b": 0.2}, {"a": 0.0}, {"a": float("nan")}]
     for wrong in wrongs:
-        with pytest.raises(UsageError, match="sum to 1 or less"):
+        with pytest.raises(UsageError, match="sum to at most 1"):
             many.split(**wrong)
-    with pytest.raises(UsageError, match=r"val=0\.01 of 40 episodes is no episode"):
+    with pytest.raises(UsageError, match=r"val=0\.01 of 40 episodes is less than one episode"):
         many.split(train=0.99, val=0.01)
-    with pytest.raises(UsageError, match="must not be negative"):
+    with pytest.raises(UsageError, match="expected at least 0"):
         many.split(train=1.0, seed=-1)
 
 

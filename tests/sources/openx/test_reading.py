@@ -204,6 +204,22 @@ def test_a_last_step_is_an_observation_only_where_nothing_else_is_in_it(
     assert state.tolist() == [1001, 1002, 1003, 1003][: steps + 1]
 
 
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_without_a_discount_a_last_step_of_zeros_is_an_observation(
+    tmp_path: Path, reward: float
+) -> None:
+    """As RLDS defines it: a last action of zeros would look the same, and has no next observation."""
+
+    def change(record: Record) -> None:
+        del record["steps/discount"]
+        set_last("action/move action/close")(record)
+        set_last("reward", reward)(record)
+
+    batch = one(tmp_path, change, changed("steps/discount", None))
+    assert batch.lengths.tolist() == [3 if reward else 2]
+    assert batch.final_observation.tolist() == [not reward]
+
+
 def test_nan_is_nothing_as_zero_is(tmp_path: Path) -> None:
     def change(record: Record) -> None:
         set_last(ALL_EMPTY)(record)

@@ -1,0 +1,512 @@
+"""The functions of `offline_data` that need no torch; the command line prints what they return.
+
+`root` is the folder of all datasets, None for the user's (`OFFLINE_DATA_HOME`, else the config
+file's, else the platform's cache folder); `settings` are settings already resolved, instead.
+`progress` is True (a bar on stderr, in a terminal or a notebook, for work of more than two
+seconds), False (none), or an `offline_data.progress.Progress`. Notes go to the logger
+`offline_data`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+from offline_data.config import resolve_settings, user_path
+from offline_data.episodes.fields import split_key
+from offline_data.errors import UsageError
+from offline_data.ids import DatasetId, parse_id
+from offline_data.progress import progress_of
+from offline_data.store.layout import DEFAULT_AUDIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offline_data.config import Settings
+    from offline_data.executors.base import Executor
+    from offline_data.ingest.options import Stored
+    from offline_data.progress import Progress
+    from offline_data.reports.catalog import CatalogDataset
+    from offline_data.reports.info import DatasetInfo
+    from offline_data.reports.listing import Listing, LocalDataset
+    from offline_data.reports.stats import DatasetStats
+    from offline_data.sources.base import ActionKind
+    from offline_data.store.arrays import DatasetArrays, Style
+    from offline_data.store.layout import AuditMode, LayoutName
+    from offline_data.store.removal import DatasetRemoval
+    from offline_data.store.verify import Verification
+
+DatasetLike: TypeAlias = "str | os.PathLike[str] | DatasetId"
+"""A dataset as users name it: `source:name[@revision]`, or the path of its directory."""
+
+Sort: TypeAlias = Literal["name", "size"]
+"""Order of a list: by id, or the largest first."""
+
+Range: TypeAlias = "tuple[int | None, int | None] | None"
+"""A half-open range, counted from 0; None: everything."""
+
+
+def download(
+    id: str | DatasetId,
+    *,
+    layout: LayoutName | None = None,
+    episodes: Range = None,
+    checkpoints: Range = None,
+    images: Literal["encoded", "raw"] | None = None,
+    audit: AuditMode = DEFAULT_AUDIT,
+    strict: bool = False,
+    keep_raw: bool = False,
+    keep_episodes: bool = False,
+    skip_bad_episodes: bool = False,
+    force: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+    executor: Executor | None = None,
+) -> Stored:
+    """Download a dataset and convert it, unless it is on this disk already.
+
+    `load_dataset` does so by itself; this is for programs that prepare a machine. An interrupted
+    download goes on where it stopped.
+
+    ```python
+    stored = offline_data.download("minari:D4RL/door/human-v2")
+    print(stored.id, stored.path, stored.transitions)
+    ```
+
+    Args:
+        id: `source:name[@revision]`.
+        layout: `compact` or `ted`; None: as it is, `compact` for a new one.
+        episodes: Only a range of them; the dataset then has a revision of its own.
+        checkpoints: Only a range of them, for sources that have them (`atari_dqn`).
+        images: `raw`: store pixels; `encoded`: keep JPEG and PNG as they are; None: likewise, and
+            an existing dataset of either kind is accepted.
+        audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
+        strict: Whether a leaf that cannot be stored is an error.
+        keep_raw: Whether to keep the raw files.
+        keep_episodes: Whether to keep episodes whole where a next observation is not the following
+            row's; else they are cut there.
+        skip_bad_episodes: Whether to leave out episodes that cannot be read.
+        force: Whether to download and convert again.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether work of more than two seconds shows a bar; or what receives progress.
+        executor: Fetches and converts shards; None: local processes.
+
+    Raises:
+        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be fetched.
+        IntegrityError: Its files are damaged or invalid; nothing is published.
+        NoSpaceError, AccessError: Of the disk.
+        UsageError, InvalidIdError: Invalid argument.
+    """
+    from offline_data import ingest
+
+    options = ingest.Options(
+        layout=layout,
+        episodes=episodes,
+        strict=strict,
+        audit=audit,
+        keep_raw=keep_raw,
+        force=force,
+        keep_episodes=keep_episodes,
+        skip_bad_episodes=skip_bad_episodes,
+        images=images,
+        checkpoints=checkpoints,
+    )
+    dataset = id if isinstance(id, DatasetId) else parse_id(id)
+    return ingest.download(
+        dataset, _settings(root, settings), options, progress_of(progress), executor=executor
+    )
+
+
+def convert(
+    data: str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any],
+    name: str,
+    *,
+    source: str | None = None,
+    layout: LayoutName | None = None,
+    episodes: Range = None,
+    checkpoints: Range = None,
+    images: Literal["encoded", "raw"] | None = None,
+    audit: AuditMode = DEFAULT_AUDIT,
+    strict: bool = False,
+    keep_episodes: bool = False,
+    skip_bad_episodes: bool = False,
+    force: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+    executor: Executor | None = None,
+) -> Stored:
+    """Make the dataset `local:NAME` of a file, a folder, arrays or episodes.
+
+    - A path: what a source has published (a Minari folder, a D4RL HDF5, …), or a dataset directory.
+    - A mapping of arrays, as `d4rl`'s `env.get_dataset()` has them: `observations` `[N, …]`,
+      `actions` `[N, …]`, `rewards` `[N]`, `terminals` `[N]`, and optionally `timeouts` `[N]`,
+      `next_observations` `[N, …]` and others of N rows. Episodes end where `terminals` or
+      `timeouts` is set. Without `next_observations` the observation after the last action of an
+      episode is not known.
+    - Episodes, one after the other, mappings or objects (Minari's, d3rlpy's, `ds.iter_episodes()`):
+      `observations` `[T + 1, …]`, or `[T, …]` where the last one is not known, `actions` `[T, …]`,
+      `rewards` `[T]`, `terminations` and `truncations` `[T]` or one bool for the last row (also
+      called `terminals` and `timeouts`, or `terminated` and `truncated`), and optionally `infos`,
+      `id` and `seed`. Observations, actions and infos may be nested mappings. Of a generator, a few
+      episodes are in memory at a time.
+
+    Values are written as they are: dtypes are the source's. Equal data are not written again.
+
+    ```python
+    episodes = [{"observations": seen, "actions": done, "rewards": got, "terminations": True}]
+    offline_data.convert(episodes, "mine")
+    ds = offline_data.load_dataset("local:mine")
+    ```
+
+    Args:
+        data: See above; never changed.
+        name: `NAME` or `local:NAME`.
+        source: Source whose format a path has; None: detected.
+        layout: `compact` (None) or `ted`.
+        episodes: Only a range of them; the dataset then has a revision of its own.
+        checkpoints: Only a range of them, for sources that have them (`atari_dqn`).
+        images: `raw`: store pixels; `encoded` and None: keep JPEG and PNG as they are.
+        audit: Rows to read back and compare with the source: `"all"`, a fraction, or `"none"`.
+        strict: Whether a leaf that cannot be stored is an error.
+        keep_episodes: Whether to keep episodes whole where a next observation is not the following
+            row's; else they are cut there.
+        skip_bad_episodes: Whether to leave out episodes that cannot be read.
+        force: Whether to replace a dataset of that name.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether work of more than two seconds shows a bar; or what receives progress.
+        executor: Converts the shards of a folder; None: local processes.
+
+    Raises:
+        NotFoundError: No such path; no episodes.
+        FormatError: The data are damaged or of no known form; the message says which and where.
+        UsageError: A dataset of that name, made of other data, exists; an invalid argument.
+        AuditError, NoSpaceError, AccessError: See `download`.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     arrays = {
+        ...         "observations": np.arange(4.0).reshape(4, 1),
+        ...         "actions": np.ones((4, 1)),
+        ...         "rewards": np.ones(4),
+        ...         "terminals": np.array([False, True, False, True]),
+        ...     }
+        ...     stored = convert(arrays, "tiny", root=root)
+        ...     print(stored.transitions, stored.episodes, info("local:tiny", root=root).layout)
+        4 2 compact
+    """
+    from offline_data import ingest
+
+    options = ingest.Options(
+        layout=layout,
+        episodes=episodes,
+        strict=strict,
+        audit=audit,
+        force=force,
+        keep_episodes=keep_episodes,
+        skip_bad_episodes=skip_bad_episodes,
+        images=images,
+        checkpoints=checkpoints,
+    )
+    chosen, shown = _settings(root, settings), progress_of(progress)
+    if isinstance(data, (str, os.PathLike)):
+        path = user_path(data, "the data")
+        return ingest.convert(path, name, chosen, options, shown, source=source, executor=executor)
+    if source is not None or executor is not None:
+        raise UsageError("source= and executor= are for a file or folder; the data are in memory")
+    from offline_data.ingest.convert import new_id
+    from offline_data.ingest.in_memory import convert_in_memory
+
+    return convert_in_memory(data, new_id(name), chosen, options, shown)
+
+
+def load_arrays(
+    id: DatasetLike,
+    style: Style = "transitions",
+    *,
+    observation_key: str | tuple[str, ...] = "observation",
+    download: bool | Literal["force"] = True,
+    revision: str | None = None,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> DatasetArrays:
+    """Return a dataset as numpy arrays by D4RL's names, without importing torch; for JAX.
+
+    The arrays are those of `load_dataset(id).to_numpy(style)`, which says what the styles and names
+    are, but read-only, and each is read when it is first asked for. Where the rows of an array
+    follow each other on the disk it is a memory map, which takes no memory; `observations` and
+    `next_observations` of a dataset in layout `compact` are copies as soon as there are two
+    episodes.
+
+    ```python
+    data = offline_data.load_arrays("d4rl:halfcheetah-medium-v2")
+    batch = {name: array[rows] for name, array in data.items()}
+    ```
+
+    Args:
+        id: `source:name[@revision]`, or the path of a dataset directory.
+        style: `"transitions"`, `"episodes"` or `"qlearning"`.
+        observation_key: Leaf that is the observation; needed where there are several.
+        download: True: download and convert what is not here; False: only what is here;
+            `"force"`: download and convert again.
+        revision: Revision of the source; None: the newest here, else the source's newest.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+        progress: Whether work of more than two seconds shows a bar; or what receives progress.
+
+    Returns:
+        A mapping from name to array; `dict(…)` reads them all.
+
+    Raises:
+        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
+        IntegrityError: Its files are not what they should be.
+        UsageError: Invalid argument; the observation has several leaves, or `"episodes"` of a
+            dataset with end flags inside of episodes.
+    """
+    from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
+    from offline_data.store.library import at_hand
+    from offline_data.store.reader import open_reader
+
+    check_style(style)
+    chosen, shown, path = _settings(root, settings), progress_of(progress), None
+    if isinstance(download, bool) and revision is None:
+        path = at_hand(_text(id), chosen.root)
+    if path is None:  # what converts takes as long to import as all else
+        from offline_data.ingest import ensure
+
+        path = ensure(id, settings=chosen, download=download, revision=revision, progress=shown)
+    reader = open_reader(path)
+    key = observation_key
+    return whole_arrays(
+        reader,
+        style,
+        observation_leaf(reader, split_key(key) if isinstance(key, str) else tuple(key)),
+    )
+
+
+@overload
+def list_datasets(
+    source: str | None = None,
+    *,
+    remote: Literal[False] = False,
+    prefix: str = "",
+    sort: Sort = "name",
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> Listing[LocalDataset]: ...
+@overload
+def list_datasets(
+    source: str | None = None,
+    *,
+    remote: Literal[True],
+    prefix: str = "",
+    sort: Sort = "name",
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> Listing[CatalogDataset]: ...
+def list_datasets(
+    source: str | None = None,
+    *,
+    remote: bool = False,
+    prefix: str = "",
+    sort: Sort = "name",
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> Listing[LocalDataset] | Listing[CatalogDataset]:
+    """List the datasets on this disk, or those that sources offer; `notes` say what is left out.
+
+    ```python
+    for dataset in offline_data.list_datasets():
+        print(dataset.id, dataset.transitions, dataset.bytes)
+    ```
+
+    Args:
+        source: Only those of this source; None: all.
+        remote: Whether to list catalogues, of sources that are asked now (a packaged catalogue
+            stands in for one that does not answer).
+        prefix: Only ids, or names, that begin so.
+        sort: By id (catalogues in their own order), or the largest first.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+
+    Raises:
+        NotFoundError: No such source.
+        UsageError: Invalid argument.
+        AccessError: The root cannot be read.
+        NetworkError: With `remote`: a source does not answer, and has no packaged catalogue.
+    """
+    from offline_data.reports.listing import Listing, list_local
+    from offline_data.sources.registry import get_source, source_names
+
+    if sort not in {"name", "size"}:
+        raise UsageError(f"sort is {sort!r}; expected 'name' or 'size'")
+    # one that is known is enough: its adapter need not import here
+    if source is not None and source not in source_names():
+        get_source(source)
+    chosen = _settings(root, settings)
+    listing: Listing[Any]
+    if remote:
+        from offline_data.reports import catalog
+
+        listing = catalog.list_remote(source, chosen)
+    else:
+        listing = list_local(chosen.root, source)
+    found: list[Any] = [
+        one
+        for one in listing.datasets
+        if one.id.startswith(prefix) or one.id.partition(":")[2].startswith(prefix)
+    ]
+    if sort == "size":
+        found.sort(key=lambda one: -(one.bytes or 0))
+    return Listing(tuple(found), listing.notes)
+
+
+def search(
+    query: str = "",
+    *,
+    limit: int | None = None,
+    min_bytes: int | None = None,
+    max_bytes: int | None = None,
+    min_episodes: int | None = None,
+    max_episodes: int | None = None,
+    action: ActionKind | None = None,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> Listing[CatalogDataset]:
+    """Search the packaged catalogues of all sources, and what is on this disk; uses no network.
+
+    Args:
+        query: Words, all of which must occur in the id or the summary; a word with `*`, `?` or
+            `[…]` is a glob for ids. A word that nothing has stands for similar ones, which `notes`
+            name.
+        limit: Datasets to return at most.
+        min_bytes: Least size of the download; an unknown size does not pass, here and below.
+        max_bytes: Largest size of the download.
+        min_episodes: Least number of episodes.
+        max_episodes: Largest number of episodes.
+        action: Only datasets of `"continuous"` or of `"discrete"` actions.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+
+    Example:
+        >>> [one.id for one in search("hopper expert v2", limit=1)]
+        ['d4rl:hopper-expert-v2']
+    """
+    from offline_data.reports import catalog
+
+    bounds = catalog.Bounds(min_bytes, max_bytes, min_episodes, max_episodes, action)
+    return catalog.search(query, _settings(root, settings), bounds, limit)
+
+
+def info(
+    id: DatasetLike,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> DatasetInfo | CatalogDataset:
+    """Return schema, counts, provenance and licence of a dataset, reading its manifest only.
+
+    Returns:
+        A `DatasetInfo` of a dataset on this disk, else the `CatalogDataset` of its source's list.
+
+    Raises:
+        NotFoundError: It is neither on this disk nor in a catalogue; the hint has the nearest names.
+        InvalidIdError: Neither an id nor the path of a dataset directory.
+        IntegrityError: Its manifest is damaged.
+        NetworkError: Only its source could tell, and does not answer.
+    """
+    from offline_data.reports.info import dataset_info
+
+    return dataset_info(_text(id), _settings(root, settings))
+
+
+def stats(
+    id: DatasetLike,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> DatasetStats:
+    """Return minimum, maximum, mean and more of every leaf and of the episodes, reading all rows.
+
+    Raises `NotFoundError`, `InvalidIdError`, `IntegrityError`, `AccessError`.
+    """
+    from offline_data.reports.stats import dataset_stats
+    from offline_data.store.library import locate
+    from offline_data.store.reader import open_reader
+
+    entry = locate(_text(id), _settings(root, settings))
+    return dataset_stats(open_reader(entry.path), progress_of(progress))
+
+
+def verify(
+    id: DatasetLike,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    progress: bool | Progress = True,
+) -> Verification:
+    """Compare all files of a dataset on this disk with the digests in its manifest.
+
+    ```python
+    assert offline_data.verify("local:mine"), "it is damaged"
+    ```
+
+    Returns:
+        The problems; true in `if` and `assert` where there are none.
+
+    Raises:
+        NotFoundError, InvalidIdError: It is not on this disk; this is no id.
+        ManifestError, AccessError: The manifest, or a file, cannot be read.
+    """
+    from offline_data.store.library import locate
+    from offline_data.store.verify import verify_entry
+
+    return verify_entry(locate(_text(id), _settings(root, settings)), progress_of(progress))
+
+
+def remove(
+    *ids: DatasetLike,
+    dry_run: bool = False,
+    root: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> DatasetRemoval:
+    """Delete datasets from this disk, without asking; files that are not theirs stay.
+
+    Nothing is deleted unless all of them are found.
+
+    Args:
+        ids: Their ids (without a revision: the newest) or the paths of their directories.
+        dry_run: Only say what would be deleted.
+        root: Folder of all datasets; None: the user's.
+        settings: Settings already resolved, in place of `root`.
+
+    Raises:
+        NotFoundError, InvalidIdError: One is not on this disk; it is no id.
+        AccessError: A file may not be deleted.
+    """
+    from offline_data.store.library import locate
+    from offline_data.store.removal import remove_datasets
+
+    chosen = _settings(root, settings)
+    return remove_datasets([locate(_text(id), chosen) for id in ids], dry_run=dry_run)
+
+
+def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:
+    if settings is None:
+        return resolve_settings(root=root)
+    if root is not None:
+        raise UsageError("root= and settings= both say where datasets are; give one of them")
+    return settings
+
+
+def _text(id: DatasetLike) -> str:
+    """Return an id or path as text; a path object is a path, also where it could be an id."""
+    if isinstance(id, (str, DatasetId)):
+        return str(id)
+    return os.fspath(user_path(id, "the dataset"))

@@ -1,0 +1,145 @@
+"""What a dataset's source says of it, as Gymnasium has it, and what its values are like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from offline_data.buffers.views.rows import SubsetStorage
+from offline_data.errors import NotFoundError
+from offline_data.reports.stats import dataset_stats
+from offline_data.store.environments import environment_of, make_environment, space_of
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from offline_data.buffers.storage import DatasetStorage, Storage
+    from offline_data.reports.stats import DatasetStats
+    from offline_data.store.manifest import Manifest
+
+Returns = TypeVar("Returns")
+
+
+class Described:
+    """Mixin of datasets: spaces, environment, scores, and figures of the values.
+
+    Spaces, environment and scores are the dataset's, also of a view, and of what is stored:
+    transforms and `derived` do not count.
+    """
+
+    if TYPE_CHECKING:
+        _steps_storage: DatasetStorage
+
+        @property
+        def manifest(self) -> Manifest:
+            """What the source says, and how it is stored."""
+
+        @property
+        def storage(self) -> Storage:
+            """The rows of this buffer."""
+
+    @property
+    def observation_space(self) -> Any:
+        """The Gymnasium space of an observation.
+
+        Where the source declares none, as D4RL's files do not, it is a `Box` of the stored shape and
+        dtype (a `Dict` of them where an observation has parts) whose bounds are those of the dtype:
+        infinite for floating-point numbers, as `space.is_bounded()` says.
+
+        Raises:
+            MissingDependencyError: gymnasium cannot be imported.
+            FormatError: What the source declares is no space that can be read.
+            NotFoundError: The dataset has no such leaf.
+        """
+        return space_of(self._steps_storage.reader, "observation")
+
+    @property
+    def action_space(self) -> Any:
+        """The Gymnasium space of an action; see `observation_space`, also for what is raised.
+
+        Where the source declares none it has no bounds to scale actions by: `make_env().action_space`
+        has the environment's.
+        """
+        return space_of(self._steps_storage.reader, "action")
+
+    def make_env(self, eval_env: bool = False, **kwargs: Any) -> Any:
+        """Make the environment that the data were recorded in: `gymnasium.make` of the stored spec.
+
+        Its id has to be registered, so import the package that does so before. The spec's keywords and
+        limit of steps are used; its entry point and wrappers are not, for they name code to import.
+
+        ```python
+        env = ds.make_env(render_mode="rgb_array")
+        ```
+
+        Args:
+            eval_env: Make the environment for evaluation, where the source has one.
+            **kwargs: For `gymnasium.make`; they go before the spec's.
+
+        Raises:
+            MissingDependencyError: gymnasium, or what the environment needs, cannot be imported.
+            NotFoundError: The source names no environment, or one that is not registered.
+            FormatError: What is stored is no spec.
+            UsageError: The environment cannot be made so.
+
+        Warns:
+            UserWarning: It was recorded with wrappers, which are left out.
+        """
+        manifest = self.manifest
+        spec = environment_of(manifest, evaluation=eval_env)
+        return make_environment(spec, kwargs, manifest.about.get("requirements"))
+
+    recover_environment = make_env
+    """Minari's name for it."""
+
+    def normalized_score(self, returns: Returns) -> Returns:
+        """Normalize returns of episodes: 0 as a random policy, 1 as an expert; D4RL and Minari do so.
+
+        `(returns - ref_min_score) / (ref_max_score - ref_min_score)`, by the reference scores in
+        `metadata`. Published scores are 100 times this.
+
+        Args:
+            returns: Undiscounted returns of whole episodes on the scale of the environment's rewards:
+                a number, array, tensor, or a list, for which an array is returned.
+
+        Raises:
+            NotFoundError: The source has no reference scores.
+        """
+        about = self.manifest.about
+        low, high = about.get("ref_min_score"), about.get("ref_max_score")
+        if not _is_finite(low) or not _is_finite(high) or low == high:
+            raise NotFoundError(
+                f"{self.manifest.id} has no reference scores (ref_min_score, ref_max_score)",
+                hint="(returns - random) / (expert - random), with returns of such policies",
+            )
+        values: Any = np.asarray(returns, float) if isinstance(returns, (list, tuple)) else returns
+        scores: Returns = (values - low) / (high - low)
+        return scores
+
+    def describe(self) -> DatasetStats:
+        """Compute figures of every stored leaf and of the episodes; of a view, over its rows.
+
+        ```python
+        found = ds.describe()
+        print(found)  # a table: smallest, largest, mean and standard deviation of each leaf
+        print(found["observation"])  # the same of each number of an observation
+        found["observation"].features.mean, found.per_episode.returns.median
+        ```
+
+        One pass over all data in bounded memory. Every observation that the source has counts once,
+        the last ones of episodes included. Whole episodes that a view cuts have their whole return.
+
+        Raises:
+            UsageError: The view is empty.
+            ManifestError: A file is missing or damaged.
+        """
+        storage, pieces = self.storage, None
+        if isinstance(storage, SubsetStorage):
+            cut = storage.transitions
+            pieces = (cut.first.numpy(), cut.lengths.numpy())
+        return dataset_stats(self._steps_storage.reader, pieces=pieces)
+
+
+def _is_finite(score: object) -> TypeGuard[float]:
+    return isinstance(score, (int, float)) and not isinstance(score, bool) and abs(score) < np.inf

@@ -1,0 +1,186 @@
+"""A dataset, or rows of it, as the arrays that CORL, IQL and D4RL scripts train from.
+
+Without torch; `BaseDatasetExperienceReplay.to_numpy` has the table of styles, names and shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from offline_data.episodes.fields import REWARD, TERMINATED, TRUNCATED, Key, join_key, next_of
+from offline_data.errors import UsageError
+from offline_data.store.layout import OBSERVATIONS, STEPS, TED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from offline_data.store.reader import DatasetReader
+
+Style: TypeAlias = Literal["transitions", "episodes", "qlearning"]
+"""Which rows and which arrays there are."""
+
+STYLES: tuple[Style, ...] = get_args(Style)
+
+_NAMES = ("observations", "actions", "rewards", "next_observations", "terminals")
+_Q_NAMES = ("observations", "actions", "next_observations", "rewards", "terminals")
+
+
+class DatasetArrays(Mapping[str, "NDArray[Any]"]):
+    """Arrays by name; each is read when it is first asked for, and kept.
+
+    Args:
+        reader: The dataset.
+        style: See `BaseDatasetExperienceReplay.to_numpy`.
+        key: Leaf that is the observation.
+        rows: `[n]` step rows.
+        last: Which of these are the last of an episode, ascending; not for `"transitions"`.
+        view: Maps a leaf of a table; None: all arrays are copies.
+
+    Raises:
+        UsageError: `"episodes"` of a dataset with end flags inside of episodes.
+    """
+
+    def __init__(
+        self,
+        reader: DatasetReader,
+        style: Style,
+        key: Key,
+        rows: NDArray[np.int64],
+        last: NDArray[np.int64],
+        view: Callable[[str, Key], NDArray[Any]] | None = None,
+    ) -> None:
+        self._reader, self._style, self._key = reader, style, key
+        self._rows, self._last, self._view = rows, last, view
+        self._read: dict[str, NDArray[Any]] = {}
+        if style == "transitions":
+            self._names: tuple[str, ...] = _NAMES
+            return
+        self._names = (*_NAMES, "timeouts") if style == "episodes" else _Q_NAMES
+        ends, truncated = (np.array(self._scalars(flag), bool) for flag in (TERMINATED, TRUNCATED))
+        inside = ends | truncated
+        inside[last] = False
+        if style == "episodes" and inside.any():
+            raise UsageError(
+                f"{int(inside.sum())} rows inside of episodes, row {int(inside.argmax())} the first, "
+                "are terminated or truncated, so that code that cuts at terminals | timeouts would "
+                "cut episodes apart",
+                hint="ds.episodes.start and .length are the episodes' rows; style='transitions' has "
+                "no episodes",
+            )
+        truncated[last] |= ~ends[last]
+        if style == "episodes":
+            self._read["timeouts"] = truncated
+        self._kept = np.flatnonzero(~truncated[:-1])
+
+    def __len__(self) -> int:
+        """Return the number of arrays."""
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield their names."""
+        return iter(self._names)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return an array."""
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._read:
+            of_d4rl = self._style == "qlearning"
+            self._read[name] = self._of_d4rl(name) if of_d4rl else self._plain(name)
+        return self._read[name]
+
+    def __repr__(self) -> str:
+        return f"DatasetArrays({self._reader.manifest.id}: {', '.join(self._names)})"
+
+    def _plain(self, name: str) -> NDArray[Any]:
+        if name == "observations":
+            return self._observations(after=False)
+        if name == "next_observations":
+            return self._observations(after=True)
+        if name == "actions":
+            return self._steps(("action",))
+        return self._scalars(REWARD if name == "rewards" else TERMINATED)
+
+    def _of_d4rl(self, name: str) -> NDArray[Any]:
+        """Do to all rows what D4RL's `qlearning_dataset` does.
+
+        https://github.com/Farama-Foundation/D4RL/blob/master/d4rl/__init__.py
+        """
+        if name == "next_observations":
+            return np.asarray(self._observations(after=False)[self._kept + 1].astype(np.float32))
+        found = self._plain(name)[self._kept]
+        return found if name == "terminals" else found.astype(np.float32)
+
+    def _observations(self, *, after: bool) -> NDArray[Any]:
+        """Return the observation before or after each action."""
+        reader, key = self._reader, self._key
+        if key not in reader.observation_leaves or TED in reader.manifest.tables:
+            return self._steps(next_of(key) if after else key)
+        episodes = np.searchsorted(reader.starts, self._rows, side="right") - 1
+        return self._leaf(OBSERVATIONS, key, self._rows + episodes + int(after))
+
+    def _steps(self, key: Key) -> NDArray[Any]:
+        """Return a leaf with a row for each transition."""
+        return self._leaf(STEPS if STEPS in self._reader.manifest.tables else TED, key, self._rows)
+
+    def _scalars(self, key: Key) -> NDArray[Any]:
+        """Return a leaf without the dimension that flags and rewards have in TED: `[n, 1]` is `[n]`."""
+        column = self._steps(key)
+        column = column[:, 0] if column.shape[1:] == (1,) else column
+        return np.array(column) if self._view is None else column
+
+    def _leaf(self, table: str, key: Key, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows of a leaf: a copy, or where that is not asked for and they can be, a view."""
+        leaf, spec = self._reader.leaf(table, key), self._reader.manifest.tables[table][key]
+        if not len(rows) or (np.diff(rows) != 1).any():
+            return np.array(leaf[rows], order="C")
+        run = slice(int(rows[0]), int(rows[-1]) + 1)
+        if self._view is None or not leaf.size or spec.encoding:
+            return np.array(leaf[run], order="C")
+        return self._view(table, key)[run]
+
+
+class ReadOnlyArrays(DatasetArrays):
+    """Arrays that cannot be written to, copies as well as views."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return an array."""
+        array = super().__getitem__(name)
+        array.flags.writeable = False
+        return array
+
+
+def whole_arrays(reader: DatasetReader, style: Style, key: Key) -> DatasetArrays:
+    """Return all rows of a dataset as arrays that are views of its files where they can be."""
+    starts, lengths = reader.starts, reader.lengths
+    last = starts + lengths - 1
+    rows = np.arange(reader.transitions)
+    if style == "transitions":
+        known = np.array(reader.episodes[("final_observation",)], bool)
+        ended = np.array(reader.step(TERMINATED)[last], bool).reshape(-1)
+        rows = np.delete(rows, last[~known & ~ended])
+    return ReadOnlyArrays(reader, style, key, rows, last, reader.leaf)
+
+
+def check_style(style: Style) -> None:
+    """Raise `UsageError` for a style that there is not."""
+    if style not in STYLES:
+        raise UsageError(f"style is {style!r}; expected one of {', '.join(STYLES)}")
+
+
+def observation_leaf(reader: DatasetReader, name: Key) -> Key:
+    """Return the leaf that is the observation, by its key or a parent's; raises `UsageError`."""
+    leaves = [*reader.observation_leaves, *reader.manifest.two_copies]
+    found = [leaf for leaf in leaves if leaf[: len(name)] == name]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(map(join_key, found or leaves))
+    raise UsageError(
+        f"{join_key(name)} is {len(found)} leaves, and observations are one array",
+        hint=f"observation_key=… names one of {known}",
+    )

@@ -1,0 +1,196 @@
+"""Gymnasium's spaces and environments, made from what a manifest says of them, which is data.
+
+No module that a manifest names is imported, and nothing but what is registered here is made: a
+dataset directory may come from a stranger, and an environment spec has entry points.
+"""
+
+from __future__ import annotations
+
+import warnings
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offline_data.errors import FormatError, MissingDependencyError, NotFoundError, UsageError
+from offline_data.store.layout import EPISODE
+from offline_data.strict_json import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+
+    from offline_data.episodes.fields import Key
+    from offline_data.store.layout import LeafSpec
+    from offline_data.store.manifest import Manifest
+    from offline_data.store.reader import DatasetReader
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+_MOST_NUMBERS = 1 << 26
+"""Numbers of the largest `Box`: its two bounds are arrays of its shape, whatever is stored."""
+
+_IMPORT_WHAT_THEY_ARE_TOLD = {"GymV21Environment-v0", "GymV26Environment-v0"}
+"""Registered environments that take the id of another one, `module:id`, as a keyword."""
+
+
+def space_of(reader: DatasetReader, root: str) -> Any:
+    """Return the Gymnasium space of `observation` or `action`.
+
+    It is what the source declares; where it declares none, a `Box` as wide as the dtype of what is
+    stored (a `Dict` of them where there are several leaves): it has the shape, but no bounds.
+    Values of text leaves are strings in a declared space, and codes in one that is not.
+
+    Raises:
+        MissingDependencyError: gymnasium cannot be imported.
+        FormatError: What is declared is no space that can be read.
+        NotFoundError: The dataset has no such leaf, nor a space of it.
+    """
+    spaces = _gymnasium(f"{root}_space").spaces
+    declared = reader.manifest.spaces.get(root)
+    if isinstance(declared, dict) and "type" in declared:
+        try:
+            return _declared(spaces, declared)
+        except (
+            ArithmeticError,  # an integer beyond int64
+            AssertionError,  # Gymnasium's own checks
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise FormatError(
+                f"The {root} space of {reader.manifest.id} cannot be read: "
+                f"{type(error).__name__} {shown(str(error), 200)}"
+            ) from error
+    known = {**reader.step_leaves, **reader.observation_leaves}
+    leaves = {key[1:]: leaf for key, leaf in known.items() if key[0] == root and key != EPISODE}
+    if not leaves:
+        raise NotFoundError(f"{reader.manifest.id} has no {root}, nor a space of it")
+    return _stored(spaces, leaves)
+
+
+def _declared(spaces: ModuleType, space: Mapping[str, Any]) -> Any:
+    """Make a space from Minari's form of it, in which bounds and `start` may be absent."""
+    kind = space["type"]
+    if kind == "Dict":
+        return spaces.Dict({name: _declared(spaces, s) for name, s in space["subspaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([_declared(spaces, part) for part in space["subspaces"]])
+    if kind == "Box":
+        return _box(spaces, space["shape"], space["dtype"], space.get("low"), space.get("high"))
+    if kind == "Discrete":
+        return spaces.Discrete(int(space["n"]), start=int(space.get("start", 0)))
+    if kind == "MultiDiscrete":
+        numbers = np.array(space["nvec"], np.int64)
+        start = np.array(space.get("start", np.zeros_like(numbers)), np.int64)
+        return spaces.MultiDiscrete(numbers, dtype=space.get("dtype", "int64"), start=start)
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(space["n"])
+    if kind == "Text":
+        lengths = {name: space[name] for name in ("max_length", "min_length") if name in space}
+        return spaces.Text(**lengths, charset=space.get("charset", spaces.text.alphanumeric))
+    raise ValueError(f"a space of type {shown(kind)}")
+
+
+def _box(spaces: ModuleType, shape: Sequence[int], dtype: str, low: Any, high: Any) -> Any:
+    """Make a `Box`; a bound that is None is the dtype's."""
+    kind = np.dtype(dtype)
+    if kind.kind not in "fiu" or prod(shape) > _MOST_NUMBERS:
+        raise ValueError(f"a Box {shown(list(shape))} of {kind.name}")
+    limits = (-np.inf, np.inf)
+    if kind.kind != "f":
+        limits = (np.iinfo(kind).min, np.iinfo(kind).max)
+    bounds = (
+        np.broadcast_to(np.array(limit if bound is None else bound, kind), shape)
+        for bound, limit in zip((low, high), limits, strict=True)
+    )
+    return spaces.Box(*bounds, tuple(shape), kind.type)
+
+
+def _stored(spaces: ModuleType, leaves: Mapping[Key, LeafSpec]) -> Any:
+    """Make the space of leaves by what is left of their keys, from dtypes and shapes alone."""
+    leaf = leaves.get(())
+    if leaf is None:
+        names = sorted({key[0] for key in leaves})
+        parts = ({k[1:]: leaf for k, leaf in leaves.items() if k[0] == name} for name in names)
+        return spaces.Dict({n: _stored(spaces, p) for n, p in zip(names, parts, strict=True)})
+    if leaf.dtype == "bool":
+        return _box(spaces, leaf.shape, "uint8", 0, 1)
+    if np.dtype(leaf.dtype).kind not in "fiu":
+        raise NotFoundError(f"Gymnasium has no space of {leaf.dtype}")
+    return _box(spaces, leaf.shape, leaf.dtype, None, None)
+
+
+def environment_of(manifest: Manifest, *, evaluation: bool = False) -> Mapping[str, Any]:
+    """Return the spec of the environment that the data were recorded in; empty: there is none.
+
+    With `evaluation`, that of the environment to evaluate in, where the source has one.
+    """
+    other = manifest.about.get("eval_env_spec")
+    return other if evaluation and isinstance(other, dict) else manifest.environment
+
+
+def make_environment(
+    spec: Mapping[str, Any], options: Mapping[str, Any] = NOTHING, requires: Any = ()
+) -> Any:
+    """Make a registered environment by the id, keywords and limit of steps of a spec.
+
+    Entry points and wrappers in it are not used: what is registered under the id is.
+
+    Args:
+        spec: Of JSON values, as Gymnasium writes it.
+        options: Further keywords for `gymnasium.make`, which go before those of the spec.
+        requires: Packages that the environment is said to need, for a hint.
+
+    Raises:
+        MissingDependencyError: gymnasium, or what the environment needs, cannot be imported.
+        NotFoundError: No environment is registered under the id, or the spec has none.
+        FormatError: The spec is none.
+        UsageError: The environment does not take these keywords, or cannot be made.
+    """
+    gymnasium = _gymnasium("make_env")
+    name, stored, limit = spec.get("id"), spec.get("kwargs") or {}, spec.get("max_episode_steps")
+    if name is None:
+        raise NotFoundError(
+            "The dataset does not say which environment it was recorded in",
+            hint="gymnasium.make makes one by its id",
+        )
+    if not isinstance(name, str) or name not in gymnasium.registry:
+        told = isinstance(requires, (list, tuple)) and [shown(one) for one in requires[:5]]
+        packages = f" ({', '.join(told)})" if told else ""
+        raise NotFoundError(
+            f"No environment {shown(name)} is registered with gymnasium",
+            hint=f"import the package that registers it{packages} before: nothing that a dataset "
+            "names is imported by itself",
+        )
+    if name in _IMPORT_WHAT_THEY_ARE_TOLD:
+        raise FormatError(f"{name} imports the environment that its keywords name: it is not made")
+    if not isinstance(stored, dict):
+        raise FormatError(f"The keywords of {name} are {shown(stored)}; expected its own, by name")
+    if limit is not None and (type(limit) is not int or (limit < 1 and limit != -1)):
+        raise FormatError(f"The limit of steps of {name} is {shown(limit)}; expected 1 or more")
+    if wrappers := spec.get("additional_wrappers"):
+        warnings.warn(
+            f"{name} is made without the wrappers that it was recorded with: {shown(wrappers, 300)}",
+            UserWarning,
+            stacklevel=3,
+        )
+    try:
+        return gymnasium.make(name, **{**stored, "max_episode_steps": limit, **options})
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise MissingDependencyError(f"{name} cannot be made: {error}") from error
+    except Exception as error:  # an environment's own code, with keywords from elsewhere
+        raise UsageError(f"{name} cannot be made: {error}") from error
+
+
+def _gymnasium(what: str) -> Any:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} needs gymnasium, which cannot be imported: {error}",
+            hint="pip install gymnasium",
+        ) from error
+    return gymnasium

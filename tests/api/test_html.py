@@ -1,0 +1,108 @@
+"""What a notebook shows: small, and without any markup of what was downloaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from offline_data.buffers.dataset import BaseDatasetExperienceReplay
+from offline_data.store.layout import MANIFEST
+from offline_data.store.manifest import dump_manifest
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+EVIL = "<script>alert(1)</script><img src=x onerror='y'>\"&"
+
+
+class Shown(HTMLParser):
+    """Tags, attributes and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        self.open.append(tag)
+        assert {name for name, _ in attrs} <= {"style"}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+ALLOWED = {"b", "table", "tr", "th", "td", "div"}
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> BaseDatasetExperienceReplay:
+    """A dataset whose every text is markup."""
+    batch = toy_batch([3, 2, 4])
+    ids = np.array([EVIL, None, "x" * 5000], dtype=object)
+    batch = replace(
+        batch,
+        observations={**batch.observations, ("observation", "<b>leaf<"): np.ones((12, 1))},
+        episodes={("id",): ids, ("<i>",): np.arange(3)},
+    )
+    manifest = write_toy(tmp_path / "toy", [batch])
+    (tmp_path / "toy" / MANIFEST).chmod(0o644)
+    told = replace(manifest, licence=EVIL)
+    (tmp_path / "toy" / MANIFEST).write_text(dump_manifest(told))
+    return BaseDatasetExperienceReplay(tmp_path / "toy", 2)
+
+
+def test_nothing_downloaded_is_markup(evil: BaseDatasetExperienceReplay) -> None:
+    shown: list[Callable[[], str]] = [
+        evil._repr_html_,
+        evil.episodes._repr_html_,
+        evil.episode(0)._repr_html_,
+        evil.filter(lambda episodes: episodes["length"] > 2)._repr_html_,
+    ]
+    for show in shown:
+        page = Shown(show())
+        assert page.tags <= ALLOWED
+        assert max(map(len, page.texts)) <= 160
+    assert EVIL in Shown(evil._repr_html_()).texts
+    assert EVIL in Shown(evil.episodes._repr_html_()).texts
+    assert EVIL in Shown(evil.episode(0)._repr_html_()).texts
+    assert "observation/<b>leaf<" in Shown(evil._repr_html_()).texts
+
+
+def test_it_says_what_there_is(toys: Callable[..., Path]) -> None:
+    ds = BaseDatasetExperienceReplay(toys([3, 1, 2], unknown_final=[1]), 16)
+    page = Shown(ds._repr_html_())
+    for text in ("BaseDatasetExperienceReplay local:toy@1", "6", "3", "16", "next/reward", "[1]"):
+        assert text in page.texts
+    page = Shown(ds.episodes_at([2])._repr_html_())
+    assert "DatasetView local:toy@1" in page.texts
+    assert page.texts[page.texts.index("rows") + 1] == "2"
+    page = Shown(ds.episode(1)._repr_html_())
+    assert page.texts[page.texts.index("length") + 1] == "1"
+    assert page.texts[page.texts.index("final observation") + 1] == "not known"
+    assert page.texts[page.texts.index("ends") + 1] == "truncated"
+
+
+def test_long_tables_are_cut(toys: Callable[..., Path]) -> None:
+    ds = BaseDatasetExperienceReplay(toys([1] * 1234))
+    page = ds.episodes._repr_html_()
+    assert len(re.findall("<tr>", page)) == 11
+    assert "and 1,224 more" in page
+    assert len(page) < 4000
+    some = ds.episodes_at([7, 5])
+    rows = [row.split("</td>") for row in some.episodes._repr_html_().split("<tr>")[2:]]
+    column = some.episodes.keys().index("id") + 1
+    assert [row[column].removeprefix("<td>") for row in rows] == ["7", "5"]

@@ -1,0 +1,177 @@
+"""Downloads in which a host refuses, lacks or replaces one file: the error names it, and says what to do.
+
+Every source of the registry is tried. Each file that its download asks for goes wrong in turn, wherever
+it is asked for; nothing is published then, and the same call succeeds once the host does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from offline_data.config import Settings
+from offline_data.errors import AuthError, NotFoundError, OfflineDataError
+from offline_data.executors.local import InProcess
+from offline_data.fetch import client, plan
+from offline_data.ids import parse_id
+from offline_data.ingest import Options, Stored, download
+from offline_data.sources import atari_dqn
+from offline_data.sources.openx.webdataset import REPO
+from offline_data.sources.registry import _BUILT_IN
+from offline_data.testing.atari_toy import write_replay_log
+from offline_data.testing.d4rl_toy import write_d4rl_hdf5
+from offline_data.testing.gen_dgrl_toy import toy_files, write_archive
+from offline_data.testing.minari_toy import toy_episode, write_minari
+from offline_data.testing.openml_toy import toy_table
+from offline_data.testing.rlds_toy import toy_record, write_rlds
+from offline_data.testing.roboset_toy import write_roboset
+from offline_data.testing.servers import (
+    Answer,
+    FileServer,
+    GcsServer,
+    HubServer,
+    LocalServer,
+    Request,
+)
+from offline_data.testing.vd4rl_toy import write_vd4rl_hdf5, write_vd4rl_npz
+from offline_data.testing.webdataset_toy import write_webdataset
+
+
+def contents(folder: Path, prefix: str) -> dict[str, bytes]:
+    return {f"{prefix}{path.name}": path.read_bytes() for path in folder.iterdir()}
+
+
+def hub(repositories: dict[str, Path]) -> LocalServer:
+    return HubServer(repositories, lfs_size=1 << 30)  # every file by its own name
+
+
+def atari(folder: Path) -> LocalServer:
+    write_replay_log(folder, (6, 1, 24, 2, 31), capacity=40)
+    return GcsServer({atari_dqn.BUCKET: contents(folder, "dqn/Pong/1/replay_logs/")})
+
+
+def d4rl(folder: Path) -> LocalServer:
+    file = write_d4rl_hdf5(folder / "x.hdf5").read_bytes()
+    return FileServer({"/datasets/offline_rl/hand_dapg_v1/pen-human-v1.hdf5": file})
+
+
+def gen_dgrl(folder: Path) -> LocalServer:
+    archive = write_archive(folder / "x.tar.xz", toy_files((3, 2))).read_bytes()
+    return FileServer({"/DGRL/10M/bigfish.tar.xz": archive})
+
+
+def minari(folder: Path) -> LocalServer:
+    write_minari(folder / "door" / "human-v2", [toy_episode(0, 4), toy_episode(1, 2)])
+    return hub({"farama-minari/D4RL": folder})
+
+
+def openml(_: Path) -> LocalServer:
+    path = "/data/v1/download/6100/toy.arff"
+    return FileServer(toy_table().served(url=f"https://www.openml.org{path}"))
+
+
+def openx(folder: Path) -> LocalServer:
+    write_rlds(folder, {"train": [[toy_record(0, 3)]]}, name="viola")
+    return GcsServer({"gresearch": contents(folder, "robotics/viola/0.1.0/")})
+
+
+def openx_hub(folder: Path) -> LocalServer:
+    write_webdataset(folder / "viola", "viola", "file", [[3, 1]])
+    return hub({REPO: folder})
+
+
+def roboset(folder: Path) -> LocalServer:
+    write_roboset(folder / "DAPG(human)" / "door_v2d-v1", seeds=(0,), trials=(0, 1))
+    return hub({"jdvakil/RoboSet_Sim": folder})
+
+
+def vd4rl(folder: Path) -> LocalServer:
+    write_vd4rl_npz(folder / "vd4rl/main/walker_walk/random/64px", (3,))
+    write_vd4rl_hdf5(folder / "vd4rl/main/walker_walk/random/84px", (3, 2), cuts=())
+    return hub({"conglu/vd4rl": folder})
+
+
+PUBLISHED: Mapping[str, Callable[[Path], LocalServer]] = {
+    "atari_dqn:Pong/1": atari,
+    "d4rl:pen-human-v1": d4rl,
+    "gen_dgrl:bigfish-10M": gen_dgrl,
+    "minari:D4RL/door/human-v2": minari,
+    "openml:61": openml,
+    "openx:viola": openx,
+    "openx:viola@hub": openx_hub,
+    "roboset:DAPG(human)/door_v2d-v1": roboset,
+    "vd4rl:main/walker_walk/random/64px": vd4rl,
+    "vd4rl:main/walker_walk/random/84px": vd4rl,
+}
+"""A server of a small dataset, by its id."""
+OPTIONAL = {("openx:viola", "o")}
+"""Requests whose failure stops no download: a listing, which only adds sizes and digests."""
+PAGE = Answer(b"<!DOCTYPE html><html>", headers={"Content-Type": "text/html"})
+FAULTS: Mapping[str, tuple[Answer, type[OfflineDataError], str]] = {
+    "401": (Answer(b"", 401), AuthError, "--from"),
+    "403": (Answer(b"", 403), AuthError, "--from"),
+    "404": (Answer(b"", 404), NotFoundError, ""),
+    "page": (PAGE, OfflineDataError, ""),
+}
+"""What is answered, the error that comes of it, and a word of its hint."""
+
+
+def test_every_source_is_tried() -> None:
+    assert {parse_id(name).source for name in PUBLISHED} == _BUILT_IN.keys() - {"local"}
+
+
+@pytest.fixture
+def server(name: str, tmp_path: Path) -> Iterator[LocalServer]:
+    published = tmp_path / "published"
+    published.mkdir()
+    with PUBLISHED[name](published) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_each_file_goes_wrong(
+    server: LocalServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_here(urls: list[str], *_: object) -> tuple[str, ...]:
+        parts = [urlsplit(url) for url in urls]
+        return tuple(
+            url if one.scheme == "hf" else one._replace(scheme="http", netloc=here).geturl()
+            for url, one in zip(urls, parts, strict=True)
+        )
+
+    here = urlsplit(server.url).netloc
+    monkeypatch.setattr(client, "with_mirrors", only_here)
+    monkeypatch.setattr(plan, "with_mirrors", only_here)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    dataset, right = parse_id(name), server.answer
+
+    def get(root: str) -> Stored:
+        folder = tmp_path / root
+        settings = Settings(folder, hub_endpoint=server.url, workers=1, minari_path=tmp_path)
+        return download(dataset, settings, Options(), executor=InProcess())
+
+    assert get("good").manifest.counts["transitions"] > 0
+    asked = {PurePosixPath(one.path).name: one.path for one in reversed(server.requests)}
+    assert len(asked) > (dataset.source not in {"d4rl", "gen_dgrl"})  # which ask for no listing
+    for file, path in asked.items():
+        for fault, (answer, kind, hinted) in FAULTS.items():
+
+            def wrong(request: Request, file: str = file, answer: Answer = answer) -> Answer:
+                return answer if PurePosixPath(request.path).name == file else right(request)
+
+            monkeypatch.setattr(server, "answer", wrong)
+            if (name, file) in OPTIONAL and answer is not PAGE:
+                assert not get(f"{file}-{fault}").existed
+                continue
+            with pytest.raises(kind) as caught:
+                get(f"{file}-{fault}")
+            # of the hub's API an error names the repository
+            parts = path.split("/")[3:5] if path.startswith("/api/d") else path.split("/")[-2:]
+            assert "/".join(parts) in unquote(caught.value.message), (file, fault)
+            assert hinted in (caught.value.hint or ""), (file, fault)
+            assert not list((tmp_path / f"{file}-{fault}").rglob("manifest.json")), (file, fault)
+    monkeypatch.setattr(server, "answer", right)
+    assert not get(f"{file}-{fault}").existed

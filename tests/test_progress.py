@@ -1,0 +1,157 @@
+"""Bars of Python: after two seconds, in a terminal or a notebook, and nowhere else; notes are logged."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+
+import offline_data
+from offline_data import progress
+from offline_data.progress import LoggedNotes, ProgressBars, SilentProgress, progress_of
+from offline_data.testing.toy import toy_batch, write_toy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Screen(ProgressBars):
+    """Bars on a terminal of 80 columns, or on what is none."""
+
+    def __init__(self, delay: float = 0, **kind: Any) -> None:
+        super().__init__(delay)
+        self.written = io.StringIO()
+        self.asked = 0
+        self._kind = kind
+
+    def _console(self) -> Any:
+        self.asked += 1
+        return Console(file=self.written, width=80, **self._kind)
+
+
+def test_a_bar_is_drawn_in_a_terminal_and_removed() -> None:
+    screen = Screen(force_terminal=True)
+    with screen.task("convert", 4, "episodes") as task:
+        task.advance(2)
+        screen._live.refresh()
+    assert "2/4 episodes" in screen.written.getvalue()
+    before = screen.written.getvalue()
+    with screen.task("verify", 4, "B"):
+        pass
+    assert "verify" in screen.written.getvalue()[len(before) :]
+
+
+def test_quick_work_draws_nothing_and_asks_for_no_console() -> None:
+    screen = Screen(30, force_terminal=True)
+    threads = threading.active_count()
+    with screen.task("convert", 4, "episodes") as task:
+        task.advance(2)
+    assert screen.asked == 0
+    for timer in threading.enumerate():
+        if isinstance(timer, threading.Timer):
+            timer.join(10)
+    assert threading.active_count() <= threads
+
+
+def test_nothing_is_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(force_terminal=False)
+    with screen.task("convert", 4, "episodes") as task:
+        task.advance(2)
+    assert (screen.asked, screen.written.getvalue()) == (1, "")
+    for installed in (True, False):
+        monkeypatch.setattr(progress, "find_spec", lambda _: True if installed else None)  # noqa: B023
+        assert progress._can_draw(Console(force_jupyter=True)) is installed
+
+
+def test_what_a_caller_may_give(caplog: pytest.LogCaptureFixture) -> None:
+    assert type(progress_of(True)) is ProgressBars
+    assert progress_of(True)._delay == 2  # type: ignore[attr-defined]
+    assert type(progress_of(False)) is LoggedNotes
+    own = SilentProgress()
+    assert progress_of(own) is own
+    with caplog.at_level(logging.WARNING, "offline_data"):
+        for given in (True, False, own):
+            progress_of(given).note(f"a note of {given}: 100 %s")
+    assert [one.getMessage() for one in caplog.records] == [
+        "a note of True: 100 %s",
+        "a note of False: 100 %s",
+    ]
+    assert {one.name for one in caplog.records} == {"offline_data"}
+
+
+@pytest.mark.parametrize("name", ["download", "convert", "verify", "stats", "load_arrays"])
+def test_functions_show_it_by_default(name: str) -> None:
+    assert inspect.signature(getattr(offline_data, name)).parameters["progress"].default is True
+
+
+def test_loading_and_preprocessing_too(toys: Callable[..., Path], tmp_path: Path) -> None:
+    class Seen(SilentProgress):
+        def __init__(self) -> None:
+            self.labels: list[str] = []
+
+        def task(self, label: str, total: int | None, unit: str) -> Any:
+            self.labels.append(label)
+            return super().task(label, total, unit)
+
+    for function in (
+        offline_data.load_dataset,
+        offline_data.BaseDatasetExperienceReplay.preprocess,
+    ):
+        assert inspect.signature(function).parameters["progress"].default is True
+    write_toy(tmp_path / "local" / "toy" / "1", [toy_batch([2, 2])])
+    seen = Seen()
+    ds = offline_data.load_dataset("local:toy", root=tmp_path, layout="ted", progress=seen)
+    assert (seen.labels, ds.manifest.layout) == (["convert toy"], "ted")
+
+
+CODE = """
+import sys, offline_data
+from offline_data.progress import ProgressBars
+given = {"bars": ProgressBars(0), "off": False, "on": True}[sys.argv[2]]
+assert offline_data.verify(sys.argv[1], progress=given)
+assert "torch" not in sys.modules
+print("verified")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+@pytest.mark.parametrize("given", ["bars", "off", "on"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_stderr_is_a_terminal_or_not(toys: Callable[..., Path], given: str, terminal: bool) -> None:
+    run = [sys.executable, "-c", CODE, str(toys([3, 2])), given]
+    plain = {name: os.environ[name] for name in os.environ if name not in _FORCING}
+    reading, writing = os.openpty() if terminal else os.pipe()
+    with subprocess.Popen(
+        run, stdout=subprocess.PIPE, stderr=writing, text=True, env={**plain, "TERM": "xterm"}
+    ) as started:
+        os.close(writing)
+        told = b""
+        while block := _read(reading):
+            told += block
+        assert started.stdout is not None
+        assert started.stdout.read() == "verified\n"
+    os.close(reading)
+    assert started.returncode == 0
+    assert (b"verify" in told) is (given == "bars" and terminal)
+    if given != "bars" or not terminal:
+        assert told == b""
+
+
+_FORCING = {"FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+"""Variables with which rich takes anything for a terminal."""
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # a terminal whose other side is closed
+        return b""
