@@ -1,4 +1,4 @@
-"""The verbs of the program as one typer application: a `Context` in, an `Outcome` out."""
+"""The program as one typer application, built from tables of verbs."""
 
 import functools
 import inspect
@@ -62,7 +62,7 @@ _VERBS: dict[str, dict[str, Command]] = {
         "version": environment.version,
     },
 }
-"""Verbs by the panel of `--help` that shows them."""
+"""Verbs by panel of `--help`."""
 
 _GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "cache": (
@@ -81,20 +81,20 @@ _GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
         },
     ),
 }
-"""Groups of verbs: their panel, what they do, and their verbs."""
+"""Groups of verbs: panel, help text and verbs."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A result on its way to the one place that prints."""
+    """A result that is passed to `render`."""
 
     result: Result
     mode: Mode
 
 
 def build_app() -> typer.Typer:
-    """Build the typer application out of the tables above."""
-    completion_init()  # typer does so for its own options, whose bash script cuts ids at the colon
+    """Build the typer application from the tables above."""
+    completion_init()  # typer's own options are unused: its bash script splits ids at the colon
     app = _group("", "Download, verify, convert and sample public offline-RL datasets.")
     for panel, verbs in _VERBS.items():
         for name, command in verbs.items():
@@ -123,7 +123,7 @@ class _FoldedVerbs(Verbs):
 
 
 def _group(verb: str, text: str) -> typer.Typer:
-    """Return a group of verbs that takes global options of its own."""
+    """Return a group of verbs with the global options."""
 
     def run(ctx: typer.Context, **values: Any) -> None:
         _merge(ctx, Globals(**values))
@@ -141,9 +141,9 @@ def _group(verb: str, text: str) -> typer.Typer:
 
 
 def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
-    """Return a function of the command's own parameters and those of `Globals`, for typer.
+    """Return a function with the command's own parameters and those of `Globals`, for typer.
 
-    An error is returned, not raised, because typer swallows some: Ctrl-C, and any broken pipe.
+    Errors are returned, not raised, because typer swallows some: Ctrl-C, and any broken pipe.
     """
 
     @functools.wraps(command)
@@ -164,12 +164,12 @@ def _verb(command: Command) -> Callable[..., Outcome | BaseException]:
 
 
 def _with_options(run: Callable[..., Any], own: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Give `run` the signature that typer builds options from; a flag gets no `--no-` twin."""
+    """Give `run` the signature that typer builds options from; flags get no `--no-` variant."""
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     given = (*own, *inspect.signature(Globals).parameters.values())
     for parameter in given:
         kind, info = get_args(parameter.annotation)
-        if kind is bool and info.default is ...:  # it has no name of its own
+        if kind is bool and info.default is ...:  # it has no explicit name
             info.param_decls = (f"--{parameter.name.replace('_', '-')}",)
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in given]
     signature = inspect.Signature([context, *keyword])
@@ -179,7 +179,7 @@ def _with_options(run: Callable[..., Any], own: list[inspect.Parameter]) -> Call
 
 
 def _merge(ctx: typer.Context, given: Globals) -> Globals:
-    """Merge with the options of the groups above, which share `ctx.meta`."""
+    """Merge with the options of parent groups, which are in `ctx.meta`."""
     merged: Globals = ctx.meta.get(__name__, Globals()).then(given)
     ctx.meta[__name__] = merged
     return merged

@@ -1,4 +1,4 @@
-"""Words that a shell offers after TAB, and the scripts that make it ask; nothing here ever fails."""
+"""Shell completion: the words offered after TAB, and the shell scripts; it never fails."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +11,7 @@ BASH = r"""# bash completion of offline-data: eval "$(offline-data completion ba
 _offline_data_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" word item before
     word="${line##*[[:space:]]}"
-    # bash takes ':' and '=' for ends of words: what stands before them stays as it is
+    # bash splits words at ':' and '=': the part before them is kept
     before=""
     [[ $COMP_WORDBREAKS == *:* && $word == *:* ]] && before="${word%"${word##*:}"}"
     [[ $COMP_WORDBREAKS == *=* && ${word#"$before"} == *=* ]] && before="${word%"${word##*=}"}"
@@ -58,7 +58,7 @@ Words = Callable[[typer.Context, str], list[tuple[str, str]]]
 
 
 def _offers(words: Callable[[Settings], Iterable[tuple[str, str]]]) -> Words:
-    """Return a function for typer that offers words, with a text each, that begin as typed."""
+    """Return a completion function for typer: words with help texts that start as typed."""
 
     def offer(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         above: Any = ctx
@@ -69,13 +69,13 @@ def _offers(words: Callable[[Settings], Iterable[tuple[str, str]]]) -> Words:
         try:
             settings = resolve_settings(root=next(filter(None, roots), None), offline=True)
             return [(word, text) for word, text in words(settings) if word.startswith(incomplete)]
-        except Exception:  # noqa: BLE001 - a message would stand in the middle of the line typed
+        except Exception:  # noqa: BLE001 - a message would interrupt the line being typed
             return []
 
     return offer
 
 
-def _ids_here(settings: Settings) -> Iterable[tuple[str, str]]:
+def _local_ids(settings: Settings) -> Iterable[tuple[str, str]]:
     from offline_data.store.library import list_datasets
 
     for entry in list_datasets(settings.root):
@@ -113,7 +113,7 @@ def _keys(_settings: Settings) -> Iterable[tuple[str, str]]:
     return [(key, "") for key in CONFIG_KEYS]
 
 
-ids_here = _offers(_ids_here)
+ids_here = _offers(_local_ids)
 all_ids = _offers(_all_ids)
 sources = _offers(_sources)
 steps = _offers(_steps)

@@ -1,4 +1,4 @@
-"""What `--help` shows beside the options: examples, global options in two lines, exit codes."""
+"""Additions to `--help`: examples, global options in two lines, exit codes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ('eval "$(offline-data completion bash)"',),
     "version": ("version",),
 }
-"""Command lines by verb, without the name of the program unless it stands elsewhere."""
+"""Example command lines by verb, without the program's name unless it occurs elsewhere."""
 
 SYNONYMS: dict[str, str] = {
     "ls": "list",
@@ -84,21 +84,21 @@ SYNONYMS: dict[str, str] = {
     "settings": "config",
     "doctor": "env",
 }
-"""Synonyms of verbs, by the names that other programs use."""
+"""Synonyms of verbs: their names in other programs."""
 
 ELSEWHERE: dict[str, str] = {
     "merge": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
     "concat": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
     "combine": "several datasets are sampled as one: offline_data.DatasetMixture(a, b) in Python",
-    "upload": "nothing is published from here; copy the folder that `path ID` prints",
-    "push": "nothing is published from here; copy the folder that `path ID` prints",
+    "upload": "this program does not publish datasets; copy the folder that `path ID` prints",
+    "push": "this program does not publish datasets; copy the folder that `path ID` prints",
     "update": "download ID --force fetches and converts a dataset again",
     "upgrade": "download ID --force fetches and converts a dataset again",
     "login": "tokens come from HF_TOKEN or `hf auth login`",
     "train": "load_dataset(ID, batch_size=256).sample() in Python gives batches",
     "create": "convert PATH NAME, or preprocess ID --step … --out NAME",
 }
-"""Hints for words that are no verbs."""
+"""Hints for words that are not verbs."""
 
 GLOBALS = (
     "Global: --root DIR, --offline, --json, -q/--quiet, -y/--yes, -v/--verbose, -V,\n"
@@ -109,11 +109,11 @@ CODES = (
     "  3 not found · 4 no access · 5 damaged · 6 network · 7 disk full · 130 Ctrl-C"
 )
 DOCUMENTATION = "README.md of offline-data"
-"""Where the documentation is."""
+"""Location of the documentation."""
 
 
 def epilog(verb: str) -> str:
-    """Return the end of a verb's help, as markup of rich."""
+    """Return the end of a verb's help, as rich markup."""
     lines = [
         one if one.startswith("eval") else f"offline-data {one}".rstrip() for one in EXAMPLES[verb]
     ]
@@ -124,7 +124,7 @@ def epilog(verb: str) -> str:
 
 @contextmanager
 def _plainly(params: list[Any], hidden: frozenset[str]) -> Iterator[None]:
-    """Show no type for flags, and leave the global options to the last lines."""
+    """Hide the types of flags, and the global options, which are in the last lines."""
     for one in params:
         if getattr(one, "is_flag", False):
             one.metavar = ""
@@ -139,10 +139,10 @@ def _plainly(params: list[Any], hidden: frozenset[str]) -> Iterator[None]:
 
 
 class Verb(TyperCommand):
-    """A verb whose help ends with the global options."""
+    """A verb whose help ends with a summary of the global options."""
 
     folded: frozenset[str] = frozenset()
-    """Names of the options that the last lines have."""
+    """Names of the global options in the last lines."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -151,17 +151,17 @@ class Verb(TyperCommand):
 
 
 class Verbs(TyperGroup):
-    """A group of verbs that also answers to the names that other programs have for them."""
+    """A group of verbs that also accepts their names in other programs."""
 
     folded: frozenset[str] = frozenset()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; that of the program has all options in full."""
+        """Write the help; that of the program lists all global options."""
         with _plainly(self.get_params(ctx), self.folded if ctx.parent else frozenset()):
             super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb that an argument names, by its own name or a synonym."""
+        """Return the verb named by an argument, by its own name or a synonym."""
         name = args[0]
         if ctx.parent is None and name not in self.commands:
             if name in ELSEWHERE:

@@ -1,7 +1,7 @@
-"""The program: from arguments to an exit code, for every way it can end.
+"""Entry point: from arguments to an exit code, for every way to end.
 
-Imports at the top are the few that handling signals and errors needs, so that Ctrl-C works from
-the start.
+Only what handling of signals and errors needs is imported at the top, so that Ctrl-C works from the
+start.
 """
 
 import math
@@ -32,12 +32,12 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, 130),
     (BaseException, 1),
 )
-"""Exit code of each class of error; the first match counts."""
+"""Exit code of each error class; the first match applies."""
 
 USAGE = 2
 
 _REPEATED = 1.0
-"""Seconds within which a signal is a repetition: a terminal that closes sends it twice."""
+"""Seconds within which a second signal is ignored: a closing terminal sends it twice."""
 
 _ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -61,15 +61,15 @@ def run() -> NoReturn:
         from offline_data_cli.streams import guard_streams
 
         guard_streams()
-        warnings.showwarning = _show_warning  # type: ignore[assignment] # takes all it is given
+        warnings.showwarning = _show_warning  # type: ignore[assignment] # accepts any arguments
         # Its retries are reported by our own errors, once; a line for each would hide them.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         code = main(sys.argv[1:])
     except KeyboardInterrupt as error:
         code = exit_code(error)
-        with suppress(Exception):  # streams may not be in hand yet
+        with suppress(Exception):  # streams may not be guarded yet
             _fail(error, sys.argv[1:])
-    for number in ends:  # nothing is left to interrupt
+    for number in ends:  # nothing left to interrupt
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
@@ -83,7 +83,7 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 
 def _show_warning(message: Warning | str, *_place: object) -> None:
-    """Print what a library warns of as a sentence, without a line of its code."""
+    """Print a library's warning as one sentence, without its line of code."""
     from offline_data_cli.render import say
 
     say(f"warning: {' '.join(str(message).split())}")
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
             return _run(list(arguments) or ["--help"])
         except ReaderGone:
             raise
-        except BaseException as error:  # noqa: BLE001 - the one place where every error ends
+        except BaseException as error:  # noqa: BLE001 - the only place that handles every error
             try:
                 return _fail(error, arguments)
             except OfflineDataError as lost:  # the error itself could not be written
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Let typer parse and call, and show the result."""
+    """Parse the arguments with typer, run the command, and show its result."""
     import typer
 
     from offline_data_cli.app import Outcome, app
@@ -145,7 +145,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
 
     interrupted = isinstance(error, typer.Abort) or math.isfinite(_last_signal)
     if interrupted and not isinstance(error, KeyboardInterrupt):
-        error = KeyboardInterrupt()  # some libraries turn a signal into an error of their own
+        error = KeyboardInterrupt()  # some libraries convert a signal to their own error
     code, message, hint = _describe(error)
     show_error(code, message, hint, as_json=_wants_json(arguments) and not stdout_is_lost())
     if any(re.fullmatch(r"-[qy]*v[qyv]*|--verbose", argument) for argument in arguments):
@@ -154,20 +154,20 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Return True if JSON is asked for, in a command line that may not be a valid one."""
+    """Return True if JSON is requested, even in an invalid command line."""
     pairs = {f"{name} {value}" for name, value in pairwise(arguments)}
     return "--json" in arguments or "--format=json" in arguments or "--format json" in pairs
 
 
 def exit_code(error: BaseException) -> int:
-    """Look an error up in `EXIT_CODES`."""
+    """Return the exit code of an error; see `EXIT_CODES`."""
     if _is_of_click(error):
         return USAGE
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
 
 
 def _is_of_click(error: BaseException) -> bool:
-    """Return True for a `ClickException`, wherever it lives: newer typer carries its own click."""
+    """Return True for a `ClickException`; newer typer bundles its own click."""
     return hasattr(error, "format_message")
 
 
@@ -176,15 +176,15 @@ def _describe(error: BaseException) -> tuple[str, str, str | None]:
     if isinstance(error, OfflineDataError):
         return error.code, error.message, error.shell_hint
     if isinstance(error, KeyboardInterrupt):
-        said = str(error) or "interrupted; run the same command again to continue"
-        return "interrupted", said, None
+        text = str(error) or "interrupted; run the same command again to continue"
+        return "interrupted", text, None
     if _is_of_click(error):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM
-        said = error.format_message()  # type: ignore[attr-defined]
-        if extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", said, re.DOTALL):
-            said = f"Unexpected argument{'s' if ' ' in extra[1] else ''} {extra[1]!r}"
-        return "usage", said, f"{path} --help"
+        text = error.format_message()  # type: ignore[attr-defined]
+        if extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", text, re.DOTALL):
+            text = f"Unexpected argument{'s' if ' ' in extra[1] else ''} {extra[1]!r}"
+        return "usage", text, f"{path} --help"
     return (
         "internal",
         redact(f"unexpected {type(error).__name__}: {error}"),

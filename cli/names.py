@@ -1,4 +1,4 @@
-"""Datasets as people name them: an id, a path, or a name that only one dataset has."""
+"""Datasets as users name them: an id, a path, or a unique name."""
 
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,12 @@ _MOST_LISTED = 20
 
 
 def dataset_id(context: Context, text: str) -> str:
-    """Return the id or path that a name stands for; of several, the one that the user chooses.
+    """Return the id or path of a name; if several datasets match, the one that the user chooses.
 
-    A name that no dataset has is returned as it is, for the error that says so.
+    An unknown name is returned unchanged, for the error that reports it.
 
     Raises:
-        UsageError: Several datasets have it, and there is no terminal to ask in.
+        UsageError: Several datasets match, and there is no terminal to ask in.
     """
     from offline_data.reports.catalog import ids_named
 
@@ -32,12 +32,12 @@ def dataset_id(context: Context, text: str) -> str:
 
 
 def entry_named(context: Context, text: str, *, exact: bool = False) -> "Entry":
-    """Find a dataset on this disk; raises what `dataset_id` and `locate` raise.
+    """Return a dataset on this disk; raises like `dataset_id` and `locate`.
 
     Args:
-        context: Settings, and whether questions may be asked.
+        context: Settings, and whether to ask questions.
         text: An id, a path or a name.
-        exact: Whether only a whole name counts, where a dataset may be lost.
+        exact: Whether only a whole name matches, for commands that delete datasets.
     """
     from offline_data.reports.catalog import ids_named
     from offline_data.store.library import locate

@@ -1,4 +1,4 @@
-"""What commands are given: a `Context`, the global options, and options that several share."""
+"""Inputs of commands: a `Context`, the global options, and shared options."""
 
 import re
 from dataclasses import dataclass, fields
@@ -16,22 +16,22 @@ from offline_data_cli import complete
 from offline_data_cli.render import Display, Mode
 
 
-class VersionAsked(Exception):  # noqa: N818 - nothing is wrong
-    """`--version` was given: nothing else of the command line counts."""
+class VersionAsked(Exception):  # noqa: N818 - not an error
+    """Raised for `--version`: the rest of the command line is ignored."""
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
-    """Return an option with a help text, and `names` that do not follow from the parameter's."""
+    """Return an option with a help text, and `names` if they differ from the parameter's."""
     return typer.Option(*names, help=text, **more)
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
-    """Return an argument with its name and a help text."""
+    """Return an argument with a metavar and a help text."""
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
 count = partial(option, metavar="N", min=1)
-"""An option with a whole number of at least 1."""
+"""An option that takes an integer of at least 1."""
 
 _PANEL = "Global options, before or after the command"
 _global = partial(option, rich_help_panel=_PANEL, show_default=False)
@@ -43,7 +43,7 @@ def _version(asked: bool) -> None:
 
 
 class ColorWhen(str, Enum):
-    """When colours are used."""
+    """When to use colours."""
 
     auto = "auto"
     always = "always"
@@ -51,7 +51,7 @@ class ColorWhen(str, Enum):
 
 
 class OutputFormat(str, Enum):
-    """Layouts of what is printed."""
+    """Formats of printed data."""
 
     table = "table"
     tsv = "tsv"
@@ -60,7 +60,7 @@ class OutputFormat(str, Enum):
 
 @dataclass(frozen=True)
 class Globals:
-    """The global options as given at one place of a command line."""
+    """The global options as given at one place in a command line."""
 
     root: Annotated[
         Path | None,
@@ -98,13 +98,13 @@ class Globals:
 
     @property
     def display(self) -> Display:
-        """How the rest is drawn."""
+        """Display settings."""
         layout = None if self.format in {None, OutputFormat.json} else self.format.value
         color = None if self.color in {None, ColorWhen.auto} else self.color.value
         return Display(layout, color, not self.no_truncate)
 
     def then(self, later: "Globals") -> "Globals":
-        """Merge with those given further right: a flag stays set, the last root counts."""
+        """Merge with options further right: a flag stays set, the last root applies."""
         names = (field.name for field in fields(self))
         return Globals(**{name: getattr(later, name) or getattr(self, name) for name in names})
 
@@ -116,7 +116,7 @@ class Context:
     settings: Settings
     mode: Mode
     yes: bool
-    """Whether questions are answered already."""
+    """Whether to answer all questions with yes."""
     progress: Progress
 
 
@@ -217,24 +217,24 @@ PlanOnly = Annotated[bool, running("Write a plan for `worker` and run nothing.")
 Plan = Annotated[Path | None, running("File to write the plan to.", metavar="FILE")]
 
 DEFAULT_AUDIT = "0.01"
-"""The default of `offline_data.store.audit`; importing it here would bring numpy into `--help`."""
+"""The default of `offline_data.store.audit`; importing that would make `--help` import numpy."""
 _MOST_DIGITS = 18
-"""Digits of a number of an episode: more do not fit into int64."""
+"""Maximum digits of an episode's number: more do not fit into int64."""
 
 
 def parse_range(text: str | None, name: str = "--episodes") -> tuple[int | None, int | None] | None:
-    """Read `A:B`, of which either side may be left out; raises `UsageError` naming the option."""
+    """Parse `A:B`, where either side may be omitted; raises `UsageError` naming the option."""
     if text is None:
         return None
     first, colon, stop = text.partition(":")
     sides = [side.strip() for side in (first, stop)]
-    said = f"{name} is {text[:40]!r}"
+    given = f"{name} is {text[:40]!r}"
     if not colon or not all(re.fullmatch("[0-9]*", side) for side in sides):
-        raise UsageError(f"{said}; expected A:B", hint=f"{name} 0:10 takes the first ten")
+        raise UsageError(f"{given}; expected A:B", hint=f"{name} 0:10 takes the first ten")
     digits = max(map(len, sides))
     if digits > _MOST_DIGITS:
         raise UsageError(
-            f"{said}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
+            f"{given}; a number of {digits} digits is too large: expected at most {_MOST_DIGITS}",
             hint="leave B out to take all from A on",
         )
     begin, end = (int(side) if side else None for side in sides)

@@ -1,4 +1,4 @@
-"""Progress on stderr: notes, and in a terminal bars for work that takes over a second."""
+"""Progress on stderr: notes, and in a terminal bars for tasks of more than a second."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ DELAY = 1.0
 
 
 def progress_for(mode: Mode, *, bars: bool) -> Progress:
-    """Return the progress that fits the output: none if quiet, bars only in a terminal."""
+    """Return the progress reporter for the output: silent if quiet, bars only in a terminal."""
     if mode is Mode.QUIET:
         return SILENT
     return Bars() if bars and mode is Mode.HUMAN and stderr_is_terminal() else Notes()
 
 
 class Notes(SilentProgress):
-    """Prints notes and draws nothing."""
+    """Prints notes without bars."""
 
     def note(self, message: str) -> None:
-        """Print it on stderr."""
+        """Print a note on stderr."""
         say(message)
 
 
 class Bars(ProgressBars):
-    """Draws bars on stderr, in colour as the user wants it, and prints notes there."""
+    """Draws progress bars on stderr, in colour as the user set it, and prints notes there."""
 
     def __init__(self, delay: float = DELAY) -> None:
         super().__init__(delay)

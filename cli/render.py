@@ -1,4 +1,4 @@
-"""Results as text, JSON or ids. The only file that prints: data on stdout, all else on stderr."""
+"""Output of results as text, JSON or ids. The only file that prints: data on stdout, the rest on stderr."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ UNKNOWN = "–"
 _GAP = 2
 """Spaces between columns."""
 _NARROW = 12
-"""Least width of a column of text that is longer."""
+"""Minimum width of a truncated text column."""
 _REPEATED = 3
-"""Items of a list up to which equal ones are written out."""
+"""Maximum length of a list of equal items that is written out."""
 
 _UNLIMITED = 1 << 16
-"""Columns of a table that is not cut."""
+"""Width of a table that is not truncated."""
 _STYLES = {
     "id": "cyan",
     "path": "blue",
@@ -49,7 +49,7 @@ _STYLES = {
     "missing": "bold red",
     "installed": "green",
 }
-"""Styles by the name of a column or field, or by the value itself."""
+"""Styles by name of a column or field, or by value."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -80,10 +80,10 @@ def show(result: Result, mode: Mode) -> None:
 
 
 def show_error(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
-    """Print a failure, as JSON on stdout or as lines, all but the first indented, on stderr."""
+    """Print a failure: as JSON on stdout, or as lines on stderr, all but the first indented."""
     if as_json:
-        said = " ".join(message.split())
-        _print_json({"error": {"code": code, "message": said, "hint": hint}})
+        message = " ".join(message.split())
+        _print_json({"error": {"code": code, "message": message, "hint": hint}})
         sys.stdout.flush()
         return
     lines = [line.rstrip() for line in message.splitlines()]
@@ -110,7 +110,7 @@ def say(note: str, mode: Mode = Mode.HUMAN) -> None:
 
 
 def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) -> bool:
-    """Show on stderr what is about to happen and ask, unless `yes`.
+    """Show planned changes on stderr and ask for confirmation, unless `yes`.
 
     Raises `UsageError` if there is no terminal to ask in.
     """
@@ -128,7 +128,7 @@ def confirm(blocks: Sequence[Block], question: str, *, yes: bool, mode: Mode) ->
 
 
 def choose(question: str, options: Sequence[str], hint: str, *, yes: bool) -> str:
-    """Ask which of several is meant, by its number; raises `UsageError` without a terminal."""
+    """Ask the user to choose an option by number; raises `UsageError` without a terminal."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(question, hint=hint)
     for number, option in enumerate(options, 1):
@@ -142,27 +142,27 @@ def choose(question: str, options: Sequence[str], hint: str, *, yes: bool) -> st
 
 @dataclass(frozen=True)
 class Display:
-    """How this process draws what it prints."""
+    """Display settings of this process."""
 
     layout: Literal["table", "tsv"] | None = None
-    """None: a table in a terminal, values between tabs in a pipe."""
+    """None: a table in a terminal, tab-separated values in a pipe."""
     color: Literal["always", "never"] | None = None
     """None: in a terminal, unless `NO_COLOR` is set."""
     truncate: bool = True
-    """Whether tables are cut at the edge of the terminal."""
+    """Whether tables are truncated to the width of the terminal."""
 
 
 _display = Display()
 
 
 def draw_as(display: Display) -> None:
-    """Set how everything is drawn from now on."""
+    """Set the display settings of this process."""
     global _display
     _display = display
 
 
 def console_on(stream: Any) -> Console:
-    """Return a console, with colours as the user wants them."""
+    """Return a console with the user's colour setting."""
     from rich.console import Console
 
     always = _display.color == "always"
@@ -178,7 +178,7 @@ def console_on(stream: Any) -> Console:
 
 
 def error_console() -> Console:
-    """Return a console on stderr, without colour unless that is a terminal."""
+    """Return a console on stderr, without colour unless it is a terminal."""
     return console_on(sys.stderr)
 
 
@@ -188,7 +188,7 @@ def stderr_is_terminal() -> bool:
 
 
 def human(value: Any, kind: Kind) -> str:
-    """Write a value for a terminal."""
+    """Format a value for a terminal."""
     if value is None:
         return UNKNOWN
     if kind == "count":
@@ -201,17 +201,17 @@ def human(value: Any, kind: Kind) -> str:
 
 
 def piped(value: Any) -> str:
-    r"""Write a value for another program: nothing rounded, one cell on one line."""
+    r"""Format a value for another program: unrounded, one cell on one line."""
     return "" if value is None else re.sub(r"[\t\n]", " ", clean(str(value)))
 
 
 def number(value: float) -> str:
-    """Write a number in about four digits, integers as they are up to a million."""
+    """Format a number with four significant digits; integers below a million exactly."""
     return str(value) if isinstance(value, int) and abs(value) < 1_000_000 else f"{value:.4g}"
 
 
 def nested(value: Any) -> str:
-    """Write nested values on one line; equal items of a list once."""
+    """Format nested values on one line; a list of equal items as `N × item`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_braced(item)}" for key, item in value.items())
     if not isinstance(value, (list, tuple)):
@@ -226,15 +226,15 @@ def _braced(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    r"""Replace control characters, which could steer a terminal; texts come from downloads."""
+    r"""Replace control characters, which could control a terminal; texts come from downloads."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def to_json(value: Any, *, ascii_only: bool = False) -> str:
-    """Write a value as indented JSON that every parser accepts.
+    """Return a value as indented JSON that every parser accepts.
 
-    Dataclasses become objects, arrays and tuples lists, paths strings, and numbers that are not
-    finite the strings "NaN", "Infinity" and "-Infinity". Raises `TypeError` for anything else.
+    Dataclasses become objects, arrays and tuples lists, paths strings, and non-finite numbers the
+    strings "NaN", "Infinity" and "-Infinity". Raises `TypeError` for anything else.
     """
     return json.dumps(_jsonable(value), indent=1, ensure_ascii=ascii_only, allow_nan=False)
 
@@ -262,7 +262,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _print_json(value: Any) -> None:
-    """Print a value; letters that the stream cannot encode are escaped as JSON escapes them."""
+    """Print a value as JSON; characters that the stream cannot encode are escaped."""
     text = to_json(value)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -272,7 +272,7 @@ def _print_json(value: Any) -> None:
 
 
 def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
-    """Print blocks with an empty line between them: laid out in a terminal, else between tabs."""
+    """Print blocks separated by empty lines: as tables in a terminal, else tab-separated."""
     laid_out = stream.isatty() if _display.layout is None else _display.layout == "table"
     console = console_on(stream) if laid_out else None
     for place, block in enumerate(blocks):
@@ -285,7 +285,7 @@ def _print_blocks(blocks: Sequence[Block], stream: Any) -> None:
 
 
 def _plain_lines(block: Block) -> list[str]:
-    """Lay a block out for a pipe: a heading, then cells separated by tabs."""
+    """Return a block as lines for a pipe: a heading, then cells separated by tabs."""
     if isinstance(block, str):
         return [clean(block)]
     heading = [block.title] if block.title else []
@@ -296,13 +296,13 @@ def _plain_lines(block: Block) -> list[str]:
 
 
 def _values(field: Field) -> list[Any]:
-    """Return the values of a field, one per line, without unknown and empty ones."""
+    """Return the values of a field, one per line, except unknown and empty ones."""
     values = field.value if isinstance(field.value, (list, tuple)) else [field.value]
     return [value for value in values if value is not None and value != ""]
 
 
 def _print_rich(block: Block, console: Console) -> None:
-    """Lay a block out for a terminal: numbers right, unknown columns left out, the first whole."""
+    """Print a block in a terminal: numbers right-aligned, unknown columns omitted, the first whole."""
     from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -360,12 +360,12 @@ def _print_rich(block: Block, console: Console) -> None:
 
 
 def _style(label: str, value: Any) -> str:
-    """Return the style of a value: ids, paths and verdicts stand out."""
+    """Return the style of a value: ids, paths and verdicts are highlighted."""
     return _STYLES.get(str(value), "") or _STYLES.get(label.casefold(), "")
 
 
 def _marked(line: str) -> Text:
-    """Return a line with its verdict and the id before a colon in their styles."""
+    """Return a line with its verdict, and the id before a colon, in their styles."""
     from rich.text import Text
 
     text = Text(clean(line))
@@ -375,11 +375,11 @@ def _marked(line: str) -> Text:
 
 
 def column_widths(columns: Sequence[tuple[TableColumn, int]], width: int) -> list[int]:
-    """Share the width of a terminal among columns, given the length of each one's longest cell.
+    """Return column widths for a terminal, given the length of each column's longest cell.
 
-    The first column, which names a row, is as wide as that, or folded if the terminal is narrower.
-    Of the others, those to keep come first; one that does not fit is left out: 0. Columns of text
-    share evenly what remains.
+    The first column, which names the row, gets its full length, or is folded if the terminal is
+    narrower. Of the others, those marked `keep` come first; a column that does not fit gets width
+    0. Text columns share the remaining width evenly.
     """
     widths = [0] * len(columns)
     order = sorted(range(len(columns)), key=lambda place: (place > 0, not columns[place][0].keep))

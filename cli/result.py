@@ -1,4 +1,4 @@
-"""Results of commands: values that `render.py` prints for people, scripts and pipes."""
+"""Results of commands, which `render.py` prints for people, scripts and pipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from offline_data.errors import OfflineDataError
 
 Kind: TypeAlias = Literal["text", "count", "bytes", "number", "share"]
-"""Format of a value: as it is, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""
+"""Format of a value: unchanged, `1,234`, `3.5 MiB`, four digits, `12.5 %`."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,19 @@ class TableColumn:
     title: str
     kind: Kind = "text"
     clip: bool = False
-    """Whether it is cut at the edge of a terminal, so that a row stays one line."""
+    """Whether it is truncated to the terminal, so that a row stays on one line."""
     keep: bool = False
-    """Whether other columns are left out before it in a narrow terminal."""
+    """Whether other columns are omitted before it in a narrow terminal."""
 
 
 def columns(*specs: str) -> tuple[TableColumn, ...]:
-    """Read columns from `TITLE` or `TITLE:kind`."""
+    """Parse columns from `TITLE` or `TITLE:kind`."""
     parts = (spec.partition(":") for spec in specs)
     return tuple(TableColumn(title, cast("Kind", kind or "text")) for title, _, kind in parts)
 
 
 class Table(NamedTuple):
-    """Rows of raw values; None if unknown."""
+    """Rows of raw values; None for unknown values."""
 
     columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Any]]
@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One named value; a sequence takes a line each."""
+    """One named value; a sequence is printed as one line per item."""
 
     label: str
     value: Any
@@ -49,7 +49,7 @@ class Field(NamedTuple):
 
 
 class Fields:
-    """Named values; those that are None or empty are left out."""
+    """Named values; None and empty ones are omitted."""
 
     def __init__(self, *fields: Field, title: str = "") -> None:
         self.fields, self.title = fields, title
@@ -65,19 +65,19 @@ class Result:
     data: Any
     """For `--json`: dataclasses, mappings, sequences, paths, arrays and plain values."""
     blocks: Sequence[Block]
-    """For people."""
+    """Printed for people."""
     ids: Sequence[str] = ()
-    """For `--quiet`: one per line."""
+    """Printed with `--quiet`, one per line."""
     notes: Sequence[str] = ()
-    """For stderr."""
+    """Notes on stderr."""
     code: int = 0
-    """Exit code if not 0 and not that of the failures."""
+    """Exit code if not 0 and not that of a failure."""
     failures: Sequence[OfflineDataError] = ()
-    """Errors despite a result; each is shown, the first gives the exit code."""
+    """Errors besides the result; all are shown, the first determines the exit code."""
 
 
 def combine(data: Any, results: Sequence[Result], code: int = 0) -> Result:
-    """Make one result of several; consecutive lines, and tables with the same columns, become one."""
+    """Combine results; adjacent lines, and tables with the same columns, are merged."""
     blocks: list[Block] = []
     for block in (block for result in results for block in result.blocks):
         last = blocks[-1] if blocks else None

@@ -1,7 +1,7 @@
-"""Standard streams that end a command in a documented way, or not at all, when they fail.
+"""Standard streams with defined behaviour when writing fails.
 
-stdout is what was asked for: where it cannot be written, the command fails. stderr is beside it: a
-command goes on without. A stream that was closed (`>&-`) is as good as one to nowhere.
+stdout is the command's output: if it cannot be written, the command fails. stderr is secondary: the
+command continues without it. A closed stream (`>&-`) is treated like `/dev/null`.
 """
 
 import codecs
@@ -15,23 +15,23 @@ from offline_data.errors import AccessError, NoSpaceError
 
 _ERRORS = "offline_data_cli.plain"
 _PLAIN = {"\u2192": "->", "\u2013": "-", "\u2026": "...", "\u00d7": "x", "\ufffd": "?"}
-"""What stands for letters of our own where a stream has no such letters."""
+"""ASCII replacements for this program's characters in streams that cannot encode them."""
 
 _lost: set[int] = set()
 
 
-class ReaderGone(Exception):  # noqa: N818 - nothing is wrong
-    """Whoever reads what is printed has read enough (`| head`)."""
+class ReaderGone(Exception):  # noqa: N818 - not an error
+    """The reader of stdout has closed the pipe (`| head`)."""
 
 
 def guard_streams() -> None:
-    """Take the standard streams of this process in hand; once, before anything is printed."""
-    codecs.register_error(_ERRORS, _encode_plainly)
+    """Wrap the standard streams of this process; call once, before anything is printed."""
+    codecs.register_error(_ERRORS, _encode_replaced)
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            _lead_nowhere(number)
+            _discard(number)
     streams: dict[str, TextIO] = {
         "stdin": sys.stdin or open(0, encoding="utf-8", closefd=False),  # noqa: SIM115
         "stdout": _guarded(_Stdout, sys.stdout, 1),
@@ -43,17 +43,17 @@ def guard_streams() -> None:
 
 
 def flush_stdout() -> None:
-    """Write what is buffered, so that a failure is one of the command and not of its end."""
+    """Flush stdout, so that an error is raised within the command."""
     sys.stdout.flush()
 
 
 def stdout_is_lost() -> bool:
-    """Return True if writing to stdout has failed: what is written since goes nowhere."""
+    """Return True if writing to stdout has failed; later output is discarded."""
     return 1 in _lost
 
 
 class _Stderr(io.TextIOWrapper):
-    """Goes nowhere from the first failure on."""
+    """Discards output after the first failure."""
 
     def write(self, text: str) -> int:
         try:
@@ -69,13 +69,13 @@ class _Stderr(io.TextIOWrapper):
             self.fail(error)
 
     def fail(self, _error: OSError) -> None:
-        """Lead what is buffered, and all that follows, nowhere."""
+        """Discard buffered and later output."""
         _lost.add(self.fileno())
-        _lead_nowhere(self.fileno())
+        _discard(self.fileno())
 
 
 class _Stdout(_Stderr):
-    """Raises `ReaderGone`, which no library takes for an error of its own, or one of ours."""
+    """Raises `ReaderGone`, which no library handles, or one of this package's errors."""
 
     def fail(self, error: OSError) -> None:
         super().fail(error)
@@ -87,7 +87,7 @@ class _Stdout(_Stderr):
 
 
 def _guarded(kind: type[_Stderr], stream: TextIO | None, number: int) -> _Stderr:
-    """Wrap a stream, None where it was closed when the interpreter started."""
+    """Wrap a stream; None if it was closed when the interpreter started."""
     if not isinstance(stream, io.TextIOWrapper):
         raw = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
         return kind(raw, "utf-8", _ERRORS, write_through=number == 2)
@@ -95,15 +95,15 @@ def _guarded(kind: type[_Stderr], stream: TextIO | None, number: int) -> _Stderr
     return kind(stream.detach(), encoding, _ERRORS, line_buffering=by_line)
 
 
-def _lead_nowhere(number: int) -> None:
+def _discard(number: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     if nowhere != number:
         os.dup2(nowhere, number)
         os.close(nowhere)
 
 
-def _encode_plainly(error: UnicodeError) -> tuple[Any, int]:
-    """Encode one letter that a stream cannot have; bytes of a file's name stay what they were."""
+def _encode_replaced(error: UnicodeError) -> tuple[Any, int]:
+    """Encode a character that the stream lacks; bytes of file names are unchanged."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letter = error.object[error.start]

@@ -1,4 +1,4 @@
-"""`rename`, `cp`, `filter` and `split`: a dataset under another name, or with some of its episodes."""
+"""`rename`, `cp`, `filter` and `split`: renamed datasets, copies and selected episodes."""
 
 import re
 from typing import TYPE_CHECKING, Annotated

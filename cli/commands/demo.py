@@ -1,7 +1,7 @@
 """`demo`: a tiny dataset recorded on this machine, converted, checked and sampled offline.
 
-Recording is a program of its own, this module: Minari's `DataCollector` writes where the
-environment variable `MINARI_DATASETS_PATH` of its process says.
+Recording runs as a separate process, this module: Minari's `DataCollector` writes to the folder in
+the process's environment variable `MINARI_DATASETS_PATH`.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ NAME = "demo/cartpole"
 BATCH = 32
 EPISODES = 20
 RECORDED = "demo/cartpole-v0"
-"""Minari's id of what is recorded."""
+"""Minari's id of the recorded dataset."""
 
 
 def demo(
@@ -70,7 +70,7 @@ def demo(
 
 
 def record(folder: Path) -> Path:
-    """Record `EPISODES` episodes with Minari's `DataCollector` below `folder`; returns their place.
+    """Record `EPISODES` episodes with Minari's `DataCollector` under `folder`; returns their folder.
 
     Raises `MissingDependencyError`, as `DataCollector` uses jax, and `OfflineDataError`.
     """
@@ -94,7 +94,7 @@ def record(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Push the cart the way its pole leans, and one time in ten the other way."""
+    """Push the cart in the direction its pole leans, and one time in ten the other way."""
     import numpy as np
     from minari import DataCollector
 

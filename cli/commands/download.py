@@ -151,7 +151,7 @@ def download(
     for dataset in ids:
         try:
             results.append(handle(dataset))
-        except OfflineDataError as error:  # the others go ahead
+        except OfflineDataError as error:  # continue with the others
             failed = {"code": error.code, "message": error.message, "hint": error.shell_hint}
             data = [{"id": str(dataset), "error": failed}]
             results.append(Result(data, (), failures=(error,)))
@@ -261,13 +261,13 @@ def convert(
             chosen = choose(
                 f"{several.path} holds {len(by_name)} datasets", list(by_name), "", yes=context.yes
             )
-        except UsageError:  # there is nobody to ask
+        except UsageError:  # not interactive
             raise several from None
         return handle(by_name[chosen])
 
 
 def _convert_plan_result(found: "ingest.ConvertPlan") -> Result:
-    """Lay out what a conversion would do."""
+    """Return the result of `convert --dry-run`."""
     data = {
         "id": str(found.id),
         "from": found.source,
@@ -303,7 +303,7 @@ def _with_workers(context: Context, workers: int | None) -> Settings:
 
 
 def check_plan(plan: Path | None, others: Mapping[str, bool], *, plan_only: bool) -> None:
-    """Raise `UsageError` unless `--plan` and `--plan-only` go together, and without others."""
+    """Raise `UsageError` unless `--plan` and `--plan-only` are given together, without others."""
     if plan_only != (plan is not None):
         raise UsageError(
             "--plan-only and --plan FILE must be given together",
@@ -317,10 +317,10 @@ def check_plan(plan: Path | None, others: Mapping[str, bool], *, plan_only: bool
 def executor_of(
     engine: Engine, address: str | None, workers: int | None, plan: Path | None
 ) -> "Executor | None":
-    """Return who runs the tasks; None: it is chosen by what pays.
+    """Return the executor of tasks; None: chosen automatically.
 
     Raises:
-        UsageError: Arguments that do not fit together.
+        UsageError: Incompatible arguments.
     """
     if engine is Engine.local:
         if address is not None:
@@ -334,7 +334,7 @@ def executor_of(
 
 
 def shard_plan_result(planned: "ShardPlan") -> Result:
-    """Lay out a plan for workers."""
+    """Return the result of writing a plan for workers."""
     data = {
         "id": planned.id,
         "plan": planned.file,
@@ -354,7 +354,7 @@ def shard_plan_result(planned: "ShardPlan") -> Result:
 
 
 def worker_note(plan: Path) -> str:
-    """Say how the programs of a plan are started."""
+    """Return how to start the workers of a plan."""
     run = f"offline-data worker --plan {shlex.quote(str(plan))} --rank I --world N"
     return f"run this for every I from 0 to N - 1: {run}"
 
@@ -367,7 +367,7 @@ def _options(
     audit: Audit,
     **flags: bool,
 ) -> "ingest.Options":
-    """Read the options that both commands take; `flags` are those of `ingest.Options`."""
+    """Parse the options that both commands share; `flags` are those of `ingest.Options`."""
     from offline_data import ingest
     from offline_data.store.layout import parse_audit
 
@@ -382,7 +382,7 @@ def _options(
 
 
 def stored_result(stored: "ingest.Stored") -> Result:
-    """Lay out a dataset that was written, or that was on this disk already."""
+    """Return the result for a dataset that was written, or already existed."""
     manifest = stored.manifest
     data = {name: getattr(stored, name) for name in _STORED_DATA}
     data |= {"id": str(stored.id), "seconds": round(stored.seconds, 3)}

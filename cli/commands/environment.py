@@ -1,4 +1,4 @@
-"""`config`, `completion` and `version`: the settings of this installation and of its shell."""
+"""`config`, `completion` and `version`: settings, shell completion and version."""
 
 import subprocess
 from enum import Enum
@@ -15,7 +15,7 @@ _SETTINGS = columns("KEY", "VALUE", "FROM")
 
 
 class Shell(str, Enum):
-    """Shells with a script."""
+    """Shells with a completion script."""
 
     bash = "bash"
     zsh = "zsh"
@@ -79,7 +79,7 @@ def edit(context: Context) -> Result:
     command = editor_command()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        ended = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own
+        ended = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
     except OSError as error:
         raise AccessError(
             f"The editor {command[0]!r} cannot be started, or {file.parent} not be made: "
@@ -88,7 +88,7 @@ def edit(context: Context) -> Result:
         ) from error
     if ended.returncode:
         raise UsageError(f"The editor {command[0]!r} ended with {ended.returncode}")
-    resolve_settings()  # raises what is wrong in the file now
+    resolve_settings()  # raises if the file is invalid now
     return Result({"file": file}, (), (str(file),))
 
 
@@ -130,7 +130,7 @@ def version(context: Context) -> Result:  # noqa: ARG001
 
 
 def version_result() -> Result:
-    """Lay out the version of what is installed."""
+    """Return the installed version as a result."""
     from offline_data.reports.environment import DISTRIBUTION, installed_version
 
     found = installed_version(DISTRIBUTION)

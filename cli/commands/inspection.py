@@ -1,4 +1,4 @@
-"""`info`, `head`, `sample` and `stats`: what one dataset is, and its values."""
+"""`info`, `head`, `sample` and `stats`: metadata and values of one dataset."""
 
 import shlex
 import time
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from offline_data.store.library import Entry
 
 _MOST_FILES, _MOST_ITEMS = 8, 6
-"""Files, and items of an array, that people see; `--json` has them all."""
+"""Maximum number of files, and of array items, in the output; `--json` has them all."""
 _MOST = 1 << 24
-"""Largest batch in transitions."""
+"""Maximum batch size in transitions."""
 _LONGEST = 60
-"""Longest value of a parameter in characters; statistics of many numbers are in `--json`."""
+"""Maximum length of a parameter's value in characters; `--json` has statistics in full."""
 
 Rows = Annotated[int, count("Number of transitions.", "-n")]
 OneEpisode = Annotated[int | None, option("Only episode E, counted from 0.", metavar="E", min=0)]
@@ -51,7 +51,7 @@ def info(context: Context, dataset: AnyDataset) -> Result:
 
 
 def info_result(found: "DatasetInfo") -> Result:
-    """Lay out a dataset on this disk."""
+    """Return the result for a dataset on this disk."""
     summary = Fields(
         *(Field(name, getattr(found, name)) for name in ("id", "path", "layout")),
         Field("transitions", found.transitions, "count"),
@@ -71,7 +71,7 @@ def info_result(found: "DatasetInfo") -> Result:
 
 def _provenance(found: "DatasetInfo") -> Fields:
     options = found.converter.get("options", {})
-    plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe has its own lines
+    plain = {k: v for k, v in options.items() if k != "recipe"}  # the recipe is shown separately
     converter = {k: v for k, v in found.converter.items() if k != "options"}
     converter |= {"options": plain} if plain else {}
     files = [
@@ -102,13 +102,13 @@ def _provenance(found: "DatasetInfo") -> Fields:
 
 
 def _about(value: Any) -> str | None:
-    """Write a list of names (authors, algorithms) as people do."""
+    """Format a list of names (authors, algorithms)."""
     names = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
     return ", ".join(value) or None if names else _compact(value)
 
 
 def _compact(value: Any) -> str | None:
-    """Write nested values on one line; None if there are none."""
+    """Format nested values on one line; None if there are none."""
     return None if value is None or value in ({}, [], ()) else nested(value)
 
 
@@ -154,7 +154,7 @@ def open_(context: Context, dataset: Dataset) -> Result:
 
 
 def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Write a line for each step: its parameters, or how its function was run."""
+    """Return a line for each step: its parameters, or how its function was called."""
     lines = []
     for step in recipe:
         name = str(step["step"])
@@ -168,7 +168,7 @@ def recipe_lines(recipe: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def how_run(step: Mapping[str, Any]) -> str:
-    """Return how a function of a recipe is run."""
+    """Return how a function of a recipe was called."""
     if step.get("by") == "episode":
         return "episode by episode"
     if step["run"] == "vectorised":
@@ -224,7 +224,7 @@ def _transitions_result(
 
 
 def brief(value: Any) -> str:
-    """Write the value of a leaf on one line: its first items, then its shape."""
+    """Format the value of a leaf on one line: its first items, then its shape."""
     import numpy as np
 
     array = np.asarray(value)
@@ -267,7 +267,7 @@ def sample(
 def sample_result(
     entry: "Entry", batch: int, slices: int | None = None, seed: int | None = None
 ) -> Result:
-    """Sample one batch of a dataset and lay out its leaves."""
+    """Sample one batch of a dataset and return its leaves as a result."""
     from offline_data.reports.sample import random_rows, sampled_leaves
     from offline_data.store.reader import open_reader
 
@@ -301,7 +301,7 @@ def stats(
 
 
 def stats_result(found: "DatasetStats", features: bool = False) -> Result:
-    """Lay out the statistics of a dataset; those of each feature are in the JSON anyway."""
+    """Return the statistics of a dataset as a result; its JSON always has those of each feature."""
     episodes = found.per_episode
     counts = Fields(
         Field("id", found.id),

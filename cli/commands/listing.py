@@ -1,4 +1,4 @@
-"""`list`, `search`, `sources` and `env`: datasets, where they come from, and this installation."""
+"""`list`, `search`, `sources` and `env`: datasets, sources, and this installation."""
 
 from enum import Enum
 from functools import partial

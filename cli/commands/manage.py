@@ -1,4 +1,4 @@
-"""`verify`, `rm` and `cache`: check what is on disk, see how big it is, delete it."""
+"""`verify`, `rm` and `cache`: check, measure and delete files on disk."""
 
 import shlex
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 Items: TypeAlias = "Sequence[CacheItem]"
 Kept: TypeAlias = "Sequence[tuple[CacheItem, str]]"
-"""Items that are not deleted, each with the reason."""
+"""Items that are kept, each with the reason."""
 
 MOST_NAMED = 5
-"""Names in a warning; `--json` has them all."""
+"""Maximum number of names in a warning; `--json` has them all."""
 
 _PROBLEMS = columns("FILE", "PROBLEM")
 _DATASETS = columns("ID", "SIZE:bytes", "PATH")
@@ -81,7 +81,7 @@ def _verified(context: Context, entry: "Entry") -> Result:
 
 
 def verify_result(found: "Verification") -> Result:
-    """Lay out the problems that verifying a dataset found."""
+    """Return the result of verifying a dataset."""
     data = {k: v for k, v in vars(found).items() if k != "files"}
     if found.ok:
         line = f"{found.id}: OK, {found.files} files match their checksums"
@@ -197,7 +197,7 @@ def cache_rm(
 
 
 def _how_to_name(target: str) -> str:
-    """Return the command that helps: the id of a dataset is for another one."""
+    """Return the command for targets that `cache rm` does not accept, such as dataset ids."""
     try:
         parse_id(target)
     except InvalidIdError:
@@ -206,7 +206,7 @@ def _how_to_name(target: str) -> str:
 
 
 def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Result:
-    """Delete `items` after asking, and say which are kept."""
+    """Delete `items` after confirmation, and report kept ones."""
     from offline_data.store.cache import IN_USE, bytes_freed, remove_items
 
     lost = [item for item in items if not item.refetchable]
@@ -233,7 +233,7 @@ def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Res
         (f"deleted {_counted(removal.removed)}, {human_bytes(removal.freed)}",),
         _paths(removal.removed),
         notes,
-        code=1 if removal.failures else 0,  # partly done, whatever the reason
+        code=1 if removal.failures else 0,  # partial failure, for any reason
         failures=removal.failures,
     )
 
@@ -241,7 +241,7 @@ def _remove(context: Context, items: Items, kept: Kept, *, dry_run: bool) -> Res
 def _confirm(
     context: Context, blocks: Sequence[Block], what: str, lost: list[str], *, dry_run: bool
 ) -> bool:
-    """Ask whether to delete; a warning about what no host has is part of the question."""
+    """Ask for confirmation, with a warning about data that cannot be downloaded again."""
     warning = losses(lost)
     if warning and (context.yes or dry_run):
         say(warning)
@@ -250,7 +250,7 @@ def _confirm(
 
 
 def losses(names: list[str]) -> str:
-    """Return a warning about things that cannot be downloaded again; empty if there are none."""
+    """Return a warning about items that cannot be downloaded again; empty if there are none."""
     if not names:
         return ""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -274,7 +274,7 @@ def _kept_notes(kept: Kept) -> list[str]:
 
 
 def _table(items: Items, root: Path) -> Sequence[Block]:
-    """Lay items out; paths are relative to the root, as `cache rm` accepts them."""
+    """Return items as a table; paths are relative to the root, as `cache rm` accepts them."""
     rows = [
         (
             item.kind,

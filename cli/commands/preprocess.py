@@ -1,4 +1,4 @@
-"""`preprocess` and `worker`: a new dataset from an old one, in one run or by many workers."""
+"""`preprocess` and `worker`: a new dataset from an existing one, in one run or by many workers."""
 
 import json
 import shlex
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = columns("ARGUMENT", "TYPE", "DEFAULT", "WHAT")
 _MOST_NAMED = 20
-"""Task numbers in a message; `--json` has them all."""
+"""Maximum number of task numbers in a message; `--json` has them all."""
 
 
 class By(str, Enum):
-    """Arguments of a function."""
+    """Units that a function is called with."""
 
     row = "row"
     episode = "episode"
@@ -165,11 +165,11 @@ def preprocess(
         return _plan_result(plan_job(job, plan, context.settings, context.progress))
     if dry_run:
         return _dry_run_result(plan_run(job, context.settings, context.progress))
-    return _made_result(run(job, context.settings, context.progress))
+    return _stored_result(run(job, context.settings, context.progress))
 
 
 def _check(stages: tuple[str, ...], calls: list[str], out: str | None, dest: Path | None) -> None:
-    """Raise `UsageError` for arguments that are missing, given twice, or without effect."""
+    """Raise `UsageError` for missing, conflicting or ineffective arguments."""
     if not stages:
         raise UsageError(
             "Nothing to do: give --fn or at least one --step",
@@ -217,7 +217,7 @@ def worker(
 
 
 def _share_result(share: "Share", rank: int | None) -> Result:
-    """Lay out the dataset if it is published, else which tasks are missing."""
+    """Return the dataset if it is published, else the missing tasks."""
     about = {
         "plan": share.plan.file,
         "tasks": share.plan.tasks,
@@ -227,7 +227,7 @@ def _share_result(share: "Share", rank: int | None) -> Result:
     if share.result is not None:
         by_recipe = "recipe" in share.result.manifest.converter.get("options", {})
         if by_recipe:
-            made = _made_result(share.result)
+            made = _stored_result(share.result)
             return Result({**made.data, **about}, made.blocks, made.ids, made.notes)
         made = stored_result(share.result)
         return Result({**made.data[0], **about}, made.blocks, made.ids, made.notes)
@@ -251,8 +251,8 @@ def _tasks(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
 
 
-def _made_result(stored: "Stored") -> Result:
-    """Lay out a dataset that was made, and how its functions were run."""
+def _stored_result(stored: "Stored") -> Result:
+    """Return the result for a new dataset, and how its functions were called."""
     from offline_data.reports.info import entry_info
     from offline_data.store.library import Entry
 
@@ -266,7 +266,7 @@ def _made_result(stored: "Stored") -> Result:
 
 
 def _dry_run_result(found: "WouldMake") -> Result:
-    """Lay out the dataset that would be made, its size and how long that takes."""
+    """Return the result of `--dry-run`: the dataset, its size and the estimated time."""
     data: dict[str, Any] = {
         "id": str(found.id),
         "parent": str(found.parent),
@@ -313,7 +313,7 @@ def _dry_run_result(found: "WouldMake") -> Result:
 
 
 def _time(seconds: float) -> str:
-    """Write an estimate of computing time."""
+    """Format an estimated computing time."""
     if seconds < 1:
         return "under a second in one process"
     if seconds < 100:
@@ -323,7 +323,7 @@ def _time(seconds: float) -> str:
 
 
 def _plan_result(planned: "JobPlan") -> Result:
-    """Lay out a plan for workers."""
+    """Return the result of writing a plan for workers."""
     data = {
         "id": planned.id,
         "plan": planned.file,
@@ -346,24 +346,24 @@ def _plan_result(planned: "JobPlan") -> Result:
 
 
 def _functions(recipe: Iterable[Mapping[str, Any]]) -> Field:
-    """Lay out how the functions of a recipe are run; built-in steps always take many rows."""
+    """Return how the functions of a recipe were called; built-in steps are always batched."""
     lines = []
     for step in recipe:
         if step["step"] != "fn":
             continue
-        said = [how_run(step)]
+        texts = [how_run(step)]
         if step.get("two_copies"):
-            said.append(f"{', '.join(step['two_copies'])} stored twice, with their own `next`")
+            texts.append(f"{', '.join(step['two_copies'])} stored twice, with their own `next`")
         if step.get("unsteady"):
-            said.append(f"{step['unsteady']}; values may depend on the order of calls")
+            texts.append(f"{step['unsteady']}; values may depend on the order of calls")
         if step.get("unknown"):
-            said.append(
+            texts.append(
                 f"its results cannot be reused or resumed, because it cannot be identified: "
                 f"{step['unknown']}"
             )
         if step.get("kept"):
-            said.append(f"{', '.join(step['kept'])} kept as stored (not returned)")
-        lines += [f"{step.get('name', 'function')}: {text}" for text in said]
+            texts.append(f"{', '.join(step['kept'])} kept as stored (not returned)")
+        lines += [f"{step.get('name', 'function')}: {text}" for text in texts]
     return Field("functions", lines)
 
 

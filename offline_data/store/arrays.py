@@ -66,9 +66,9 @@ class DatasetArrays(Mapping[str, "NDArray[Any]"]):
         inside[last] = False
         if style == "episodes" and inside.any():
             raise UsageError(
-                f"{int(inside.sum())} rows inside of episodes, row {int(inside.argmax())} the first, "
-                "are terminated or truncated, so that code that cuts at terminals | timeouts would "
-                "cut episodes apart",
+                f"{int(inside.sum())} rows within episodes, the first of them row "
+                f"{int(inside.argmax())}, are terminated or truncated, so that code that cuts at "
+                "terminals | timeouts would cut these episodes",
                 hint="ds.episodes.start and .length are the episodes' rows; style='transitions' has "
                 "no episodes",
             )
@@ -181,6 +181,6 @@ def observation_leaf(reader: DatasetReader, name: Key) -> Key:
         return found[0]
     known = ", ".join(map(join_key, found or leaves))
     raise UsageError(
-        f"{join_key(name)} is {len(found)} leaves, and observations are one array",
-        hint=f"observation_key=… names one of {known}",
+        f"{join_key(name)} is {len(found)} leaves; observations must be one array",
+        hint=f"set observation_key=… to one of {known}",
     )

@@ -63,7 +63,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     from_schema(SCHEMA, "memmap", path=tmp_path / "empty", rows=1)
     for backend, path in (("memmap", "empty"), ("h5", "empty"), ("h5", "file")):
         (tmp_path / "file").write_text("mine")
-        with pytest.raises(UsageError, match="there already"):
+        with pytest.raises(UsageError, match="already exists"):
             from_schema(SCHEMA, backend, path=tmp_path / path, rows=1)  # type: ignore[arg-type]
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -72,7 +72,7 @@ def test_what_is_not_here(root: Path) -> None:
     path = root / "local" / "toy" / "a1"
     with pytest.raises(UsageError, match="download is 'always'"):
         load_dataset("local:toy", root=root, download="always")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="works with ids only"):
+    with pytest.raises(UsageError, match="is for ids"):
         load_dataset(path, revision="b2")
     with pytest.raises(InvalidIdError):
         load_dataset("local:../toy", root=root)

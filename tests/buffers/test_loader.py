@@ -150,7 +150,7 @@ def test_growing_buffers_and_tensordicts_of_others(steps: Callable[..., TensorDi
 def test_rows_without_a_next_observation(gaps: Any) -> None:
     assert gaps.valid_rows.tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
     assert sorted(flat(rows(gaps.dataloader(3)))) == gaps.valid_rows.tolist()
-    with pytest.warns(UserWarning, match="after 2 of them is not known"):
+    with pytest.warns(UserWarning, match="for 2 of them the next observation"):
         assert len(flat(rows(DataLoader(gaps, 4)))) == 10
     with warnings.catch_warnings():
         warnings.simplefilter("error")

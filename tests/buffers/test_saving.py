@@ -95,7 +95,7 @@ def test_a_state_of_other_parts_is_refused(
     for other in others:
         with pytest.raises(UsageError, match=r"The state (is of|has)"):
             other.loads(tmp_path / "state")
-    with pytest.raises(UsageError, match="3 rows, and 2 fit"):
+    with pytest.raises(UsageError, match="3 rows; this storage has space for 2"):
         growing(2).loads(tmp_path / "state")
     (tmp_path / "state" / "state.json").write_text("[]")
     with pytest.raises(IntegrityError):

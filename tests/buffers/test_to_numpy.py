@@ -213,7 +213,7 @@ def test_flags_inside_episodes_cannot_be_cut_by(tmp_path: Path) -> None:
     toy.steps["next", "terminated"][2] = True
     write_toy(tmp_path / "toy", [toy])
     ds = BaseDatasetExperienceReplay(tmp_path / "toy")
-    with pytest.raises(UsageError, match="1 rows inside of episodes, row 2 the first"):
+    with pytest.raises(UsageError, match="1 rows within episodes, the first of them row 2"):
         ds.to_numpy("episodes")
     assert len(ds.to_numpy()["rewards"]) == 9
     assert len(ds.episodes_at([1]).to_numpy("episodes")["rewards"]) == 4
@@ -233,7 +233,7 @@ def test_no_row_at_all(tmp_path: Path) -> None:
 def test_which_observation(ds: BaseDatasetExperienceReplay) -> None:
     with pytest.raises(UsageError, match="observation is 3 leaves") as error:
         ds.to_numpy()
-    assert "observation_key=… names one of observation/state" in str(error.value.hint)
+    assert "set observation_key=… to one of observation/state" in str(error.value.hint)
     with pytest.raises(UsageError, match="goal is 0 leaves"):
         ds.to_numpy(observation_key="goal")
     codes = ds.to_numpy(observation_key="info/code")["observations"]

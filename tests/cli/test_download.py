@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from offline_data import ingest
+from offline_data.config import TransferLimits
 from offline_data.errors import NetworkError, NotFoundError
 from offline_data.fetch.files import RemoteFile
 from offline_data.fetch.plan import FetchPlan, FileStep
@@ -224,7 +225,7 @@ def test_what_is_no_dataset_is_named(
     assert f"Cannot tell what {path} is: " in ran.err
     assert said in ran.err
     special = kind in {"fifo", "socket", "device"}
-    assert special or f"--from {'|'.join(source_names())}" in ran.err
+    assert special or f"with --from: {', '.join(source_names())}" in ran.err
     for source in ("d4rl", "minari", "local") if special else ():
         assert said in cli("convert", str(path), "mine", "--from", source).err
     assert cli("list", "--json").json == []
@@ -251,3 +252,18 @@ def test_paths_that_lead_nowhere(cli: Cli, tmp_path: Path, name: str) -> None:
     assert ran.code == (3 if name in {"file/x", "no.hdf5"} else 2)
     assert "unexpected" not in ran.err
     assert str(tmp_path / name)[:200] in ran.err.replace("\n", "")
+
+
+def test_limits_of_the_transfer_reach_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[TransferLimits] = []
+
+    def plan(dataset: object, settings: Settings, options: object) -> None:
+        asked.append(settings.transfer)
+        raise NotFoundError("nothing")
+
+    monkeypatch.setattr("offline_data.ingest.plan_download", plan)
+    words = ("--jobs", "3", "--timeout", "2.5", "--retries", "0", "--limit-rate", "5MB")
+    assert cli("download", "d4rl:pen-human-v1", "--dry-run", *words).code == 3
+    assert asked == [TransferLimits(3, 2.5, 1, 5_000_000)]
+    ran = cli("download", "d4rl:pen-human-v1", "--dry-run", "--limit-rate", "0")
+    assert (ran.code, "at least one byte per second" in ran.err) == (2, True)

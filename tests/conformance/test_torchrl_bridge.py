@@ -175,7 +175,7 @@ def test_it_cannot_be_written(compact: Path) -> None:
     with pytest.raises(UsageError, match="sampler of this package"):
         ds.to_torchrl(sampler=RandomSampler())
     for name in ("storage", "writer"):
-        with pytest.raises(UsageError, match=f"brings its own {name}"):
+        with pytest.raises(UsageError, match=f"{name} cannot be set"):
             to_torchrl(ds, **{name: None})  # type: ignore[arg-type]
 
 
@@ -241,8 +241,8 @@ def test_a_registered_function_gets_what_was_given(
 @pytest.mark.parametrize(
     ("prefix", "dataset", "words"),
     [
-        ("minari", open_it, "'minari' is taken"),
-        ("mine", open_it, "'mine' is taken"),
+        ("minari", open_it, "'minari' already exists"),
+        ("mine", open_it, "'mine' already exists"),
         ("a:b", open_it, "without ':'"),
         (" ", open_it, "without ':'"),
         ("other", "no colon", "cannot load datasets"),

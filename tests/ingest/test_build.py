@@ -62,6 +62,11 @@ def test_a_range_of_episodes_is_exactly_that(
     assert entry_at(path).partial
 
 
+def test_a_part_is_left_out_where_a_range_ends_before_it() -> None:
+    parts = ToyRaw((1,) * 7).parts(1)
+    assert [(part.first, part.stop) for part in chosen_parts(parts, (1, 4))] == [(1, 2), (2, 4)]
+
+
 def test_a_range_beyond_the_source_is_an_error() -> None:
     with pytest.raises(NotFoundError, match="7 episodes"):
         chosen_parts(ToyRaw((1,) * 7).parts(1), (7, 9))

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from offline_data.store.library import entry_at, list_datasets
 from offline_data.testing.servers import Answer, Fault, FileServer, Request
 from offline_data.testing.sharded_toy import PUBLISHED, install, served, shard_file
 from tests.ingest.test_shards import check
-from tests.processes.waiting import ended, wait_until
+from tests.processes.waiting import wait_for_end
 
 RUN = "from offline_data_cli.main import run; run()"
 SHARDS = 40
@@ -64,10 +63,6 @@ class HoldingServer(FileServer):
             while not self.go_on.is_set() and not self.closing.wait(0.05):
                 pass
         return super().answer(request)
-
-
-def all_ended(pids: list[int]) -> bool:
-    return all(map(ended, pids))
 
 
 def raw_bytes(root: Path) -> int:
@@ -115,7 +110,7 @@ def test_it_is_downloaded_all_the_same(disk: Path, tmp_path: Path) -> None:
                     family = psutil.Process(program.pid).children(recursive=True)
                     os.kill(program.pid, kill)
                     program.wait(500)
-                    wait_until(partial(all_ended, [one.pid for one in family]))
+                    wait_for_end([one.pid for one in family])
                 assert time.monotonic() - started < 500
                 time.sleep(0.01)
             said = program.communicate()[1].decode()

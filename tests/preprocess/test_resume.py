@@ -45,7 +45,7 @@ from tests.preprocess.stopping import (
     work_of,
     write_parent,
 )
-from tests.processes.waiting import ended, wait_until
+from tests.processes.waiting import wait_for_end
 from tests.syncs import Syncs, files_in
 
 
@@ -402,7 +402,7 @@ class Program:
         workers = [one.pid for one in psutil.Process(self.process.pid).children(recursive=True)]
         self.process.kill()
         self.process.communicate()
-        wait_until(lambda: all(map(ended, workers)))
+        wait_for_end(workers)
 
     def ended(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=240)

@@ -105,6 +105,7 @@ def test_a_death_says_how(end: object, words: str) -> None:
 
 def test_a_signal_without_a_name() -> None:
     assert how_ended(-63) == "was ended by signal 63"
+    assert how_ended(0) == "ended with status 0"
 
 
 def test_a_death_in_the_middle_of_an_answer() -> None:
@@ -160,6 +161,32 @@ def test_ctrl_c_is_for_the_parent() -> None:
         assert child.ask(1) == 2
         os.kill(child.pid, signal.SIGINT)
         assert child.ask(2) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+def test_ctrl_c_is_for_the_parent_of_a_forked_one() -> None:
+    code = (
+        "import os, signal\n"
+        "from offline_data.processes import Child\n"
+        "with Child(lambda x: x + 1) as child:\n"
+        "    said = [child.ask(1), os.kill(child.pid, signal.SIGINT), child.ask(2)]\n"
+        "    print(said, type(child._started).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[2, None, 3] ForkedProcess\n", "")
+
+
+def test_ctrl_c_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal, sys\n"
+        "def interrupt(event, arguments):\n"
+        "    if event == 'import' and arguments[0] == 'offline_data':\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "sys.addaudithook(interrupt)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Child(lambda x: x + 1, threads=1) as child:
+        assert child.ask(1) == 2
 
 
 def test_closing_ends_it_in_the_middle_and_twice_is_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import psutil
 
@@ -17,6 +17,11 @@ def wait_until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.01)
+
+
+def wait_for_end(pids: Iterable[int]) -> None:
+    """Return when none of these processes runs any more."""
+    wait_until(lambda: all(map(ended, pids)))
 
 
 def ended(pid: int) -> bool:

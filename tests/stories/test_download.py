@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def test_a_connection_lost_ten_times_and_killed_twice(
     for tenths in (4, 8):
         hub.script(blob, *[Fault(cut_after=tenth)] * 3, Fault(stall_after=tenth))
         process = user.start("download", DOOR)
-        wait_until(partial(has_bytes, user, tenth * tenths))
+        wait_for_bytes(user, tenth * tenths)
         process.kill()
         process.communicate()
         assert user.datasets() == []
@@ -146,13 +145,17 @@ def of(hub: HubServer, path: str) -> list:  # type: ignore[type-arg]
     return [request for request in hub.requests if request.path == path]
 
 
-def has_bytes(user: Shell, count: int) -> bool:
-    """Return True if a file that has not come whole has that many bytes."""
-    largest = 0
-    for part in (user.root / ".downloads" / "partial").glob("*.part"):
-        with suppress(FileNotFoundError):  # whole by now
-            largest = max(largest, part.stat().st_size)
-    return largest >= count
+def wait_for_bytes(user: Shell, count: int) -> None:
+    """Wait until a file that is not whole yet has `count` bytes."""
+
+    def arrived() -> bool:
+        largest = 0
+        for part in (user.root / ".downloads" / "partial").glob("*.part"):
+            with suppress(FileNotFoundError):  # whole by now
+                largest = max(largest, part.stat().st_size)
+        return largest >= count
+
+    wait_until(arrived)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Several buffers sampled as one: TorchRL's ensembles of sub-batches, and mixtures of single rows."""
+"""Several buffers sampled as one: TorchRL's ensembles of sub-batches, and mixtures of rows."""
 
 from offline_data.buffers.ensemble.buffer import ReplayBufferEnsemble
 from offline_data.buffers.ensemble.mixture import DatasetMixture

@@ -1,4 +1,4 @@
-"""Which member each row, or each sub-batch, of a batch comes from: weights, and how batches keep them."""
+"""Choice of the member for each row or sub-batch of a batch, by weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 Weights: TypeAlias = "Literal['steps', 'episodes', 'equal'] | Sequence[float] | Mapping[Any, float]"
-"""Types of `weights`; see `DatasetMixture`."""
+"""Type of `weights`; see `DatasetMixture`."""
 
 Probabilities: TypeAlias = "Tensor | Sequence[float] | Literal['sampleable'] | None"
-"""Types of `p`; see `SamplerEnsemble`."""
+"""Type of `p`; see `SamplerEnsemble`."""
 
 
 def probabilities(p: Any, count: int) -> Any:
-    """Return `p` as floats `[count]` that sum to 1, None and `"sampleable"` as they are."""
+    """Return `p` as floats `[count]` that sum to 1; None and `"sampleable"` unchanged."""
     if p is None or isinstance(p, str):
         if p not in (None, "sampleable"):
             raise UsageError(f"p is {p!r}; the only accepted text is 'sampleable'")
@@ -40,7 +40,7 @@ def probabilities(p: Any, count: int) -> Any:
 
 
 def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...] | None:
-    """Return one weight for each member; None if they follow from the members' rows."""
+    """Return one weight per member; None if they depend on the members' rows."""
     if isinstance(weights, str):
         if weights not in ("steps", "episodes", "equal"):
             raise UsageError(f"weights={weights!r}; expected steps, episodes, equal, or numbers")
@@ -57,7 +57,7 @@ def fixed_weights(weights: Weights, members: Sequence[Any]) -> tuple[float, ...]
 
 
 def _by_member(weights: Mapping[Any, float], members: Sequence[Any]) -> list[float]:
-    """Look up weights by a member's number, or by the id of its dataset."""
+    """Return the weights of members given by number or by dataset id."""
     left, found = dict(weights), []
     for number, member in enumerate(members):
         manifest = getattr(member, "manifest", None)
@@ -74,15 +74,15 @@ def _by_member(weights: Mapping[Any, float], members: Sequence[Any]) -> list[flo
     return found
 
 
-def count_of(member: Any, what: Literal["steps", "episodes"]) -> int:
-    """Count the rows of a member that can be drawn at this moment, or its episodes."""
+def count_of(member: Any, unit: Literal["steps", "episodes"]) -> int:
+    """Return the current number of drawable rows of a member, or of its episodes."""
     if hasattr(member, "members"):
-        return sum(count_of(one, what) for one in member.members)
-    if what == "episodes" and hasattr(member, "episodes"):
+        return sum(count_of(one, unit) for one in member.members)
+    if unit == "episodes" and hasattr(member, "episodes"):
         return len(member.episodes)
     if not len(member):
         return 0
-    if what == "episodes":
+    if unit == "episodes":
         return len(member.storage.runs().starts)
     valid_only = getattr(member.sampler, "valid_only", True)
     count: int = member.storage.rows(valid_only=valid_only).count
@@ -96,8 +96,8 @@ def _edges(weights: tuple[float, ...]) -> Tensor:
 
 
 def random_members(weights: tuple[float, ...], size: int, rng: Generator | None) -> Tensor:
-    """Draw each row's member on its own, int64 `[size]`."""
-    # The last edge is exactly 1, and numbers are below it: none is beyond the members.
+    """Draw each row's member independently, int64 `[size]`."""
+    # The last edge is exactly 1 and numbers are below it, so no member is out of range.
     numbers = torch.rand(size, dtype=torch.float64, generator=rng)
     return torch.searchsorted(_edges(weights), numbers, right=True)
 
@@ -105,10 +105,10 @@ def random_members(weights: tuple[float, ...], size: int, rng: Generator | None)
 def exact_members(
     weights: tuple[float, ...], size: int, rng: Generator | None, owed: list[float]
 ) -> Tensor:
-    """Give a batch the proportions of the weights, to the nearest row, in random order.
+    """Return members in the proportions of the weights, to the nearest row, in random order.
 
-    Fractions that a batch rounds away are carried over to the next ones (largest remainder, the
-    first of equal ones): the sum over batches stays within a few rows of the exact proportion.
+    Rounding errors of a batch are carried over to the next ones (largest remainder method, ties to
+    the first): the sum over batches stays within a few rows of the exact proportion.
 
     ```
     weights .5 .3 .2, batches of 4:   2.0 1.2 0.8   2.0 1.4 0.6   2.0 1.6 0.4   …
@@ -116,10 +116,10 @@ def exact_members(
     ```
 
     Args:
-        weights: One for each member.
-        size: Rows of the batch.
-        rng: Of the order.
-        owed: Rows that batches before owe to each member, empty at first; changed in place.
+        weights: One per member.
+        size: Number of rows in the batch.
+        rng: Generator of the order.
+        owed: Remainders of previous batches per member, empty at first; changed in place.
 
     Returns:
         The member of each row, int64 `[size]`.

@@ -1,4 +1,4 @@
-"""`ReplayBufferEnsemble`: several buffers that are sampled as one, in TorchRL's form."""
+"""`ReplayBufferEnsemble`: several buffers sampled as one, as in TorchRL."""
 
 from __future__ import annotations
 
@@ -51,31 +51,32 @@ _TORCHRL = (
 )
 
 
-def _of_member(what: str) -> Any:
-    message = f"{what} is for one member, and this is an ensemble"
-    return refusing(UsageError, message, f"ensemble[0].{what}(…)")
+def _of_member(method: str) -> Any:
+    message = f"{method} is for one member, and this is an ensemble"
+    return refusing(UsageError, message, f"ensemble[0].{method}(…)")
 
 
 class ReplayBufferEnsemble(ReplayBuffer):
-    """Several buffers, of datasets or growing ones, that are sampled as one; read only.
+    """Several buffers, of datasets or growing ones, sampled as one; read-only.
 
-    A batch of `B` rows is `K` sub-batches of `B / K` rows of one member each, stacked: a TensorDict
-    `[K, B / K]`. Each sub-batch is as its member would give it. `batch["index", "buffer_ids"]` has
-    the members and `batch["index", "index"]` what the leaf `index` was, both int64 `[K, B / K]`. If
-    sub-batches differ in leaves, shapes or dtypes, it is a `LazyStackedTensorDict`: it shows the
-    leaves that all of them have, and `batch[k]` is sub-batch `k` with all its leaves. Text leaves
-    with codes of different vocabularies are refused (`decode_text=True` of members decodes them).
+    A batch of `B` rows is a stack of `K` sub-batches of `B / K` rows of one member each: a
+    TensorDict `[K, B / K]`. Each sub-batch is what its member returns. `batch["index",
+    "buffer_ids"]` are the members and `batch["index", "index"]` the members' `index`, both int64
+    `[K, B / K]`. If sub-batches differ in leaves, shapes or dtypes, the batch is a
+    `LazyStackedTensorDict` with the common leaves, and `batch[k]` is sub-batch `k` with all its
+    leaves. Text leaves whose vocabularies differ are refused (unless members have
+    `decode_text=True`).
 
-    Members are drawn as in TorchRL, see `SamplerEnsemble`: whole sub-batches, and without `p` the
-    same share for a member of 10 rows as for one of a million. `offline_data.DatasetMixture` mixes
-    rows one by one, in batches `[B]` of any size.
+    Members are drawn as in TorchRL, see `SamplerEnsemble`: whole sub-batches, and without `p` a
+    member of 10 rows is as likely as one of a million. `offline_data.DatasetMixture` mixes single
+    rows, in batches `[B]` of any size.
 
-    `len(ensemble)` is the number of members, and an index begins with them:
+    `len(ensemble)` is the number of members, and an index starts with members:
 
     ```
     ensemble[0]  ensemble[-1]                     a member
     ensemble[:2]  ensemble[[0, 2]]                an ensemble of some, with their weights of p
-    ensemble[0, 5]  ensemble[0, [1, 2]]           rows of a member, as ensemble[0][5] gives them
+    ensemble[0, 5]  ensemble[0, [1, 2]]           rows of a member, like ensemble[0][5]
     ensemble[:, 5]                                row 5 of every member, [K]
     ensemble[:, [1, 2]]  ensemble[[0, 1], 1:3]    those rows of each, [K, 2]
     ensemble[[0, 1], [[1, 2], [3, 4]]]            all four rows of both, [2, 2, 2]
@@ -83,28 +84,28 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     `ensemble[0].extend(…)` writes to a member. Iteration never ends.
 
-    Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end within
-    a sub-batch; rows by index are transformed, and have `index`; an ensemble of some members keeps
-    the generator, and has as many sub-batches as members; a mask chooses members.
+    Unlike TorchRL's, batches of slices are `[K, B / K]` too; dtypes are kept; an epoch may end
+    within a sub-batch; rows by index are transformed and have `index`; an ensemble of some members
+    keeps the generator, and has as many sub-batches as members; a mask selects members.
 
     Args:
-        rbs: The members. Or none, and:
-        storages: Their storages, with their transforms.
-        samplers: Their samplers, and which members are drawn; None: a `RandomSampler` for each.
-        writers: Their writers; None: as `ReplayBuffer` chooses them.
+        rbs: The members. If none are given:
+        storages: The members' storages, with their transforms.
+        samplers: The members' samplers and the choice of members; None: a `RandomSampler` each.
+        writers: The members' writers; None: the defaults of `ReplayBuffer`.
         transform: Called with every batch; more can be appended.
-        batch_size: `B`, if `sample` is not told.
+        batch_size: Default `B`.
         collate_fn: Called with the list of sub-batches, instead of stacking them.
-        collate_fns: One for each member, called with its sub-batches after all that the member
-            does itself (in TorchRL, instead of the member's own collate function).
+        collate_fns: One per member, called with its sub-batches after the member's own functions
+            (in TorchRL, instead of the member's collate function).
         p: See `SamplerEnsemble`; also the next two.
         sample_from_all: One sub-batch of each member.
         num_buffer_sampled: `K`.
         generator: Random generator, also of the members' samplers.
-        prefetch: See `ReplayBuffer`; also the next two. Batches that members prefetch are not used.
-        pin_memory: Whether batches are put into page-locked memory.
-        transform_factory: Makes the transform, instead.
-        torchrl: Other arguments of TorchRL's signature, with their defaults.
+        prefetch: See `ReplayBuffer`; batches prefetched by members are not used.
+        pin_memory: Whether to move batches to page-locked memory.
+        transform_factory: Function that returns the transform; instead of `transform`.
+        torchrl: TorchRL's other arguments; only their default values are accepted.
 
     Attributes:
         members: The buffers, in order.
@@ -194,7 +195,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @property
     def write_count(self) -> int:
-        """How many rows were written to all members."""
+        """Number of rows written to all members."""
         return sum(member.write_count for member in self.members)
 
     def __len__(self) -> int:
@@ -207,11 +208,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return_info: bool = False,
         include_info: bool | None = None,  # noqa: ARG002
     ) -> Any:
-        """Draw a batch.
+        """Return a random batch.
 
         Args:
-            batch_size: Rows of all sub-batches together, `B`; None: the ensemble's.
-            include_info: TorchRL's; without effect.
+            batch_size: Total number of rows, `B`; None: the ensemble's `batch_size`.
+            include_info: Ignored, for compatibility with TorchRL.
             return_info: Whether to return `(batch, info)`, info a TensorDict `[K, B / K]` with
                 `batch["index"]` and the samplers' leaves.
         """
@@ -226,7 +227,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return batch, stacked(parts, rows[MEMBER])
 
     def __getitem__(self, index: Any) -> Any:
-        """Return members, or rows of them: of several stacked and transformed as batches are."""
+        """Return members, or their rows; those of several members are stacked and transformed."""
         numbers, rows = member_index(index, len(self))
         if numbers is None:
             return self
@@ -255,15 +256,15 @@ class ReplayBufferEnsemble(ReplayBuffer):
     def _draw(self, size: int) -> Draw:
         with ExitStack() as held:
             growing = [member for member in self.members if member._grows]
-            for member in sorted(growing, key=id):  # in one order: no two threads wait in a ring
+            for member in sorted(growing, key=id):  # always in the same order, to avoid deadlock
                 held.enter_context(member._lock)
-            for number, member in enumerate(self.members):  # which may have got other parts
+            for number, member in enumerate(self.members):  # may have been replaced
                 self._storage.storages[number] = member.storage
                 self._sampler.samplers[number] = member.sampler
             return super()._draw(size)
 
     def _gather(self, rows: Any, *, indexed: bool = False) -> None:
-        """Return nothing: members gather, each under its own lock, when their part is made."""
+        """Return nothing: members gather under their own locks when their part is built."""
 
     def _finish(self, draw: Draw, batch: Any, *, indexed: bool = False) -> Any:  # noqa: ARG002
         rows: Any = draw.rows
@@ -282,11 +283,11 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     @cached_property
     def _texts(self) -> dict[Key, tuple[int, int]]:
-        """Text leaves whose codes mean other texts in other members; see `differing_texts`."""
+        """Text leaves whose codes differ between members; see `differing_texts`."""
         return differing_texts(self.members, [None] * len(self))
 
     def _joined(self, parts: list[Any], numbers: Tensor) -> Any:
-        """Collate sub-batches, and stack them unless the ensemble's `collate_fn` will."""
+        """Collate sub-batches and stack them, unless the ensemble has a `collate_fn`."""
         members = numbers.tolist()
         if self._collate_fns is not None:
             pairs = zip(members, parts, strict=True)
@@ -307,7 +308,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
     set_writer: Any = _of_member("set_writer")
 
     def set_sampler(self, sampler: Sampler) -> SamplerEnsemble:
-        """Replace the members' samplers and how members are drawn; returns the one before."""
+        """Replace the members' samplers and the choice of members; returns the previous one."""
         if not isinstance(sampler, SamplerEnsemble) or len(sampler) != len(self):
             raise UsageError(
                 f"{sampler!r} is not a SamplerEnsemble of {len(self)} samplers",
@@ -319,7 +320,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return before  # type: ignore[no-any-return]
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Drop all rows of all members; raises `ImmutableError` if one is a dataset."""
+        """Remove all rows of all members; raises `ImmutableError` if one is a dataset."""
         if not all(isinstance(member.storage, GrowingStorage) for member in self.members):
             raise immutable("empty")
         self._drop_drawn()
@@ -331,7 +332,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
         Args:
             index: `batch["index"]` of any shape: a TensorDict of members and rows.
-            priority: One for each row, in their order, or one for all.
+            priority: One per row, in order, or one for all.
         """
         try:
             source, rows = index[MEMBER], index[INDEX]
@@ -344,7 +345,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.update_priority(own, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume, also of the members; see `ReplayBuffer`."""
+        """Return the state to resume from, including the members; see `ReplayBuffer`."""
         states = [member.state_dict() for member in self.members]
         own = super().state_dict()
         of_members = {str(number) for number in range(len(self))}
@@ -353,7 +354,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         return {**own, "members": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; `UsageError`, and no change, if it is of other members."""
+        """Resume from a state of `state_dict`; raises `UsageError`, unchanged, for other members."""
         if state["kinds"] != self._kinds():
             raise UsageError(f"The state is of {state['kinds']}; this ensemble has {self._kinds()}")
         self._drop_drawn()
@@ -371,7 +372,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
 
 def _members_of(storages: Any, samplers: Any, writers: Any) -> list[ReplayBuffer]:
-    """Make a buffer of each storage, with its sampler and its writer, or the default ones."""
+    """Return a buffer for each storage, with its sampler and writer, or the defaults."""
     if storages is None:
         raise UsageError(
             "An ensemble needs at least one member",

@@ -1,4 +1,4 @@
-"""Leaves of several members in one batch: renamed, compared and merged, or stacked as they are."""
+"""Leaves of several members in one batch: renamed, compared and merged, or stacked."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INDEX, MEMBER = "index", "buffer_ids"
-"""Leaves below `index` of an ensemble's batches, as in TorchRL: the row, and its member."""
+"""Leaves under `index` in an ensemble's batches, as in TorchRL: the row and its member."""
 INDEX_KEY: Key = (INDEX,)
 SOURCE_KEY: Key = ("source",)
 
 Rename: TypeAlias = "Mapping[Any, KeyLike]"
-"""`{key in the mixture: key in the member}`, leaves or parents of leaves."""
+"""`{key in the mixture: key in the member}`, for leaves or parents of leaves."""
 
 
 class MemberLeaves(NamedTuple):
-    """Where a member's batches have the leaves of a mixture."""
+    """Mapping from a mixture's leaves to those of a member's batches."""
 
-    keys: tuple[Key, ...]  # all of the batch
-    positions: tuple[int, ...]  # among them, of each leaf of the mixture
-    dtypes: tuple[torch.dtype, ...]  # there, of each leaf of the mixture
+    keys: tuple[Key, ...]  # all leaves of the batch
+    positions: tuple[int, ...]  # position in `keys` of each leaf of the mixture
+    dtypes: tuple[torch.dtype, ...]  # the member's dtype of each leaf of the mixture
 
 
 class Agreement:
-    """The leaves of a mixture's batches, and how each member's batches have them.
+    """The common leaves of a mixture's batches, and their mapping for each member.
 
     Args:
-        probes: A batch of each member that has rows, by its number.
-        keys: Leaves that batches have, a parent standing for all below it; None: all.
-        renames: New names of a member's leaves, by its number.
-        firsts: Number that `source` has for the first buffer of each member.
-        nested: Members that are mixtures, whose own `source` says which buffer it was.
+        probes: A batch of each member with rows, by member number.
+        keys: Leaves of batches, or parents of leaves; None: all.
+        renames: New names of leaves, by member number.
+        firsts: Number in `source` of each member's first buffer.
+        nested: Members that are mixtures, which have their own `source`.
         cast: Whether dtypes may differ.
 
     Raises:
-        UsageError: Members that do not agree.
+        UsageError: The members' leaves do not match.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Agreement:
         for member, (own, _) in found.items():
             _select(own, (renames[member] or {}).values(), member)
         names = {m: renamed(own, renames[m], m) for m, (own, _) in found.items()}
-        taken = {m: _taken(names[m], keys, m, nested=m in nested) for m in names}
-        self.keys = [INDEX_KEY, *_common(taken)]
+        used = {m: _used_names(names[m], keys, m, nested=m in nested) for m in names}
+        self.keys = [INDEX_KEY, *_common(used)]
         columns = [
             {m: leaves[names[m][key]] for m, (_, leaves) in found.items()} for key in self.keys
         ]
@@ -83,20 +83,20 @@ class Agreement:
         self._dims = dims.pop() if len(dims) == 1 else ()
         devices = {m: leaf.device for m, leaf in columns[0].items()}
         if len({*devices.values()}) > 1:
-            told = ", ".join(f"member {member} on {device}" for member, device in devices.items())
-            raise UsageError(f"Members give batches on different devices: {told}")
+            text = ", ".join(f"member {member} on {device}" for member, device in devices.items())
+            raise UsageError(f"Members give batches on different devices: {text}")
         self._device = next(iter(devices.values()))
         self._tree = tree_of({key: slot for slot, key in enumerate([*self.keys, SOURCE_KEY])})
 
     def of_stored(
         self, number: int, leaves: list[Tensor], slots: Mapping[Key, int]
     ) -> list[Tensor]:
-        """Return the mixture's leaves, each `[n, …]`, of those that a member's storage gave."""
+        """Return the mixture's leaves, each `[n, …]`, from those of a member's storage."""
         keys, positions, _ = self.members[number]
         return self._converted([leaves[slots[keys[p]]] for p in positions], number, 0)
 
     def of_batch(self, number: int, batch: Any, rows: int) -> list[Tensor]:
-        """Return the mixture's leaves, each `[n, …]`, of a member's batch, which may have changed."""
+        """Return the mixture's leaves, each `[n, …]`, from a member's batch; checks its schema."""
         keys, leaves = flat(batch, number)
         known, positions, dtypes = self.members[number]
         if keys != known:
@@ -113,7 +113,7 @@ class Agreement:
         return self._converted(leaves, number, inner)
 
     def _converted(self, leaves: list[Tensor], number: int, inner: Tensor | int) -> list[Tensor]:
-        """Return leaves in the mixture's dtypes; if mixtures are members, with their source."""
+        """Return leaves in the mixture's dtypes, with their source if mixtures are nested."""
         if self.members[number].dtypes != self.dtypes:
             leaves = [leaf.to(dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]
         if self.nested:
@@ -122,7 +122,7 @@ class Agreement:
         return leaves
 
     def assemble(self, leaves: list[Tensor], source: Tensor) -> TensorDict:
-        """Build the batch of its leaves and the member of each row, int64 `[B]`."""
+        """Return the batch of the leaves, with the member of each row, int64 `[B]`."""
         if not self.nested:
             leaves.append(source.to(self._device))
         size = torch.Size([len(source), *self._dims])
@@ -130,7 +130,7 @@ class Agreement:
 
 
 def flat(batch: Any, member: int) -> tuple[tuple[Key, ...], list[Tensor]]:
-    """Return the keys and the tensors of a batch; `UsageError` if it has other things."""
+    """Return the keys and tensors of a batch; raises `UsageError` for anything else in it."""
     if not isinstance(batch, TensorDictBase):
         raise UsageError(
             f"The batches of member {member} are {type(batch).__name__}s; a mixture takes "
@@ -159,9 +159,9 @@ def flat(batch: Any, member: int) -> tuple[tuple[Key, ...], list[Tensor]]:
 
 
 def renamed(keys: Iterable[Key], rename: Rename | None, member: int) -> dict[Key, int]:
-    """Return the names that a mixture has for a member's leaves, each with its number.
+    """Return a mixture's names of a member's leaves, with their positions.
 
-    A renaming of a root leaf holds below `next` too, unless that has one of its own.
+    Renaming a root leaf also renames it under `next`, unless that is renamed separately.
 
     Example:
         >>> renamed([("obs",), ("next", "obs")], {"state": "obs"}, 0)
@@ -187,10 +187,10 @@ def _select(known: Sequence[Key], wanted: Iterable[KeyLike], member: int) -> lis
         raise UsageError(f"Member {member}: {error.message}", hint=error.shell_hint) from error
 
 
-def _taken(
+def _used_names(
     names: Mapping[Key, int], keys: Sequence[Key] | None, member: int, *, nested: bool
 ) -> list[Key]:
-    """Return the names of a member's leaves that the mixture takes, without `index` and `source`."""
+    """Return the names of a member's leaves used by the mixture, without `index` and `source`."""
     every = list(names) if keys is None else _select(list(names), keys, member)
     if INDEX_KEY not in names:
         raise UsageError(f"The batches of member {member} have no leaf 'index'")
@@ -202,17 +202,15 @@ def _taken(
     return [key for key in every if key not in (INDEX_KEY, SOURCE_KEY)]
 
 
-def _common(taken: Mapping[int, Sequence[Key]]) -> list[Key]:
-    """Return the leaves of all members; what only views have may be missing, else `UsageError`."""
-    common = [
-        key for key in next(iter(taken.values())) if all(key in own for own in taken.values())
-    ]
+def _common(used: Mapping[int, Sequence[Key]]) -> list[Key]:
+    """Return the leaves of all members; raises `UsageError` if others than a view's are missing."""
+    common = [key for key in next(iter(used.values())) if all(key in own for own in used.values())]
     known = {*common, DATASET_INDEX, DATASET_EPISODE}
-    extra = {m: [join_key(key) for key in own if key not in known] for m, own in taken.items()}
+    extra = {m: [join_key(key) for key in own if key not in known] for m, own in used.items()}
     if any(extra.values()):
-        told = "; ".join(f"member {m} has {', '.join(keys)}" for m, keys in extra.items() if keys)
+        text = "; ".join(f"member {m} has {', '.join(keys)}" for m, keys in extra.items() if keys)
         raise UsageError(
-            f"Some leaves are not in all members: {told}",
+            f"Some leaves are not in all members: {text}",
             hint="keys=[…] takes those named, rename=[…] gives a member's leaves other names",
         )
     return common
@@ -221,7 +219,7 @@ def _common(taken: Mapping[int, Sequence[Key]]) -> list[Key]:
 def _row_of(
     key: Key, column: Mapping[int, Tensor], *, cast: bool
 ) -> tuple[torch.Size, torch.dtype]:
-    """Return shape and dtype of a row of a leaf; `UsageError` if members differ, in dtype without `cast`."""
+    """Return shape and dtype of a leaf's rows; raises `UsageError` if members differ."""
     shapes = {f"member {m} {tuple(leaf.shape[1:])}": leaf.shape[1:] for m, leaf in column.items()}
     if len({*shapes.values()}) > 1:
         raise UsageError(
@@ -239,7 +237,7 @@ def _row_of(
 
 
 def words_of(member: Any, rename: Rename | None, number: int) -> dict[Key, list[str]]:
-    """Return the vocabularies of a member's text leaves by the mixture's keys, as far as known."""
+    """Return the known vocabularies of a member's text leaves, by the mixture's keys."""
     words = getattr(member, "_words", {})
     return dict(zip(renamed(words, rename, number), words.values(), strict=True))
 
@@ -247,7 +245,7 @@ def words_of(member: Any, rename: Rename | None, number: int) -> dict[Key, list[
 def differing_texts(
     members: Sequence[Any], renames: Sequence[Rename | None]
 ) -> dict[Key, tuple[int, int]]:
-    """Find text leaves of which members have different vocabularies, with two such members."""
+    """Return text leaves whose vocabularies differ, each with two such members."""
     known: dict[Key, tuple[int, list[str]]] = {}
     found: dict[Key, tuple[int, int]] = {}
     for number, (member, rename) in enumerate(zip(members, renames, strict=True)):
@@ -259,7 +257,7 @@ def differing_texts(
 
 
 def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) -> None:
-    """Raise `UsageError` if one of `keys` has codes that mean different texts in two members."""
+    """Raise `UsageError` if codes of one of `keys` differ between two members."""
     for key, (first, second) in differing.items():
         if key in keys:
             raise UsageError(
@@ -270,11 +268,11 @@ def check_texts(differing: Mapping[Key, tuple[int, int]], keys: Container[Key]) 
 
 
 def stacked(parts: Sequence[Any], members: Tensor) -> Any:
-    """Stack `K` sub-batches, of the members `[K]`, as a TensorDict `[K, n]` in memory of its own.
+    """Stack `K` sub-batches of the members `[K]` to a new TensorDict `[K, n]`.
 
-    The leaf `index` becomes two: `("index", "index")` as it was, and `("index", "buffer_ids")`, the
-    members that rows are from; both int64 `[K, n]`. Sub-batches that differ in leaves, shapes or
-    dtypes make a `LazyStackedTensorDict`; other things than TensorDicts, a stack of their tensors.
+    The leaf `index` becomes `("index", "index")`, and `("index", "buffer_ids")` the members of the
+    rows; both int64 `[K, n]`. Sub-batches that differ in leaves, shapes or dtypes are returned as a
+    `LazyStackedTensorDict`; sub-batches that are not TensorDicts as a stack of their tensors.
 
     Example:
         >>> few = TensorDict({"action": torch.tensor([7.0]), "index": torch.tensor([3])}, [1])
@@ -305,7 +303,7 @@ def stacked(parts: Sequence[Any], members: Tensor) -> Any:
 
 
 def labelled(part: Any, member: int) -> Any:
-    """Set in the leaf `index` of a sub-batch which member it is from, in place; see `stacked`."""
+    """Add the member to the leaf `index` of a sub-batch in place; see `stacked`."""
     index = part.get(INDEX, None) if isinstance(part, TensorDictBase) else None
     if isinstance(index, torch.Tensor):
         own = {INDEX: index.clone(), MEMBER: torch.full_like(index, member)}
@@ -314,14 +312,14 @@ def labelled(part: Any, member: int) -> Any:
 
 
 def with_member(members: Tensor, index: Tensor, device: torch.device | None) -> TensorDict:
-    """Return the leaf `index` of a batch: rows `[K, …]`, with the member `[K]` of each."""
+    """Return the leaf `index` of a batch: rows `[K, …]` and their members `[K]`."""
     of_part = members.to(index.device).reshape(-1, *[1] * (index.ndim - 1))
     own = {MEMBER: of_part.expand(index.shape).contiguous(), INDEX: index}
     return level(own, index.shape, device)
 
 
 def _dense(parts: Sequence[Any], members: Tensor | None = None) -> Any:
-    """Stack tensors, or plain TensorDicts leaf by leaf; None if they differ in kind or shape."""
+    """Stack tensors or plain TensorDicts leaf by leaf; None if they differ in type or shape."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
         for part in parts:

@@ -1,4 +1,4 @@
-"""What ensembles and mixtures do with several members: gather at once, and pass priorities on."""
+"""Functions over several members: gathering at once, and routing of priorities."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 def is_plain(member: Any) -> bool:
-    """Return True if a buffer does nothing to what its storage gathers."""
+    """Return True if a buffer returns what its storage gathers, unchanged."""
     return not (member._derived or member._first or member._chain.outward or member._pin)
 
 
 def dataset_of(storage: Any) -> DatasetStorage | None:
-    """Return the dataset that rows of a storage are transitions of; None for other storages."""
+    """Return the dataset storage that `storage` selects rows of; None for other storages."""
     whole = storage.whole if isinstance(storage, SubsetStorage) else storage
     return whole if isinstance(whole, DatasetStorage) else None
 
 
 class GatherMany:
-    """Gathers rows of several datasets and views in one compiled call, straight into one batch."""
+    """Gathers rows of several datasets and views in one compiled call into one batch."""
 
     def __init__(self) -> None:
         self._episodes: tuple[list[Any], Tensor, Tensor] | None = None
@@ -55,16 +55,16 @@ class GatherMany:
         """Gather a batch.
 
         Args:
-            storages: Of all members.
+            storages: Storages of all members.
             numbers: Member of each draw.
-            rows: Int64 `[n]` of each draw, for a batch `[B]`; a tensor `[K, n]`, for one `[K, n]`.
+            rows: Int64 `[n]` per draw, for a batch `[B]`; a tensor `[K, n]`, for a batch `[K, n]`.
             source: Member of each row of the batch, int64 `[B]`; or of each draw, `[K]`.
-            places: Places in the batch of the rows, laid end to end; None: in their order.
+            places: Positions of the concatenated rows in the batch; None: in order.
 
         Returns:
-            The leaves, their slots by key, and the tree of the keys that all drawn members have.
-            None if this is not possible: storages of another kind, datasets whose leaves lie at
-            other places, or no compiled gather.
+            The leaves, their slots by key, and the tree of the keys of all drawn members. None if
+            impossible: other kinds of storages, datasets with different layouts of leaves, or no
+            compiled gather.
         """
         drawn = [storages[number] for number in numbers]
         gathers, readaheads, views = [], [], []
@@ -88,7 +88,7 @@ class GatherMany:
             stored = [s.row_map.at(r) if isinstance(s, SubsetStorage) else r for s, r in pairs]
         if isinstance(rows, torch.Tensor):
             make = partial(gather_groups, gathers, torch.stack(stored) if views else stored)
-        else:  # the first one stands for members that have no row in the batch
+        else:  # members without rows in the batch get the first one as a placeholder
             of_all = [gathers[0]] * len(storages)
             for number, own in zip(numbers, gathers, strict=True):
                 of_all[number] = own
@@ -109,7 +109,7 @@ class GatherMany:
         return leaves, slots, views[0]._tree if len(views) == len(drawn) else first._tree
 
     def _episode_rows(self, storages: Sequence[Any], episodes: Tensor, source: Tensor) -> Tensor:
-        """Turn numbers of the datasets' episodes into rows of the views' tables, all at once."""
+        """Return the views' episode rows of dataset episode numbers, for all members at once."""
         if self._episodes is None or self._episodes[0] != [*storages]:
             tables = []
             for storage in storages:
@@ -126,14 +126,14 @@ class GatherMany:
 
 
 def put(numbers: Tensor, places: Tensor | None) -> Tensor:
-    """Return a tensor that has `numbers[i]` at `places[i]`, each place once; int64 `[B]`."""
+    """Return a tensor with `numbers[i]` at `places[i]`, a permutation; int64 `[B]`."""
     return numbers if places is None else torch.empty_like(places).scatter_(0, places, numbers)
 
 
 def by_buffer(
     buffers: Sequence[Any], source: Tensor, index: Tensor, priority: Tensor | float
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield each buffer that rows are from, the rows, and their priorities: each its own, or one."""
+    """Yield each buffer with its rows in the batch and their priorities (one for all, or one each)."""
     source, index = (torch.as_tensor(one).to("cpu").reshape(-1) for one in (source, index))
     values = torch.as_tensor(priority).detach().to("cpu").reshape(-1)
     if len(values) not in {1, len(source)}:

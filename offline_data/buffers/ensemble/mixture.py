@@ -1,4 +1,4 @@
-"""`DatasetMixture`: batches whose rows come from several buffers, in stated proportions."""
+"""`DatasetMixture`: batches of rows from several buffers in given proportions."""
 
 from __future__ import annotations
 
@@ -61,48 +61,47 @@ class MixtureDraw(NamedTuple):
 
 
 class DatasetMixture:
-    """Flat batches of any size, row by row from several buffers.
+    """Flat batches of any size, mixed row by row from several buffers.
 
-    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture gives rows their proportions
-    one by one: with `weights="steps"` a batch is as likely as one of all members' rows laid end to
-    end.
+    A `ReplayBufferEnsemble` stacks sub-batches of equal size; a mixture draws the member of each
+    row: with `weights="steps"` rows are distributed as in the concatenation of all members.
 
     Each member draws with its own sampler, derives its leaves and applies its transforms; then its
-    rows are put in their places, in random order. `index` and `episode` have the member's numbers,
-    and one more leaf, `source`, int64 `[B]`, has the member: an index of `sources`, where a mixture
-    that is a member counts as its members.
+    rows are placed in random order. `index` and `episode` are the member's; the additional leaf
+    `source`, int64 `[B]`, is the member's index in `sources`, where a nested mixture is replaced by
+    its members.
 
-    A member's sampler is asked for as many rows as its part of the batch. Slices need parts that are
-    multiples of them (`exact=True`, weights that divide the batch), and stay together with
-    `shuffle=False`.
+    A member's sampler draws as many rows as its part of the batch. Slices need parts that are
+    multiples of the slice length (`exact=True`, weights that divide the batch), and stay contiguous
+    with `shuffle=False`.
 
     Args:
-        *members: Datasets, views, buffers that grow, mixtures.
-        weights: How much of each member there is: `"steps"`, as many as it has rows that can be
-            drawn; `"episodes"`, as it has episodes; `"equal"`; numbers, one for each member; or a
-            mapping from its number, or its dataset's id, to a number. Only ratios count. Those that
-            follow from the data follow a buffer while it grows, from no rows on.
-        batch_size: Rows of a batch if `sample` is not told.
-        exact: False: each row's member is drawn on its own. True: each batch has the proportions
-            to the nearest row, and what is rounded away is made up for in the next ones.
-        keys: Leaves that batches have (as the mixture calls them), a parent standing for all below
-            it; None: all, which all members must have then.
+        *members: Datasets, views, growing buffers or mixtures.
+        weights: Share of each member: `"steps"`: its number of drawable rows; `"episodes"`: its
+            number of episodes; `"equal"`; one number per member; or a mapping from member number or
+            dataset id to a number. Only ratios matter. Shares that depend on the data follow a
+            growing buffer, from no rows on.
+        batch_size: Default number of rows in a batch.
+        exact: False: each row's member is drawn independently. True: each batch has the proportions
+            to the nearest row, and rounding errors are compensated in the next ones.
+        keys: Leaves of batches (by the mixture's names), or parents of leaves; None: all, which must
+            then be the same in all members.
         rename: For each member None, or `{key in the mixture: key in the member}`, of leaves or
-            parents of leaves; it holds below `next` too, unless `next` is named on its own.
-        cast: Whether dtypes may differ: then they are promoted (`torch.promote_types`).
-        shuffle: False: the rows of a member stand together, in the order of the members.
-        seed: Of the order and of the members of rows, not of the members' samplers; None: torch's
+            parents of leaves; also applied under `next`, unless that is renamed separately.
+        cast: Whether dtypes may differ; they are promoted (`torch.promote_types`).
+        shuffle: False: the rows of a member stay together, in the order of the members.
+        seed: Seed of the order and choice of members, not of the members' samplers; None: torch's
             global generator.
-        prefetch: Batches made ahead, by as many threads; rows and their order stay the same.
+        prefetch: Number of batches and threads to prepare them ahead; does not change rows or order.
         transform: Called with every batch; more can be appended.
 
     Raises:
-        UsageError: Invalid argument; and from the first batch, or when a member first has rows, if
-            members' leaves do not agree.
+        UsageError: Invalid argument; or, on the first batch or when a member gets its first rows,
+            members whose leaves do not match.
     """
 
     _lock: ClassVar[AbstractContextManager[None]] = nullcontext()
-    """Members have locks of their own, if they need them."""
+    """Members have their own locks if they need them."""
 
     def __init__(
         self,
@@ -148,18 +147,18 @@ class DatasetMixture:
 
     @property
     def batch_size(self) -> int:
-        """Rows of a batch if `sample` is not told."""
+        """Default number of rows in a batch."""
         return self._batch_size
 
     @property
     def sources(self) -> tuple[Any, ...]:
-        """The buffers that rows come from; the leaf `source` is an index of it."""
+        """The buffers that rows are drawn from; the leaf `source` is an index into it."""
         parts = [getattr(member, "sources", (member,)) for member in self.members]
         return tuple(source for part in parts for source in part)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of each member, as probabilities, at this moment."""
+        """The current probability of each member."""
         weights = self._weights()
         return tuple(weight / sum(weights) for weight in weights)
 
@@ -168,15 +167,16 @@ class DatasetMixture:
         return sum(map(len, self.members))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Draw a batch `[B]`, in memory of its own, across the ends of members' epochs.
+        """Return a random batch `[B]`, newly allocated, across ends of the members' epochs.
 
         Args:
-            batch_size: Rows, `B`; None: the mixture's.
-            return_info: Whether to return `(batch, info)`, where `info["source"]` has the member of
-                each row.
+            batch_size: Number of rows, `B`; None: the mixture's `batch_size`.
+            return_info: Whether to return `(batch, info)`, with the member of each row in
+                `info["source"]`.
 
         Raises:
-            UsageError: Members that do not agree, or cannot be drawn from; not the size prefetched.
+            UsageError: Members that do not match or have nothing to sample; a size other than that
+                of prefetched batches.
         """
         size = self._batch_size if batch_size is None else positive(batch_size, "batch_size")
         future = None
@@ -192,7 +192,7 @@ class DatasetMixture:
         return (batch, {"source": draw.source}) if return_info else batch
 
     def __iter__(self) -> Self:
-        """Return the mixture, which yields batches without end."""
+        """Return the mixture, an infinite iterator of batches."""
         return self
 
     def __next__(self) -> Any:
@@ -200,16 +200,16 @@ class DatasetMixture:
         return self.sample()
 
     def append_transform(self, transform: Transform) -> Self:
-        """Add a transform after the others, called with every batch; returns the mixture."""
+        """Append a transform, called with every batch; returns the mixture."""
         self._chain = self._chain.insert(len(self._chain.links), transform, invert=False)
         return self
 
     def update_priority(self, batch: Any, priority: Tensor | float) -> None:
-        """Update the priorities of rows of a batch, in members whose samplers have some.
+        """Update priorities of rows of a batch in members with prioritized samplers.
 
         Args:
-            batch: Anything that has `batch["source"]` and `batch["index"]`.
-            priority: One for each row, or one for all.
+            batch: Mapping with `batch["source"]` and `batch["index"]`.
+            priority: One per row, or one for all.
         """
         parts = by_buffer(self.sources, batch["source"], batch["index"], priority)
         for buffer, rows, values in parts:
@@ -217,10 +217,10 @@ class DatasetMixture:
                 buffer.update_priority(rows, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to resume from here, also of the members.
+        """Return the state to resume from, including the members.
 
-        With `seed`, and seeds in the members' samplers, the batches after `load_state_dict` are
-        those that would have come; `torch.get_rng_state()` saves torch's global generator.
+        With `seed`, and seeds in the members' samplers, the same batches follow after
+        `load_state_dict`; `torch.get_rng_state()` saves torch's global generator.
         """
         generator = None if self._generator is None else self._generator.get_state()
         return {
@@ -232,7 +232,7 @@ class DatasetMixture:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state of `state_dict`; raises `UsageError` if it is of another mixture."""
+        """Resume from a state of `state_dict`; raises `UsageError` for a different mixture."""
         if len(state["members"]) != len(self.members):
             raise UsageError(
                 f"The state has {len(state['members'])} members; this mixture has {len(self.members)}"
@@ -259,7 +259,7 @@ class DatasetMixture:
         save_tree(self.state_dict(), Path(path))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Resume from what `dumps` wrote; see `ReplayBuffer.loads`."""
+        """Resume from a folder written by `dumps`; see `ReplayBuffer.loads`."""
         self.load_state_dict(_without_file(load_tree(Path(path))))
 
     def __repr__(self) -> str:
@@ -280,8 +280,8 @@ class DatasetMixture:
     def _weights(self) -> tuple[float, ...]:
         if self._fixed is not None:
             return self._fixed
-        what: Any = self.weights
-        weights = tuple(count_of(member, what) for member in self.members)
+        unit: Any = self.weights
+        weights = tuple(count_of(member, unit) for member in self.members)
         if not any(weights):
             raise UsageError("No member of the mixture has any rows to sample")
         return weights
@@ -314,19 +314,19 @@ class DatasetMixture:
         return MixtureDraw(source, tuple(draws))
 
     def _agree_again(self) -> None:
-        """Find out again what batches have, to make some that were drawn elsewhere."""
+        """Recompute the common leaves, for draws restored from a state."""
         for member in self.members:
             if isinstance(member, DatasetMixture):
                 member._agree_again()
         self._agree([number for number, weight in enumerate(self._weights()) if weight])
 
     def _agree(self, present: Sequence[int]) -> None:
-        """Find out what batches have, from batches that nobody will see."""
+        """Compute the common leaves from batches that are discarded."""
         counts = [len(getattr(member, "sources", [member])) for member in self.members]
         probes = {}
         with torch.random.fork_rng(devices=[]):
             for number in present:
-                member = _copy_that_draws_apart(self.members[number])
+                member = _copy_with_own_sampler(self.members[number])
                 with member._lock:
                     draw = member._draw(self._batch_size)
                 probes[number] = _batch_of(member, draw)
@@ -343,9 +343,9 @@ class DatasetMixture:
 
     def _make(self, draw: MixtureDraw) -> Any:
         agreement = self._agreement
-        assert agreement is not None  # noqa: S101 - rows are drawn after it was made
+        assert agreement is not None  # noqa: S101 - set before rows are drawn
         places = None
-        if self._shuffle:  # numpy sorts 16 bits by radix
+        if self._shuffle:  # numpy uses radix sort for 16 bits
             order = draw.source.numpy().astype(np.uint16).argsort(kind="stable")
             places = torch.from_numpy(order)
         leaves = self._gathered(agreement, draw, places)
@@ -361,7 +361,7 @@ class DatasetMixture:
     def _gathered(
         self, agreement: Agreement, draw: MixtureDraw, places: Tensor | None
     ) -> list[Tensor] | None:
-        """Gather all leaves at once; None if some rows are not taken as they are stored."""
+        """Gather all leaves at once; None if some rows are changed after gathering."""
         same = all(agreement.members[m].dtypes == agreement.dtypes for m, _ in draw.draws)
         if agreement.nested or not same or not all(self._is_stored(*one) for one in draw.draws):
             return None
@@ -372,7 +372,7 @@ class DatasetMixture:
         return None if found is None else agreement.of_stored(numbers[0], *found[:2])
 
     def _part(self, agreement: Agreement, number: int, draw: Any) -> list[Tensor]:
-        """Make a member's part of a batch: the mixture's leaves, each `[n, …]`."""
+        """Return a member's part of a batch as the mixture's leaves, each `[n, …]`."""
         member = self.members[number]
         if self._is_stored(number, draw) and dataset_of(member.storage) is not None:
             storage = member.storage
@@ -380,12 +380,12 @@ class DatasetMixture:
         return agreement.of_batch(number, _batch_of(member, draw), len(draw[0]))
 
     def _is_stored(self, number: int, draw: Any) -> bool:
-        """Return True if a draw's batch has no leaves but what the member's storage gathers."""
+        """Return True if a draw's batch is what the member's storage gathers, unchanged."""
         return isinstance(draw, Draw) and not draw.info and is_plain(self.members[number])
 
 
 def _batch_of(member: Any, draw: Draw | MixtureDraw) -> Any:
-    """Make the batch of a draw, as the member would."""
+    """Return the batch of a draw from a member."""
     if isinstance(draw, MixtureDraw):
         return member._make(draw)
     with member._lock:
@@ -393,11 +393,11 @@ def _batch_of(member: Any, draw: Draw | MixtureDraw) -> Any:
     return member._finish(draw, gathered)
 
 
-def _copy_that_draws_apart(member: Any) -> Any:
-    """Return a buffer over the same data whose draws leave the member's sampler alone."""
+def _copy_with_own_sampler(member: Any) -> Any:
+    """Return a buffer over the same data with a copy of its sampler."""
     other = copy(member)
     if isinstance(other, DatasetMixture):
-        other.members = tuple(map(_copy_that_draws_apart, member.members))
+        other.members = tuple(map(_copy_with_own_sampler, member.members))
         other._owed = deepcopy(member._owed)
         other._generator = None
     else:
@@ -414,7 +414,7 @@ def _draw_state(draw: Draw | MixtureDraw) -> dict[str, Any]:
 
 
 def _draw_of(state: dict[str, Any]) -> Any:
-    """Return the draw of a state that `_draw_state` returned, in memory of its own."""
+    """Return a copy of the draw in a state returned by `_draw_state`."""
     if "parts" not in state:
         return Draw(state["rows"].clone(), state["info"], state["last"])
     parts = tuple((part["member"], _draw_of(part["draw"])) for part in state["parts"])
@@ -422,7 +422,7 @@ def _draw_of(state: dict[str, Any]) -> Any:
 
 
 def _without_file(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state that no longer needs its file, but for rows, which are copied when loaded."""
+    """Return a copied state that no longer maps its file, except rows, which loading copies."""
     keep = {"members": [_without_file(one) for one in state.get("members", ())]}
     if "storage" in state:
         keep = {"storage": state["storage"]}

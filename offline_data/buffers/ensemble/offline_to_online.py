@@ -1,4 +1,4 @@
-"""From a dataset to experience of one's own: both in each batch, or the one copied to the other."""
+"""Offline-to-online training: mixed batches of a dataset and new experience, and prefilling."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class OfflineToOnlineReplayBuffer:
-    """Batches that have a fixed share of a dataset's rows, and for the rest rows written since.
+    """Batches with a fixed fraction of a dataset's rows; the rest are newly written rows.
 
-    A batch of `B` rows has exactly `round(offline_fraction * B)` rows of the dataset, in front, and all
-    of them while nothing was written. Both parts have the leaves that both know. Unlike TorchRL's, also
-    `index` and other leaves that one of them lacks do not matter.
+    A batch of `B` rows starts with exactly `round(offline_fraction * B)` rows of the dataset, or
+    all of them as long as nothing was written. Batches have the leaves common to both. Unlike
+    TorchRL's, `index` and other leaves may be missing in one of them.
 
     Args:
-        offline_dataset: A buffer, or an id that `load_dataset` takes (`offline_data:` may stand before).
-        online_storage: Where rows are written; or:
-        online_capacity: How many rows a `LazyTensorStorage` has.
-        offline_fraction: Between 0 and 1, both excluded.
-        batch_size: Rows of a batch where `sample` is not told; a dataset by its id needs it.
+        offline_dataset: A buffer, or an id for `load_dataset` (optionally prefixed `offline_data:`).
+        online_storage: Storage of new rows; or:
+        online_capacity: Capacity of a `LazyTensorStorage` for them.
+        offline_fraction: Between 0 and 1, exclusive.
+        batch_size: Default number of rows in a batch; required for a dataset given by id.
         transform: Called with every batch.
         dataset_kwargs: Options of `load_dataset`, for an id.
 
     Raises:
-        UsageError: Invalid arguments.
+        UsageError: Invalid argument.
 
     Example:
         >>> from tensordict import TensorDict
@@ -82,11 +82,11 @@ class OfflineToOnlineReplayBuffer:
         self._transform = transform
 
     def extend(self, data: Any) -> Tensor:
-        """Write rows of one's own; see `ReplayBuffer.extend`."""
+        """Write new rows; see `ReplayBuffer.extend`."""
         return self.online_buffer.extend(data)
 
     def sample(self, batch_size: int | None = None) -> Any:
-        """Draw a batch `[B]`; see the class. Raises `UsageError` without a batch size."""
+        """Return a random batch `[B]`; see the class. Raises `UsageError` without a batch size."""
         size = self.batch_size if batch_size is None else positive(batch_size, "batch_size")
         if size is None:
             raise BufferUsageError("No batch size: give one to the buffer or to sample(batch_size)")
@@ -106,11 +106,11 @@ class OfflineToOnlineReplayBuffer:
         return batch if self._transform is None else self._transform(batch)
 
     def anneal(self, step: int, total_steps: int) -> None:
-        """Set `offline_fraction` to what is left of the first one at `step`, linearly down to 0."""
+        """Decrease `offline_fraction` linearly from its initial value to 0 at `total_steps`."""
         self.offline_fraction = self._fraction_at_first * max(0.0, 1 - step / total_steps)
 
     def __len__(self) -> int:
-        """Return the number of rows of both."""
+        """Return the number of rows of both buffers."""
         return len(self.offline_buffer) + len(self.online_buffer)
 
     def __repr__(self) -> str:
@@ -124,16 +124,16 @@ class OfflineToOnlineReplayBuffer:
 def prefill_replay_buffer(
     rb: ReplayBuffer, dataset: Any, n_samples: int | None = None, chunk_size: int = 1000
 ) -> ReplayBuffer:
-    """Write batches of a dataset to a buffer, and return the buffer.
+    """Write rows of a dataset to a buffer; returns the buffer.
 
     Args:
-        rb: A buffer that grows.
-        dataset: A buffer, or an id that `load_dataset` takes.
-        n_samples: How many rows, the dataset's at most; None: as many as it has.
-        chunk_size: How many at a time.
+        rb: A growing buffer.
+        dataset: A buffer, or an id for `load_dataset`.
+        n_samples: Maximum number of rows; None: all.
+        chunk_size: Number of rows per write.
 
-    Unlike TorchRL's, which draws rows one by one with replacement, these are all rows, or the first
-    ones, in their order, without a leaf `index`.
+    Unlike TorchRL's, which draws rows with replacement, it writes all rows, or the first ones, in
+    order, without the leaf `index`.
     """
     if isinstance(dataset, str):
         dataset = _dataset(dataset, positive(chunk_size, "chunk_size"))

@@ -1,4 +1,4 @@
-"""The parts of a `ReplayBufferEnsemble`: the samplers, the storages and the writers of its members."""
+"""The parts of a `ReplayBufferEnsemble`: ensembles of samplers, storages and writers."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _CPU = torch.device("cpu")
 def member_index(
     index: Any, count: int, *, rows: bool = True
 ) -> tuple[int | list[int] | None, tuple[Any, ...]]:
-    """Split an index of an ensemble into members, and rows of each if `rows` may follow.
+    """Split an index of an ensemble into members, and rows of each if `rows` is True.
 
-    The members are the number of one, numbers of several, or None for all of them as they are.
+    The members are an int, a list, or None for the whole ensemble.
 
     Example:
         >>> member_index(-1, 3), member_index([True, False, True], 3), member_index((..., 5), 3)
@@ -72,7 +72,7 @@ def member_index(
 
 
 class Parts:
-    """A part of each member, in order."""
+    """One part per member, in order."""
 
     def __init__(self, parts: list[Any]) -> None:
         if not parts:
@@ -80,7 +80,7 @@ class Parts:
         self._parts = parts
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each, by its number; the storage of a dataset has none."""
+        """Return the state of each part by number; the storage of a dataset has none."""
         states = (one.state_dict() if _has_state(one) else {} for one in self._parts)
         return {str(number): state for number, state in enumerate(states)}
 
@@ -95,7 +95,7 @@ class Parts:
         return len(self._parts)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one of them, or an ensemble of some; see `member_index`."""
+        """Return one part, or an ensemble of several; see `member_index`."""
         numbers, _ = member_index(index, len(self), rows=False)
         if numbers is None:
             return self
@@ -113,7 +113,7 @@ def _has_state(part: Any) -> bool:
 
 
 def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
-    """Make a method that raises an error."""
+    """Return a method that raises an error."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         """Raise an error: see the class."""
@@ -122,23 +122,23 @@ def refusing(error: type[OfflineDataError], message: str, hint: str) -> Any:
     return refuse
 
 
-def read_only(what: str) -> Any:
-    """Make a method that raises `ImmutableError`: an ensemble cannot be changed by `what`."""
+def read_only(action: str) -> Any:
+    """Return a method that raises `ImmutableError` for `action` on an ensemble."""
     return refusing(
         ImmutableError,
-        f"An ensemble is read only: for {what} it cannot know which member is meant",
-        "ensemble[0].extend(data) writes to the first member, if it is a buffer that grows",
+        f"An ensemble is read only: for {action} the member is ambiguous",
+        "ensemble[0].extend(data) writes to the first member, if it is a growing buffer",
     )
 
 
 class StorageEnsemble(Parts):
-    """The storages of the members of a `ReplayBufferEnsemble`; read only.
+    """The storages of a `ReplayBufferEnsemble`'s members; read-only.
 
-    Its length is the number of storages. A row of it is a member and a row of its storage.
+    Its length is the number of storages. A row is a member and a row of its storage.
 
     Args:
-        storages: One for each member, in order; one at least. An attribute, as is the next.
-        transforms: Transform of the batches of each member, or None.
+        storages: One per member, in order, at least one. Also an attribute, like the next.
+        transforms: Transform of each member's batches, or None.
 
     Example:
         >>> from tensordict import TensorDict
@@ -164,7 +164,7 @@ class StorageEnsemble(Parts):
         self._many = GatherMany()
 
     def get(self, rows: TensorDict) -> list[tuple[int, Any]]:
-        """Return the sub-batches of rows `[K]` from `SamplerEnsemble.sample`, each with its member."""
+        """Return the sub-batches of rows `[K]` from `SamplerEnsemble.sample` with their members."""
         found = []
         for number, index in zip(rows[MEMBER].tolist(), rows[INDEX].unbind(0), strict=True):
             batch, transform = self.storages[number].gather(index.clone()), self.transforms[number]
@@ -181,7 +181,7 @@ class StorageEnsemble(Parts):
         return stacked([part for _, part in self.get(rows)], members)
 
     def gather_stored(self, members: Tensor, index: Tensor) -> TensorDict | None:
-        """Gather at once what is stored, without transforms; None if that is not possible."""
+        """Gather stored rows at once, without transforms; None if impossible."""
         found = self._many(self.storages, members.tolist(), index, members)
         if found is None:
             return None
@@ -190,20 +190,20 @@ class StorageEnsemble(Parts):
         return assemble(tree, leaves, index.shape, _CPU)
 
     def only(self, keys: Iterable[KeyLike]) -> StorageEnsemble:
-        """Return the same rows with some of the leaves; see `Storage`."""
+        """Return the same rows with only some leaves; see `Storage`."""
         wanted = list(keys)
         some = (storage.only(wanted) for storage in self.storages)
         return StorageEnsemble(*some, transforms=self.transforms)
 
     rows: Any = refusing(
         UsageError,
-        "A StorageEnsemble has no rows of its own, which one sampler could draw from",
+        "A StorageEnsemble cannot be sampled by a single sampler",
         "ReplayBufferEnsemble(storages=…, samplers=SamplerEnsemble(…)) draws from each",
     )
     runs = rows
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a storage, or an ensemble of some; `[i, rows]`: rows; `[members, rows]`: a list."""
+        """Return a storage, or an ensemble of several; `[i, rows]`: rows; `[members, rows]`: a list."""
         numbers, rows = member_index(index, len(self))
         if not rows:
             return super().__getitem__(index if numbers is None else numbers)
@@ -228,21 +228,21 @@ def _rows_in(storage: Storage, index: Index) -> Any:
 class SamplerEnsemble(Parts, Sampler):
     """Draws members, then rows of each: a batch of `B` rows is `K` sub-batches of `B / K`.
 
-    As in TorchRL **whole sub-batches** come from one member, each member drawn on its own, with
-    replacement: a batch may have several sub-batches of one member and none of another. Without `p`
-    every member has the same share, whatever its size; see also `offline_data.DatasetMixture`.
+    As in TorchRL **whole sub-batches** come from one member, drawn independently with replacement:
+    a batch may have several sub-batches of one member and none of another. Without `p` all members
+    are equally likely, whatever their size; see also `offline_data.DatasetMixture`.
 
-    Each sub-batch is a draw of its own (TorchRL cuts up one draw for all sub-batches of a member, so
-    that `num_slices` gives longer slices the more there are). If an epoch of a sampler without
+    Each sub-batch is a separate draw (TorchRL cuts one draw for all sub-batches of a member, so
+    that with `num_slices` slices get longer the more there are). If an epoch of a sampler without
     replacement ends within a sub-batch, the next one begins in it.
 
     Args:
-        samplers: One for each member, in order; one at least. An attribute.
-        p: Weights of the members, not negative, not all 0. Or `"sampleable"`: by the number of rows,
-            or starts of slices, that each could draw from now. None: the same for all.
+        samplers: One per member, in order, at least one. Also an attribute.
+        p: Weights of the members, non-negative, not all 0. Or `"sampleable"`: the current number of
+            rows, or of slice starts, that each can draw from. None: equal.
         sample_from_all: One sub-batch of each member, in order; excludes `p`.
         num_buffer_sampled: `K`, unless `sample_from_all`; None: the number of members.
-        seed: Seed of a generator of its own, which draws members; None: torch's global one.
+        seed: Seed of the generator that draws members; None: torch's global generator.
 
     Example:
         >>> from offline_data.buffers.samplers import RandomSampler
@@ -270,7 +270,7 @@ class SamplerEnsemble(Parts, Sampler):
 
     @property
     def p(self) -> Any:
-        """Weights that sum to 1, `"sampleable"`, or None; can be set at any time."""
+        """Weights that sum to 1, `"sampleable"`, or None; can be changed."""
         return self._p
 
     @p.setter
@@ -289,14 +289,14 @@ class SamplerEnsemble(Parts, Sampler):
         return self._count
 
     def sample(self, storage: Sampleable, batch_size: int) -> tuple[Any, dict[Any, Any]]:
-        """Draw a batch of `B` rows, a multiple of `K`, from a `StorageEnsemble` of as many members.
+        """Draw a batch of `B` rows, a multiple of `K`, from a `StorageEnsemble` of equal length.
 
         Returns:
             A TensorDict `[K]`, with `buffer_ids` int64 `[K]` and `index` int64 `[K, B / K]`; and
-            by the number of the sub-batch the leaves that its sampler returned, if any.
+            the leaves returned by the sampler of each sub-batch, if any, by its number.
 
         Raises:
-            UsageError: Another size or storage; a sampler that gives too few rows.
+            UsageError: Another size or storage; a sampler that returns too few rows.
         """
         if not isinstance(storage, StorageEnsemble) or len(storage) != len(self):
             raise UsageError(
@@ -318,13 +318,13 @@ class SamplerEnsemble(Parts, Sampler):
         return rows, {number: leaves for number, (_, leaves) in enumerate(draws) if leaves}
 
     def set_rng(self, generator: torch.Generator) -> None:
-        """Draw from `generator` from now on, members and their rows."""
+        """Use `generator` to draw members and their rows."""
         self._generator = generator
         for sampler in self.samplers:
             sampler.set_rng(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each sampler, by its number, and of a generator of its own."""
+        """Return the state of each sampler by number, and of the ensemble's own generator."""
         own = {} if self._generator is None else {"generator": self._generator.get_state()}
         return {**super().state_dict(), **own}
 
@@ -335,7 +335,7 @@ class SamplerEnsemble(Parts, Sampler):
             self._generator.set_state(state["generator"])
 
     def _some(self, numbers: list[int]) -> SamplerEnsemble:
-        """Have as many sub-batches as members, unless `K` was given; keep `p` and the generator."""
+        """Return the ensemble of some samplers; keeps `K` if it was given, `p` and the generator."""
         part = SamplerEnsemble(
             *(self.samplers[number] for number in numbers),
             p=self._p[numbers] if isinstance(self._p, torch.Tensor) else self._p,
@@ -369,9 +369,11 @@ class SamplerEnsemble(Parts, Sampler):
         return torch.multinomial(p, count, replacement=True, generator=generator)
 
     def _draw(self, number: int, storage: Any, size: int) -> tuple[Tensor, dict[Any, Tensor]]:
-        """Draw `size` rows of a member: one draw, and the rest from the next epoch if one ends."""
+        """Draw `size` rows of a member; if an epoch ends, the rest from the next one."""
         sampler = self.samplers[number]
-        cuts = getattr(sampler, "num_slices", None) is not None  # the rest into shorter slices
+        cuts = (
+            getattr(sampler, "num_slices", None) is not None
+        )  # the rest would have shorter slices
         draws: list[tuple[Tensor, dict[Any, Tensor]]] = []
         found = 0
         try:
@@ -392,7 +394,7 @@ class SamplerEnsemble(Parts, Sampler):
 
 
 class WriterEnsemble(Parts, Writer):
-    """The writers of the members of a `ReplayBufferEnsemble`, one for each, in order."""
+    """The writers of a `ReplayBufferEnsemble`'s members, in order."""
 
     add: Any = read_only("add")
     extend: Any = read_only("extend")
@@ -405,17 +407,17 @@ class WriterEnsemble(Parts, Writer):
 
     @property
     def write_count(self) -> int:  # type: ignore[override]
-        """How many rows were written by all of them."""
+        """Number of rows written by all of them."""
         return sum(writer.write_count for writer in self.writers)
 
     def register_storage(self, storage: StorageEnsemble) -> None:  # type: ignore[override]
-        """Let each writer write to the storage of its member from now on."""
+        """Set the storage of each writer to that of its member."""
         if len(storage) != len(self.writers):
             raise UsageError(f"There are {len(self.writers)} writers for {len(storage)} storages")
         for writer, member in zip(self.writers, storage.storages, strict=True):
             writer.register_storage(member)  # type: ignore[arg-type]
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Let all of them begin again at row 0; see `Writer`."""
+        """Restart all writers at row 0; see `Writer`."""
         for writer in self.writers:
             writer.empty(empty_write_count)

@@ -262,7 +262,7 @@ def _by_step(
 def _missing(boundaries: Boundaries) -> UsageError:
     keys = [boundaries.trajectory, *boundaries.ends, boundaries.step]
     return UsageError(
-        f"The sampler needs trajectories by "
+        f"The sampler needs trajectories in "
         f"{' or '.join(join_key(key) for key in keys if key is not None)}, which the rows "
         "do not have",
         hint="traj_key, end_key and end_keys of the sampler set the leaves",

@@ -1,4 +1,4 @@
-"""Datasets that are read from their host while they are used."""
+"""Datasets that are streamed from their host."""
 
 from offline_data.buffers.streaming.dataset import StreamingDataset
 

@@ -1,4 +1,4 @@
-"""Batches of a dataset that is read as it comes from its host, and never written to the disk."""
+"""`StreamingDataset`: batches of a dataset streamed from its host without a copy on disk."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ if TYPE_CHECKING:
     from offline_data.progress import Progress
 
 WINDOW_BYTES = 256 << 20
-"""Bytes of episodes that are shuffled together by default, images as JPEG or PNG."""
+"""Default size of the episodes shuffled together; images count as JPEG or PNG."""
 
 
 class StreamingDataset(IterableDataset[Any]):
-    """A dataset read from its host while it is used: batches in TED, with no copy on the disk.
+    """A dataset streamed from its host: batches in TED, without a copy on disk.
 
-    Batches have the leaves, names, dtypes and shapes that those of the same dataset on the disk have
-    (`load_dataset(id, decode_text=True)`), so that a program can switch; text is `str`, for the codes of
-    a dataset are only known when all of it has been read. `index` and `episode` are `shard << 32 |
-    number in the shard`, int64: the same in every epoch and process.
+    Batches have the same leaves, names, dtypes and shapes as those of the dataset on disk
+    (`load_dataset(id, decode_text=True)`), so that a program can switch. Text is `str`, since codes
+    are only known after all of it was read. `index` and `episode` are `shard << 32 | number in the
+    shard`, int64: the same in every epoch and process.
 
-    Shards are read in an order that `(seed, epoch)` decides, each once an epoch. Consecutive episodes
-    make windows of about `window_bytes`; rows are shuffled within a window, and the next one is read
-    meanwhile, so memory is two windows (one batch of the source's more), and on the disk are raw files
-    of at most two shards for each process that reads. Raw data are parsed in a child process.
+    Shards are read in an order determined by `(seed, epoch)`, each once per epoch. Consecutive
+    episodes form windows of about `window_bytes`; rows are shuffled within a window while the next
+    one is read, so memory holds two windows (plus one batch of the source), and the disk raw files
+    of at most two shards per reading process. Raw data are parsed in a child process.
 
-    | given | a batch | of an epoch |
+    | arguments | a batch | an epoch |
     |---|---|---|
-    | `batch_size` | transitions `[B]` | each transition once, but those whose next observation is unknown |
-    | `batch_size` and `num_slices` or `slice_len` | slices end to end `[B]` | a slice of each episode |
+    | `batch_size` | transitions `[B]` | each transition once, except those whose next observation is unknown |
+    | `batch_size` and `num_slices` or `slice_len` | concatenated slices `[B]` | a slice of each episode |
     | `slice_len` | one slice `[slice_len]` | a slice of each episode |
     | none, or `num_slices` | one whole episode `[T]` | each episode |
 
-    Slices begin anywhere in their episode with the same probability; their last row has `truncated`
-    and `done` set. Unlike TorchRL's stream, a slice may also be the last that fits, transitions can be
-    drawn, errors and positions are exact, and what cannot be had is no zero.
+    Slices begin uniformly anywhere in their episode; their last row has `truncated` and `done` set.
+    Unlike in TorchRL's stream, a slice may also be the last that fits, transitions can be drawn,
+    errors and positions are exact, and missing data are not replaced by zeros.
 
-    In a `DataLoader` each worker reads shards of its own, as does each of `world` ranks: together they
-    give what one reader does. Every iteration is the next epoch. `state_dict` after a batch and
-    `load_state_dict` go on with exactly the batches that would have come; a `StatefulDataLoader` of
-    torchdata keeps those of its workers.
+    In a `DataLoader` each worker reads its own shards, as does each of `world` ranks: together they
+    read the same data as a single reader. Every iteration is the next epoch. `state_dict` after a
+    batch and `load_state_dict` resume with exactly the following batch; torchdata's
+    `StatefulDataLoader` saves the states of its workers.
 
     ```python
     stream = StreamingDataset("openx:nyu_rot_dataset_converted_externally_to_rlds", 256)
@@ -76,35 +76,35 @@ class StreamingDataset(IterableDataset[Any]):
     ```
 
     Args:
-        id: `source:name[@revision]`; or the path of raw files, as `offline-data convert` takes them.
-        batch_size: Rows of a batch.
-        num_slices, slice_len: Slices of a batch, or rows of a slice; the other one follows.
-        pad: True: episodes shorter than a slice are filled up with 0; a number: real and signed
-            leaves with this. The leaf `("collector", "mask")` says which rows are no padding.
-        strict_length: False: episodes shorter than a slice are slices themselves, and batches that
-            have some are shorter. True: without `pad` they are an error.
-        replacement: None or False: a stream draws nothing twice in an epoch.
-        shuffle: False: all rows in the dataset's order.
+        id: `source:name[@revision]`, or the path of raw files, as for `offline-data convert`.
+        batch_size: Number of rows in a batch.
+        num_slices, slice_len: Number of slices in a batch, or rows in a slice.
+        pad: True: pad episodes shorter than a slice with 0; a number: pad floating-point and signed
+            leaves with it. The leaf `("collector", "mask")` is False for padding.
+        strict_length: False: episodes shorter than a slice are returned as a whole, and batches
+            that contain some are shorter. True: they are an error, unless `pad` is set.
+        replacement: None or False: a stream draws without replacement.
+        shuffle: Whether to shuffle; False: the dataset's order.
         seed: Seed of all orders; the same in all ranks.
-        window_bytes: Bytes of episodes that are shuffled together.
-        drop_last: Whether an epoch has no batch that is not full.
-        keys: Leaves that batches have, a parent standing for all below it; None: all.
-        decode: Whether encoded images are pixels; False: the `bytes` of each file.
+        window_bytes: Size of the episodes shuffled together, in bytes.
+        drop_last: Whether to drop the last batch of an epoch if it is not full.
+        keys: Leaves of batches, or parents of leaves; None: all.
+        decode: Whether to decode encoded images to pixels; False: the `bytes` of each file.
         transform: Called with every batch.
-        rank, world: Which of how many programs this is, each with a part of the shards.
-        skip_bad_episodes: Whether episodes that cannot be read are left out, and listed in `skipped`.
-        root: Folder below which raw files lie while they are read; see `load_dataset`.
-        source: Adapter that reads raw files of a path; None: the only one that takes them.
-        settings: Instead of `root` and the environment.
-        progress: Where to tell of fetching; picklable, if there are workers.
+        rank, world: Index and number of programs that each read a part of the shards.
+        skip_bad_episodes: Whether to skip unreadable episodes and list them in `skipped`.
+        root: Folder for raw files while they are read; see `load_dataset`.
+        source: Adapter for the raw files of a path; None: detected.
+        settings: Replaces `root` and the environment.
+        progress: Receives download progress; picklable if there are workers.
 
     Attributes:
         epoch: The epoch of the next iteration.
-        skipped: Episodes that were left out so far, in this process.
+        skipped: Episodes skipped so far in this process.
 
     Raises:
-        NotFoundError, OfflineError, NetworkError, AuthError: It cannot be had.
-        FormatError: A shard is damaged; names it. Batches of the windows before were handed out.
+        NotFoundError, OfflineError, NetworkError, AuthError: The dataset is not available.
+        FormatError: A damaged shard, after the batches of earlier windows were returned.
         UsageError: Invalid argument.
     """
 
@@ -168,7 +168,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._sampling: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of one epoch, or of the rest of the one whose state was loaded."""
+        """Yield the batches of one epoch, or of the rest of a resumed one."""
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         part, parts = self.rank * workers + worker, self.world * workers
@@ -191,9 +191,9 @@ class StreamingDataset(IterableDataset[Any]):
         return self._batches(begin, part, parts)
 
     def sample(self, batch_size: int | None = None) -> Any:
-        """Return the next batch, of the next epoch when one ends.
+        """Return the next batch; starts the next epoch when one ends.
 
-        `batch_size` is for streams that were given none, and the same in every call.
+        `batch_size` is only for streams without one, and must be the same in every call.
         """
         if batch_size is not None and batch_size != self.batch_size:
             if self.batch_size is not None:
@@ -213,17 +213,17 @@ class StreamingDataset(IterableDataset[Any]):
         raise NotFoundError(f"{self.plan.id} has no batch in an epoch")
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, which is not needed for epochs to differ."""
+        """Set the epoch of the next iteration; optional, since epochs advance by themselves."""
         self.epoch, self._loaded = epoch, None
         self._position = Position(epoch)
         self._epochs.restart(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch, and what it is a position in, as JSON values."""
+        """Return the position after the last batch and the stream's identity, as JSON values."""
         return {**self._identity(), **asdict(self._position)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on from a position; raises `UsageError` for another stream's."""
+        """Resume at a position in the next iteration; raises `UsageError` for a different stream."""
         own, position = self._identity(), asdict(Position())
         if state.keys() != {*own, *position}:
             raise UsageError(f"A stream has no such state: {sorted(map(str, state))}")
@@ -239,7 +239,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._loaded = self._position = Position(**{name: state[name] for name in position})
 
     def close(self) -> None:
-        """End all iterations, their processes and threads, and delete the raw files."""
+        """Stop all iterations, their processes and threads, and delete the raw files."""
         self._sampling = None
         for windows in list(self._open):
             windows.close()
@@ -251,7 +251,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.close()
 
     def _identity(self) -> dict[str, Any]:
-        """Return what a position depends on."""
+        """Return the properties that a position depends on."""
         info = get_worker_info()
         workers, worker = (1, 0) if info is None else (info.num_workers, info.id)
         reader = [self.rank * workers + worker, self.world * workers]
@@ -273,7 +273,7 @@ class StreamingDataset(IterableDataset[Any]):
             for window in windows:
                 left.append(window)
                 self.skipped += window.skipped
-                del window  # which is not to stay in memory while the next one is awaited
+                del window  # frees memory before the next one is awaited
                 while sum(len(one) for one in left) >= self._form.size[0]:
                     yield self._batch(left)
             if not self.drop_last and any(left):
@@ -284,7 +284,7 @@ class StreamingDataset(IterableDataset[Any]):
             self._open.discard(windows)
 
     def _batch(self, left: deque[Window]) -> Any:
-        """Take the next batch of windows, and make it; the position is then behind it."""
+        """Return the next batch of the windows, and advance the position."""
         missing, taken = self._form.size[0], []
         while left and missing:
             window = left[0]
@@ -302,7 +302,7 @@ class StreamingDataset(IterableDataset[Any]):
         return batch if self._transform is None else self._transform(batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is under way: the other process reads for itself."""
+        """Leave out iterations in progress: the other process reads for itself."""
         return {**vars(self), "_open": set(), "_sampling": None}
 
     def __repr__(self) -> str:
@@ -313,7 +313,7 @@ class StreamingDataset(IterableDataset[Any]):
 
 
 class _Windows:
-    """The windows of one iteration, each read while the one before is used."""
+    """The windows of one iteration, each read while the previous one is used."""
 
     def __init__(self, stream: StreamingDataset, begin: Position, part: int, parts: int) -> None:
         plan, seed, shuffle = stream.plan, stream.seed, stream.shuffle

@@ -1,9 +1,9 @@
-"""Windows of a stream: consecutive episodes in memory, the order in which they are drawn, and batches of them.
+"""Windows of a stream: consecutive episodes in memory, shuffled and combined into batches.
 
 ```
-episodes of the stream   e0 e1 e2 | e3 e4 | e5 e6 …     windows of about as many bytes
-drawn                    2 0 1    | 4 3   | …           each shuffled by itself
-batches                  [2 0][1     4][3 …             a batch may have the end of one and begin the next
+episodes of the stream   e0 e1 e2 | e3 e4 | e5 e6 …     windows of about equal size in bytes
+drawn                    2 0 1    | 4 3   | …           each shuffled separately
+batches                  [2 0][1     4][3 …             a batch may span two windows
 ```
 """
 
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
     from offline_data.ingest.stream import ShardReader, StreamPiece
 
 SHARD_BITS = 32
-"""Bits of a row's number in its shard, in the leaves `index` and `episode`."""
+"""Bits of a row's number within its shard, in the leaves `index` and `episode`."""
 
 _ORDER, _ROWS = 0, 1
-"""Separates the random numbers that order shards from those of windows."""
+"""Separates the random numbers of shard orders from those of windows."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a stream has come: everything before was handed out, nothing after."""
+    """Position in a stream: the number of items already returned."""
 
     epoch: int = 0
     window: int = 0
-    """Number of the window in the epoch of this reader."""
+    """Number of the window in this reader's epoch."""
     shard: int = 0
-    """Where it begins: how many shards of this reader's order lie before it, …"""
+    """Start of the window: number of preceding shards in this reader's order, …"""
     episode: int = 0
-    """… and how many episodes of the next one."""
+    """… and number of preceding episodes in the next shard."""
     taken: int = 0
-    """Rows, slices or episodes of the window that were handed out."""
+    """Number of rows, slices or episodes of the window already returned."""
 
 
 @dataclass(frozen=True)
 class BatchForm:
-    """What a batch is made of: transitions, slices, or one whole episode.
+    """Contents of a batch: transitions, slices, or one whole episode.
 
     Raises:
-        UsageError: Arguments that contradict each other.
+        UsageError: Contradictory arguments.
     """
 
     batch_size: int | None = None
@@ -77,18 +77,18 @@ class BatchForm:
         if self.batch_size is not None:
             positive(self.batch_size, "batch_size")
         if self._sampler is not None:
-            self.size  # noqa: B018 - raises for a batch that is no multiple
+            self.size  # noqa: B018 - raises for a batch size that is not a multiple
         elif self.padded:
             raise UsageError("pad fills up slices: give num_slices or slice_len, too")
 
     @property
     def padded(self) -> bool:
-        """Whether episodes that are too short are filled up."""
+        """Whether episodes that are too short are padded."""
         return self.pad is not None and self.pad is not False
 
     @property
     def size(self) -> tuple[int, int | None]:
-        """Items of a batch, and rows of a slice; None: as many as an episode has, or one."""
+        """Number of items in a batch, and of rows in a slice; None: a whole episode, or one row."""
         if self._sampler is not None and self.batch_size is not None:
             return self._sampler.slices_of(self.batch_size)
         if self._sampler is None and self.batch_size is not None:
@@ -97,7 +97,7 @@ class BatchForm:
 
     @property
     def transitions(self) -> bool:
-        """Whether batches are transitions, drawn one by one."""
+        """Whether batches are single transitions."""
         return self._sampler is None and self.batch_size is not None
 
     @property
@@ -114,7 +114,7 @@ class BatchForm:
     def draw(
         self, batch: EpisodeBatch, generator: np.random.Generator, *, shuffle: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return first rows and lengths `[K]` of all items of a window, in the order to be taken.
+        """Return first rows and lengths `[K]` of all items of a window, in order.
 
         Raises `UsageError` for an episode that is too short.
         """
@@ -146,7 +146,7 @@ class BatchForm:
         *,
         decode: bool,
     ) -> Any:
-        """Make the batch of items, given by window, first rows and lengths."""
+        """Return the batch of items, given by window, first rows and lengths."""
         sampler, (_, width) = self._sampler, self.size
         values: dict[Key, list[Any]] = {key: [] for key in keys}
         marks: dict[Any, list[Tensor]] = {}
@@ -173,11 +173,11 @@ class BatchForm:
 
 
 class Window:
-    """Consecutive episodes in memory: rows by their numbers, and items that are still to be drawn.
+    """Consecutive episodes in memory: their rows, and the items that remain to be drawn.
 
     Attributes:
-        keys: Leaves of its rows but `index`.
-        skipped: What was left out before or among its episodes.
+        keys: Leaves of its rows except `index`.
+        skipped: Skipped episodes before or among its episodes.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Window:
         ]
 
     def __len__(self) -> int:
-        """Return how many items are left."""
+        """Return the number of items left."""
         return len(self._items[0]) - self._taken
 
     def take(self, count: int) -> tuple[Window, NDArray[np.int64], NDArray[np.int64]]:
@@ -219,13 +219,13 @@ class Window:
 
     @property
     def position(self) -> Position:
-        """How far the stream has come with it."""
+        """The position in the stream."""
         return replace(self._begin, taken=self._taken) if len(self) else self._end
 
     def gather(
         self, rows: NDArray[np.int64], keys: Sequence[Key], *, decode: bool
     ) -> dict[Key, Any]:
-        """Return leaves of rows `[B]`: arrays, of objects for text and, without `decode`, images."""
+        """Return leaves of rows `[B]` as arrays; object arrays for text and undecoded images."""
         batch, found = self._batch, dict[Key, Any]()
         places = {(): batch.root_rows[rows], ("next",): batch.next_rows[rows]}
         wanted = set(keys)
@@ -254,10 +254,10 @@ def read_windows(
     seed: Sequence[int],
     limit: int,
 ) -> Generator[Window]:
-    """Read shards, the first ones of `order` excepted as `begin` says, and yield their windows.
+    """Read the shards of `order` from `begin` on, and yield their windows.
 
-    The same windows come wherever it begins. `seed` is of all windows; `limit` the bytes after which
-    a window is complete.
+    Windows do not depend on `begin`. `seed` is that of all windows; `limit` is the size in bytes at
+    which a window is complete.
     """
     places = {shard: place for place, shard in enumerate(order)}
     pieces: list[StreamPiece] = []
@@ -272,7 +272,7 @@ def read_windows(
         with naming(reader.plan.shards[pieces[0].shard]):
             items = form.draw(batch, generator, shuffle=shuffle)
         made = Window(pieces, items, batch, begin, end, skipped)
-        pieces.clear()  # before the next one is waited for
+        pieces.clear()  # free memory before waiting for the next one
         skipped.clear()
         return made
 
@@ -304,7 +304,7 @@ def shard_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> list[int
 
 
 def _stored(batch: EpisodeBatch, schema: Schema) -> EpisodeBatch:
-    """Return a batch with the item types that a dataset on the disk would have; text stays."""
+    """Return a batch with the dtypes of a dataset on disk; text is unchanged."""
     words = Vocabularies()
 
     def cast(table: str, columns: Mapping[Key, Any], values: Mapping[Key, Any]) -> dict[Key, Any]:
@@ -343,7 +343,7 @@ def _taken(column: Any, at: Mapping[Key, NDArray[np.int64]], *, decode: bool) ->
 
 
 def _assembled(leaves: Mapping[Key, Any]) -> Any:
-    """Build the TensorDict of columns; those of objects become a `NonTensorStack`."""
+    """Return the TensorDict of columns; object columns become a `NonTensorStack`."""
     numeric = {key: torch.from_numpy(leaf) for key, leaf in leaves.items() if leaf.dtype != object}
     slots = {key: slot for slot, key in enumerate(numeric)}
     size = torch.Size([len(leaves[INDEX])])
@@ -355,7 +355,7 @@ def _assembled(leaves: Mapping[Key, Any]) -> Any:
 
 
 def _stack(column: Any) -> Any:
-    """Return objects as a `NonTensorStack`; with a device at once, for `set` takes longer than all else."""
+    """Return objects as a `NonTensorStack`; setting the device here avoids a slow `set` later."""
     if column.ndim > 1:
         return NonTensorStack.from_list(column.tolist())
     device = torch.device("cpu")
@@ -363,7 +363,7 @@ def _stack(column: Any) -> Any:
 
 
 def _fill(batch: Any, value: float | None, leaves: Mapping[Key, Any]) -> None:
-    """Overwrite the padding of a batch: signed and real leaves by `value`, others by 0, objects by None."""
+    """Pad a batch: signed and floating-point leaves with `value`, others with 0, objects with None."""
     padding = ~batch.get(MASK)
     for key, leaf in leaves.items():
         if leaf.dtype == object:

@@ -107,7 +107,7 @@ def test_batches_that_do_not_fit() -> None:
         SliceSampler(slice_len=2, strict_length=False).sample(Episodes([]), 2)
     with pytest.raises(UsageError, match="A batch of 3 slices is more than the 2 episodes"):
         SliceSamplerWithoutReplacement(slice_len=2, drop_last=True).sample(Episodes([4, 1, 4]), 6)
-    with pytest.raises(UsageError, match="cannot take their place"):
+    with pytest.raises(UsageError, match="cannot replace them"):
         SliceSampler(slice_len=2, end_key="cut").sample(Episodes([9]), 2)
 
 
