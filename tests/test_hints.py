@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 from dataclasses import replace
@@ -119,6 +120,15 @@ def test_commands_in_hints_stand_between_backticks() -> None:
     command = re.compile(rf'hint=f?"[^"]*(?<!`)\boffline-data (?:{verbs})\b[^"]*"')
     files = Path("offline_data").rglob("*.py")
     assert [found[0] for file in files for found in command.finditer(file.read_text("utf-8"))] == []
+
+
+def test_every_call_in_a_hint_can_be_made() -> None:
+    for verb, name in FUNCTIONS.items():
+        parameters = inspect.signature(getattr(offline_data, name)).parameters
+        assert name in offline_data.__all__
+        command = f"`offline-data {verb} X --root DIR" + " --force" * ("force" in parameters) + "`"
+        assert in_python(command).startswith(f"`offline_data.{name}(X, root=DIR")
+        assert "root" in parameters
 
 
 def test_both_forms_survive_pickling() -> None:

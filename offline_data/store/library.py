@@ -199,28 +199,12 @@ def at_hand(text: str, root: Path) -> Path | None:
     """
     if looks_like_path(text) or has_manifest(Path(text)):
         return entry_at(user_path(text, "the dataset")).path
-    dataset = parse_id(text)
+    dataset = parse_known(text, root)
     entry = find(root, dataset)
     if entry is None:
         return None
     changing = str(entry.id.revision).startswith("local-") and dataset.source != "local"
     return entry.path if dataset.revision or not changing else None
-
-
-def parse_known(text: str, root: Path) -> DatasetId:
-    """Parse an id; the error for a name without a source offers the nearest datasets under `root`.
-
-    Raises `InvalidIdError`.
-    """
-    try:
-        return parse_id(text)
-    except InvalidIdError as error:
-        known = {} if ":" in text else {one.id.name: one.id for one in list_datasets(root)}
-        near = [known[name] for name in nearest(text.partition("@")[0], known)]
-        if not near:
-            raise
-        names = " or ".join(f"{one.source}:{one.name}" for one in near)
-        raise InvalidIdError(error.message, hint=f"did you mean {names}?") from error
 
 
 def how_to_get(dataset: DatasetId) -> str:

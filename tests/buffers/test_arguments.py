@@ -84,7 +84,7 @@ def test_keys_come_first(folder: Path) -> None:
     state = "observation/state"
     stack, chunk = offline_data.frame_stack(state, 2), offline_data.action_chunk("action", 2)
     scale, left = offline_data.normalize(state), offline_data.return_to_go("left", 0.5)
-    batch = load(folder, derived=[left, scale, stack, chunk])[:]
+    batch = load(folder, derived=[stack, chunk, left, scale])[:]
     assert batch[STATE].shape[1] == batch["action"].shape[1] == 2
     assert "left" in batch
 

@@ -225,7 +225,7 @@ def test_what_is_no_dataset_is_named(
     assert f"Cannot tell what {path} is: " in ran.err
     assert said in ran.err
     special = kind in {"fifo", "socket", "device"}
-    assert special or f"--from {'|'.join(source_names())}" in ran.err
+    assert special or f"with --from: {', '.join(source_names())}" in ran.err
     for source in ("d4rl", "minari", "local") if special else ():
         assert said in cli("convert", str(path), "mine", "--from", source).err
     assert cli("list", "--json").json == []

@@ -140,7 +140,8 @@ class DatasetStorage:
             raise ManifestError(
                 f"The dataset in {self.reader.path} is damaged: its steps refer to episodes that do "
                 "not exist",
-                hint=f"`offline-data verify {shlex.quote(str(self.reader.path))}` lists every damaged file",
+                hint=f"`offline-data verify {shlex.quote(str(self.reader.path))}` lists every "
+                "damaged file",
             ) from error
 
     @property
