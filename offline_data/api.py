@@ -269,13 +269,13 @@ def load_arrays(
             dataset with end flags inside of episodes.
     """
     from offline_data.store.arrays import check_style, observation_leaf, whole_arrays
-    from offline_data.store.library import at_hand
+    from offline_data.store.library import at_hand, text_of
     from offline_data.store.reader import open_reader
 
     check_style(style)
     chosen, shown, path = _settings(root, settings), progress_of(progress), None
     if isinstance(download, bool) and revision is None:
-        path = at_hand(_text(id), chosen.root)
+        path = at_hand(text_of(id), chosen.root)
     if path is None:  # what converts takes as long to import as all else
         from offline_data.ingest import ensure
 
@@ -421,8 +421,9 @@ def info(
         NetworkError: Only its source could tell, and does not answer.
     """
     from offline_data.reports.info import dataset_info
+    from offline_data.store.library import text_of
 
-    return dataset_info(_text(id), _settings(root, settings))
+    return dataset_info(text_of(id), _settings(root, settings))
 
 
 def stats(
@@ -437,10 +438,10 @@ def stats(
     Raises `NotFoundError`, `InvalidIdError`, `IntegrityError`, `AccessError`.
     """
     from offline_data.reports.stats import dataset_stats
-    from offline_data.store.library import locate
+    from offline_data.store.library import locate, text_of
     from offline_data.store.reader import open_reader
 
-    entry = locate(_text(id), _settings(root, settings))
+    entry = locate(text_of(id), _settings(root, settings))
     return dataset_stats(open_reader(entry.path), progress_of(progress))
 
 
@@ -464,10 +465,10 @@ def verify(
         NotFoundError, InvalidIdError: It is not on this disk; this is no id.
         ManifestError, AccessError: The manifest, or a file, cannot be read.
     """
-    from offline_data.store.library import locate
+    from offline_data.store.library import locate, text_of
     from offline_data.store.verify import verify_entry
 
-    return verify_entry(locate(_text(id), _settings(root, settings)), progress_of(progress))
+    return verify_entry(locate(text_of(id), _settings(root, settings)), progress_of(progress))
 
 
 def remove(
@@ -490,11 +491,11 @@ def remove(
         NotFoundError, InvalidIdError: One is not on this disk; it is no id.
         AccessError: A file may not be deleted.
     """
-    from offline_data.store.library import locate
+    from offline_data.store.library import locate, text_of
     from offline_data.store.removal import remove_datasets
 
     chosen = _settings(root, settings)
-    return remove_datasets([locate(_text(id), chosen) for id in ids], dry_run=dry_run)
+    return remove_datasets([locate(text_of(id), chosen) for id in ids], dry_run=dry_run)
 
 
 def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) -> Settings:
@@ -503,10 +504,3 @@ def _settings(root: str | os.PathLike[str] | None, settings: Settings | None) ->
     if root is not None:
         raise UsageError("root= and settings= both say where datasets are; give one of them")
     return settings
-
-
-def _text(id: DatasetLike) -> str:
-    """Return an id or path as text; a path object is a path, also where it could be an id."""
-    if isinstance(id, (str, DatasetId)):
-        return str(id)
-    return os.fspath(user_path(id, "the dataset"))

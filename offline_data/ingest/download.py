@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from contextlib import contextmanager
@@ -49,10 +48,12 @@ from offline_data.store.library import (
     newest,
     parse_known,
     revisions,
+    text_of,
 )
 from offline_data.store.publish import dataset_lock, staging_folder
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from offline_data.config import Settings
@@ -134,10 +135,7 @@ def ensure(
     """
     if download not in {True, False, "force"}:
         raise UsageError(f"download is {download!r}; expected True, False or 'force'")
-    if isinstance(dataset, (str, DatasetId)):
-        text = str(dataset)
-    else:
-        text = os.fspath(user_path(dataset, "the dataset"))
+    text = text_of(dataset)
     if revision is not None:
         if looks_like_path(text):
             raise UsageError(

@@ -191,6 +191,29 @@ def locate(text: str, settings: Settings) -> Entry:
     return entry
 
 
+def parse_known(text: str, root: Path) -> DatasetId:
+    """Parse an id; the error for a name without a source offers the nearest datasets under `root`.
+
+    Raises `InvalidIdError`.
+    """
+    try:
+        return parse_id(text)
+    except InvalidIdError as error:
+        known = {} if ":" in text else {one.id.name: one.id for one in list_datasets(root)}
+        near = [known[name] for name in nearest(text.partition("@")[0], known)]
+        if not near:
+            raise
+        names = " or ".join(f"{one.source}:{one.name}" for one in near)
+        raise InvalidIdError(error.message, hint=f"did you mean {names}?") from error
+
+
+def text_of(dataset: str | os.PathLike[str] | DatasetId) -> str:
+    """Return an id or a path as text; a path object is a path, even if its text could be an id."""
+    if isinstance(dataset, (str, DatasetId)):
+        return str(dataset)
+    return os.fspath(user_path(dataset, "the dataset"))
+
+
 def at_hand(text: str, root: Path) -> Path | None:
     """Return the directory of a dataset that is here and need not be compared with its source.
 
