@@ -19,12 +19,12 @@ T = TypeVar("T")
 class Ahead(Generic[T]):
     """Iterates over another iterator in a daemon thread, some values ahead.
 
-    An exception of the iterator is raised in its place, and by every later `next`. `close` ends the
-    thread. Not thread-safe.
+    An exception of the iterator is raised at its position, and by every later `next`. `close` stops
+    the thread. Not thread-safe.
 
     Args:
-        values: The iterator, for the exclusive use of the thread; a generator is closed at the end.
-        count: Maximum number of values that wait to be used.
+        values: The iterator, used by the thread only; a generator is closed at the end.
+        count: Maximum number of values prepared ahead.
         name: Name of the thread.
 
     Example:
@@ -63,7 +63,7 @@ class Ahead(Generic[T]):
         return made
 
     def close(self) -> None:
-        """Wait for the current value, and close the iterator."""
+        """Wait for the current value and close the iterator."""
         self._ended = self._ended or UsageError("The stream was closed")
         self._stop.set()
         self._asked.put(None)

@@ -1,4 +1,4 @@
-"""Figures of a dataset: per leaf and per episode, in one pass and bounded memory."""
+"""Statistics of a dataset: per leaf and per episode, in one pass with bounded memory."""
 
 from __future__ import annotations
 
@@ -30,50 +30,50 @@ if TYPE_CHECKING:
     """Some rows `[n, …]` of the leaf with this TED key; text as codes."""
 
 CHUNK_ITEMS = 1 << 20
-"""Items of one chunk, so that a few float64 copies of it take tens of MiB at most."""
+"""Items per chunk, so that a few float64 copies of it take tens of MiB at most."""
 
 MOST_COMMON = 5
-"""Words of a text leaf that are named."""
+"""Number of most common words listed for a text leaf."""
 
 
 @dataclass(frozen=True)
 class LeafStats:
-    """Figures of all items of one numeric leaf, over the finite ones."""
+    """Statistics over the finite items of a numeric leaf."""
 
     key: str
     """TED key, parts joined by `/`."""
     dtype: str
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
     rows: int
-    """Rows looked at: `N`, or for observations one more per episode that has its last one."""
+    """Number of rows: `N`, or for observations one more per episode whose last one is known."""
     min: Number | None
     """None for complex leaves and if no item is finite, like the next three."""
     max: Number | None
     mean: float | None
     std: float | None
-    """Standard deviation of the population."""
+    """Population standard deviation."""
     nan: int
     inf: int
 
 
 @dataclass(frozen=True)
 class TextStats:
-    """Figures of one text leaf."""
+    """Statistics of a text leaf."""
 
     key: str
     rows: int
     distinct: int
-    """Different words that occur."""
+    """Number of distinct words that occur."""
     missing: int
-    """Items for which the source has nothing."""
+    """Number of items without text in the source."""
     most_common: tuple[tuple[str, int], ...]
-    """Up to `MOST_COMMON` words with how often each occurs, most frequent first."""
+    """Up to `MOST_COMMON` words with their counts, most frequent first."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How the finite values of one figure are spread over the episodes."""
+    """Distribution of the finite values of one quantity over the episodes."""
 
     min: float
     median: float
@@ -83,21 +83,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class EpisodeStats:
-    """Figures of episodes as wholes."""
+    """Statistics of episodes."""
 
     length: Spread | None
     returns: Spread | None
     """Undiscounted returns; None if none is finite."""
     terminated: float
-    """Share of episodes that end terminated, in [0, 1]."""
+    """Fraction of episodes that end terminated, in [0, 1]."""
     truncated: float
     without_final_observation: int
-    """Episodes whose observation after the last action the source does not have."""
+    """Number of episodes whose observation after the last action is unknown."""
 
 
 @dataclass(frozen=True)
 class DatasetStats:
-    """All figures of one dataset, leaves in the order of their keys."""
+    """All statistics of one dataset, leaves ordered by key."""
 
     id: str
     transitions: int
@@ -110,7 +110,7 @@ class DatasetStats:
 def dataset_stats(
     reader: DatasetReader, progress: Progress = SILENT, *, chunk_items: int = CHUNK_ITEMS
 ) -> DatasetStats:
-    """Compute the figures of every leaf; reads each file once, `chunk_items` items at a time.
+    """Compute the statistics of every leaf; reads each file once, `chunk_items` items at a time.
 
     Raises `ManifestError` if a file is missing or damaged.
     """
@@ -118,7 +118,7 @@ def dataset_stats(
     rows = dict.fromkeys(sorted(leaves.keys() - {EPISODE}), 0)
     moments = {key: Moments() for key in rows if not leaves[key].text}
     counts = {key: np.zeros(1, np.int64) for key in rows if leaves[key].text}
-    # A few bytes more than are read where final observations are missing.
+    # Slightly more than is read if final observations are missing.
     size = sum(leaves[key].nbytes for key in rows) * reader.transitions
     size += sum(leaf.nbytes for leaf in reader.observation_leaves.values()) * reader.episode_count
     with progress.task("stats", size, "B") as task:
@@ -148,12 +148,12 @@ def dataset_stats(
 
 
 def _without_final(reader: DatasetReader) -> NDArray[np.int64]:
-    """Return the numbers of the episodes whose last observation the source does not have."""
+    """Return the numbers of the episodes whose last observation is unknown."""
     return np.flatnonzero(~np.asarray(reader.episodes[("final_observation",)], dtype=bool))
 
 
 def _spread(values: NDArray[np.generic]) -> Spread | None:
-    """Summarise one number per episode; None where none is finite."""
+    """Summarise one number per episode; None if none is finite."""
     numbers = values.astype(np.float64).ravel()
     finite = numbers[np.isfinite(numbers)]
     if len(finite) == 0:
@@ -181,7 +181,7 @@ def _count_codes(reader: DatasetReader, key: Key, codes: NDArray[np.generic]) ->
 
 
 def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.int64]) -> TextStats:
-    """Describe a text leaf; words that are as frequent go by code."""
+    """Return the statistics of a text leaf; equally frequent words are ordered by code."""
     words, missing, counts = reader.words(key) or [], int(counts[0]), counts[1:]
     order = np.argsort(-counts, kind="stable")[:MOST_COMMON]
     common = tuple((words[i], int(counts[i])) for i in order if counts[i])
@@ -189,7 +189,7 @@ def _text_stats(reader: DatasetReader, key: Key, rows: int, counts: NDArray[np.i
 
 
 def _step_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
-    """Yield every row of every step leaf but `episode`; a leaf's rows come in order."""
+    """Yield every row of every step leaf except `episode`; the rows of a leaf are in order."""
     leaves = {key: leaf for key, leaf in reader.step_leaves.items() if key != EPISODE}
     for group in _by_file(leaves):
         for begin, end in _ranges(reader.transitions, group.values(), items):
@@ -198,7 +198,7 @@ def _step_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
 
 
 def _observation_chunks(reader: DatasetReader, items: int) -> Iterator[Chunk]:
-    """Yield every observation the source has, once: before each action and after the last one.
+    """Yield each known observation once: before each action and after the last one.
 
     The repeated row of an episode without a final observation is left out.
     """
@@ -230,6 +230,6 @@ def _by_file(leaves: dict[Key, LeafSpec]) -> Iterator[dict[Key, LeafSpec]]:
 
 
 def _ranges(rows: int, leaves: Iterable[LeafSpec], items: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into runs of about `items` items of all these leaves."""
+    """Split rows into ranges of about `items` items over all these leaves."""
     step = max(1, items // max(1, sum(prod(leaf.shape) for leaf in leaves)))
     return ((begin, min(begin + step, rows)) for begin in range(0, rows, step))

@@ -241,8 +241,8 @@ def test_a_registered_function_gets_what_was_given(
 @pytest.mark.parametrize(
     ("prefix", "dataset", "words"),
     [
-        ("minari", open_it, "'minari' is taken"),
-        ("mine", open_it, "'mine' is taken"),
+        ("minari", open_it, "'minari' already exists"),
+        ("mine", open_it, "'mine' already exists"),
         ("a:b", open_it, "without ':'"),
         (" ", open_it, "without ':'"),
         ("other", "no colon", "cannot load datasets"),

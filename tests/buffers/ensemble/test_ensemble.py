@@ -304,7 +304,7 @@ def test_rows_of_members(three: list[Dataset], index: Any, members: Any, rows: A
     ("index", "error", "match"),
     [
         (3, IndexError, "There are 3 members"),
-        ((slice(None), 10), IndexError, "of 10"),
+        ((slice(None), 10), IndexError, "there are 10"),
         ([[0, 1], [1, 0]], UsageError, "not an index of members"),
         ("a", UsageError, "not an index of members"),
         ([], UsageError, "not an index of members"),
@@ -362,7 +362,7 @@ def test_an_ensemble_is_not_written_to(
         lambda: ensemble.__setitem__(0, rows[0]),
     ]
     for attempt in attempts:
-        with pytest.raises(ImmutableError, match="which member is meant"):
+        with pytest.raises(ImmutableError, match="the member is ambiguous"):
             attempt()
     for name in ("set_storage", "set_writer"):
         with pytest.raises(UsageError, match=f"{name} is for one member") as caught:

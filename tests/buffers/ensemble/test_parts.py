@@ -249,8 +249,8 @@ def test_storages_that_are_refused(numbers: StorageEnsemble) -> None:
         (StorageEnsemble, "none was given"),
         (lambda: StorageEnsemble(numbers[0], {}), "not a storage of this package"),  # type: ignore[arg-type]
         (lambda: StorageEnsemble(*numbers.storages, transforms=[None]), "1 transforms for 2"),
-        (lambda: numbers.rows(valid_only=True), "no rows of its own"),
-        (numbers.runs, "no rows of its own"),
+        (lambda: numbers.rows(valid_only=True), "cannot be sampled by a single"),
+        (numbers.runs, "cannot be sampled by a single"),
     ]
     for attempt, words in wrong:
         with pytest.raises(UsageError, match=words):
@@ -269,7 +269,7 @@ def test_each_writer_writes_to_its_own_storage() -> None:
     with pytest.raises(UsageError, match="3 writers for 1 storages"):
         writers.register_storage(storages[:1])
     for write in (writers.add, writers.extend):
-        with pytest.raises(ImmutableError, match="which member is meant") as caught:
+        with pytest.raises(ImmutableError, match="the member is ambiguous") as caught:
             write(rows)
         assert "ensemble[0].extend" in str(caught.value.hint)
     other = WriterEnsemble(RoundRobinWriter(), RoundRobinWriter(), ImmutableDatasetWriter())

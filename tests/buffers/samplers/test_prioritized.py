@@ -214,19 +214,23 @@ def test_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
     options: dict[str, Any] = {"max_capacity": 5, "alpha": 1.0, "beta": 1.0, **wrong}
     with pytest.raises(UsageError, match=message):
         PrioritizedSampler(**options)
-    with pytest.raises(UsageError, match="leave over out"):
+    with pytest.raises(UsageError, match="over is not supported"):
         PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=2, over="starts")
     with pytest.raises(UsageError, match="Give either"):
         PrioritizedSliceSampler(5, 1.0, 1.0)
     state = PrioritizedSampler(10, 0.6, 0.4).state_dict()
-    with pytest.raises(UsageError, match="priorities of 10 rows, but the sampler's max_capacity is 3"):
+    with pytest.raises(
+        UsageError, match="priorities of 10 rows, but the sampler's max_capacity is 3"
+    ):
         PrioritizedSampler(3, 0.6, 0.4).load_state_dict(state)
 
 
 def test_storages_that_cannot_be_sampled() -> None:
     sampler = PrioritizedSampler(5, 1.0, 1.0, eps=0.0)
     for one in (sampler, PrioritizedSliceSampler(5, 1.0, 1.0, slice_len=1, traj_key="episode")):
-        with pytest.raises(UsageError, match="has 6 transitions, but the sampler's max_capacity is 5"):
+        with pytest.raises(
+            UsageError, match="has 6 transitions, but the sampler's max_capacity is 5"
+        ):
             one.sample(Episodes([6]), 1)
     sampler.update_priority(torch.arange(5), 0.0)
     with pytest.raises(UsageError, match="all priorities are zero"):
