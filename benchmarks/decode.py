@@ -1,4 +1,4 @@
-"""Batches of JPEG images: ours, in threads, beside Pillow in one thread and in as many."""
+"""Batches of JPEG images: this package in threads, compared with Pillow in one and many threads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(folder: Path, *, repeats: int, scale: float) -> list[Row]:  # noqa: ARG0
 
 
 def _jpeg(number: int) -> bytes:
-    """Make an image of about the detail of a photograph."""
+    """Return an image with about the detail of a photograph."""
     from PIL import Image
 
     rng = np.random.default_rng(number)

@@ -56,7 +56,7 @@ MANY_FILES: dict[str, Fetch] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Some files and the ways to bring them here, the first of them ours."""
+    """Some files and the ways to download them, this package's first."""
 
     title: str
     files: list[Path]
@@ -106,7 +106,7 @@ def compare(case: Case, url: str, out: Path, repeats: int) -> Iterator[Row]:
 
 
 def memory(served: Path, url: str, out: Path, scale: float) -> Iterator[Row]:
-    """Peak memory of our fetch of files of several sizes; the largest is sparse where it is served."""
+    """Measure the peak memory of downloads of several sizes; the largest file is sparse."""
     setup = (
         "from benchmarks import fetchers; url, small, large, out = sys.argv[1:]\n"
         "fetchers.ours(url, [Path(small)], Path(out) / 'small', published=False)"
@@ -125,20 +125,20 @@ def memory(served: Path, url: str, out: Path, scale: float) -> Iterator[Row]:
 
 
 def verdict(files: list[Path], made: list[Path]) -> str:
-    """Compare what was brought with what is served, byte by byte."""
+    """Return a warning if the downloaded bytes differ from the served ones."""
     same = all(filecmp.cmp(*pair, shallow=False) for pair in zip(files, made, strict=False))
     return "" if same else ", WRONG BYTES"
 
 
 def empty(out: Path) -> None:
-    """Leave nothing of the job before, neither on the disk nor still to be written to it."""
+    """Remove the results of the previous job, and wait for pending writes."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     os.sync()
 
 
 def write(path: Path, size: int) -> Path:
-    """Write a file in which no eight bytes occur twice; names make files differ."""
+    """Write a file in which no eight bytes repeat; names make files differ."""
     first = crc32(path.name.encode()) << 30
     with path.open("wb") as file:
         for at in range(0, size, MIB):

@@ -1,7 +1,7 @@
-"""A source of JSON-lines shards: its name says how many, how large, and what is wrong with them.
+"""A source of JSON-lines shards whose name sets their number, size and faults.
 
-Its content is computed from the name, so that a server, a source in another process and a test's
-oracle agree without sharing a file. `install` registers it as other people's adapters are.
+The content is computed from the name, so that a server, a source in another process and a test's
+oracle agree without sharing a file. `install` registers it like adapters of other packages.
 
 | name | dataset |
 |---|---|
@@ -263,11 +263,11 @@ class ShardedRaw(RawDataset):
         self._raw, self._shards, self._skip_bad = raw, shards, skip_bad
 
     def shards(self) -> Sequence[Shard]:
-        """List them."""
+        """Return the shards."""
         return self._shards
 
     def read(self, shard: Shard) -> Iterator[EpisodeBatch]:
-        """Read the lines of a shard, two a batch."""
+        """Read the lines of a shard, two per batch."""
         path, words = self._raw / shard.files[0], self._toy.words if self._toy else {}
         number = self._shards.index(shard)
         if words.get("crash") == number:
