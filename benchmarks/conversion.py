@@ -81,14 +81,14 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     for case in cases(folder, scale):
         out = folder / "out"
         made = {name: converters.make(job) for name, job in case.jobs.items()}
-        said = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
+        verdicts = {name: verdict(case.path, job(case.path, out)) for name, job in made.items()}
         jobs = {name: partial(job, case.path, out) for name, job in made.items()}
         # Pending writes of one job must not be charged to the next.
         seconds = interleaved(jobs, repeats=repeats, before=os.sync)
         mine = seconds["offline-data"]
         for name in jobs:
             memory = peak_memory(case.jobs[name], case.path, out)
-            note = f"{seconds[name]:.2f} s, peak +{memory} MiB" + said[name]
+            note = f"{seconds[name]:.2f} s, peak +{memory} MiB" + verdicts[name]
             target = case.target if name == "offline-data" else ""
             yield Row(case.title, name, f"{seconds[name] / mine:.2f}×", note, target)
 

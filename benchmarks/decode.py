@@ -39,8 +39,8 @@ def run(folder: Path, *, repeats: int, scale: float) -> list[Row]:  # noqa: ARG0
             "Pillow, one thread": lambda: np.stack([pillow(data) for data in images]),
             f"Pillow, {threads} threads": lambda: np.stack(list(pool.map(pillow, images))),
         }
-        made = [job() for job in jobs.values()]
-        if not all(np.array_equal(made[0], one) for one in made):
+        results = [job() for job in jobs.values()]
+        if not all(np.array_equal(results[0], one) for one in results):
             raise SystemExit("the decoders give different pixels")
         seconds = interleaved(jobs, repeats=repeats)
     ours = seconds["offline-data"]

@@ -92,15 +92,15 @@ def compare(case: Case, url: str, out: Path, repeats: int) -> Iterator[Row]:
         for name, job in case.jobs.items()
         if all(shutil.which(tool) for tool in TOOLS if tool in name)
     }
-    said = {}
+    verdicts = {}
     for name, job in jobs.items():
         empty(out)
-        said[name] = verdict(case.files, job())
+        verdicts[name] = verdict(case.files, job())
     seconds = interleaved(jobs, repeats=repeats, warmup=0, before=partial(empty, out))
     size = sum(file.stat().st_size for file in case.files)
     for name, taken in seconds.items():
         target = case.target if name == OURS else ""
-        note = f"{size / taken / 1e6:.0f} MB/s, {taken:.3f} s{said[name]}"
+        note = f"{size / taken / 1e6:.0f} MB/s, {taken:.3f} s{verdicts[name]}"
         yield Row(case.title, name, f"{taken / seconds[OURS]:.2f}×", note, target)
     empty(out)
 

@@ -69,8 +69,8 @@ class _Handler(StreamRequestHandler):
         start = int(headers.get("range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
         start = start if headers.get("if-range", tag) == tag else 0
         span = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
-        told = {"Content-Length": str(size - start), "ETag": tag, "X-Repo-Commit": COMMIT, **span}
-        self._send_head(HTTPStatus.PARTIAL_CONTENT if start else HTTPStatus.OK, told)
+        fields = {"Content-Length": str(size - start), "ETag": tag, "X-Repo-Commit": COMMIT, **span}
+        self._send_head(HTTPStatus.PARTIAL_CONTENT if start else HTTPStatus.OK, fields)
         if method == "GET":
             with path.open("rb") as file:
                 self.connection.sendfile(file, start)

@@ -82,7 +82,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
     for case in cases(folder, scale):
         expected = case.work.expected(case.source)
         size = sum(f.stat().st_size for f in (case.source / "compact").rglob("*") if f.is_file())
-        said = {name: verdict(job(folder / "out"), expected) for name, job in case.jobs.items()}
+        verdicts = {name: verdict(job(folder / "out"), expected) for name, job in case.jobs.items()}
         jobs = {name: partial(_fresh, job, folder / "out") for name, job in case.jobs.items()}
         jobs["the parent's files copied and synced"] = partial(
             _copied, case.source, folder / "copy"
@@ -90,7 +90,7 @@ def run(folder: Path, *, repeats: int = 5, scale: float = 1.0) -> Iterator[Row]:
         seconds = interleaved(jobs, repeats=repeats, before=os.sync)
         mine = seconds[OURS]
         for name, took in seconds.items():
-            note = f"{took:.2f} s{said.get(name, '')}"
+            note = f"{took:.2f} s{verdicts.get(name, '')}"
             yield Row(case.title, name, f"{took / mine:.2f}×", note, case.targets.get(name, ""))
         yield Row(case.title, "(bytes of the parent)", "", f"{size / 1e6:.0f} MB")
         if case.alone:
@@ -109,7 +109,7 @@ def row_by_row(case: Case, folder: Path, vectorized: float, repeats: int) -> Ite
     theirs = partial(by.torchrl_rows, case.source, case.work.row, case.work.leaf, ROWS_TORCHRL)
     made = dict(zip(counts, (ours, theirs), strict=True))
     expected = case.work.expected(case.source)
-    said = {
+    verdicts = {
         name: verdict(job(folder / "out"), expected[: counts[name]]) for name, job in made.items()
     }
     jobs = {name: partial(_fresh, job, folder / "out") for name, job in made.items()}
@@ -119,7 +119,7 @@ def row_by_row(case: Case, folder: Path, vectorized: float, repeats: int) -> Ite
     for name, took in each.items():
         against = took / (vectorized / rows)
         rowwise = took / each["offline-data, row by row"]
-        note = f"{took * 1e6:.0f} µs a row, {rowwise:.1f}× ours row by row{said[name]}"
+        note = f"{took * 1e6:.0f} µs a row, {rowwise:.1f}× ours row by row{verdicts[name]}"
         target = f"{case.targets[name]}, ≥ 15× where not" if name in case.targets else ""
         yield Row(case.title, name, f"{against:,.0f}× a row", note, target)
 

@@ -71,10 +71,10 @@ def ours(source: Path, stages: list[Any], leaf: Key, out: Path, **options: Any) 
 def torchrl(source: Path, fn: Callable[[Any], Any], leaf: Key, out: Path) -> NDArray[Any]:
     """Preprocess with TorchRL: two processes, its own chunks."""
     shutil.rmtree(out, ignore_errors=True)
-    made = _torchrl_dataset(source).preprocess(
+    result = _torchrl_dataset(source).preprocess(
         fn, num_workers=2, dest=out, mp_start_method="fork", num_chunks=32
     )
-    return np.asarray(made._storage[leaf])
+    return np.asarray(result._storage[leaf])
 
 
 def torchrl_rows(
@@ -82,10 +82,10 @@ def torchrl_rows(
 ) -> NDArray[Any]:
     """Preprocess the first rows with TorchRL as documented: one row at a time."""
     shutil.rmtree(out, ignore_errors=True)
-    made = _torchrl_dataset(source).preprocess(
+    result = _torchrl_dataset(source).preprocess(
         fn, num_workers=2, dest=out, mp_start_method="fork", chunksize=0, num_frames=rows
     )
-    return np.asarray(made._storage[leaf])
+    return np.asarray(result._storage[leaf])
 
 
 def has_datasets() -> bool:
@@ -108,14 +108,14 @@ def mapped(source: Path, work: Work, out: Path) -> NDArray[Any]:
         datasets.Dataset.from_dict(columns).save_to_disk(stored)
     rows = datasets.load_from_disk(stored).with_format("numpy")
     out.mkdir()
-    made = rows.map(
+    result = rows.map(
         work.columns,
         batched=True,
         batch_size=10_000,
         num_proc=2,
         cache_file_name=str(out / "x.arrow"),
     )
-    return np.asarray(made.with_format("numpy")[:][".".join(work.leaf)])
+    return np.asarray(result.with_format("numpy")[:][".".join(work.leaf)])
 
 
 def _found(path: Path, leaf: Key) -> NDArray[Any]:
@@ -185,10 +185,10 @@ def _resized(images: Any) -> Any:
     """Halve one image `[H, W, C]`, or many: TorchRL passes both."""
     wide = images.movedim(-1, -3)
     one = wide.ndim == 3
-    made = torch.nn.functional.interpolate(
+    result = torch.nn.functional.interpolate(
         wide[None] if one else wide, (42, 42), mode="bilinear", antialias=True
     )
-    return (made[0] if one else made).movedim(-3, -1).contiguous()
+    return (result[0] if one else result).movedim(-3, -1).contiguous()
 
 
 def _resize(td: Any) -> Any:

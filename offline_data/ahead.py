@@ -59,8 +59,8 @@ class Ahead(Generic[T]):
             self._thread.join()
             raise self._ended
         self._asked.put(None)
-        made: T = value
-        return made
+        result: T = value
+        return result
 
     def close(self) -> None:
         """Wait for the current value and close the iterator."""
@@ -71,15 +71,15 @@ class Ahead(Generic[T]):
 
 
 def _make(
-    values: Iterator[T], stop: Event, asked: SimpleQueue[None], made: SimpleQueue[Any]
+    values: Iterator[T], stop: Event, requests: SimpleQueue[None], results: SimpleQueue[Any]
 ) -> None:
     try:
-        asked.get()
+        requests.get()
         while not stop.is_set():
-            made.put((next(values), None))
-            asked.get()
+            results.put((next(values), None))
+            requests.get()
     except BaseException as error:  # noqa: BLE001 -- raised again in the consumer's thread
-        made.put((None, error))
+        results.put((None, error))
     finally:
         if hasattr(values, "close"):
             values.close()

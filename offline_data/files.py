@@ -145,14 +145,14 @@ def file_lock(
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock, told = FileLock(path, thread_local=False), False
+    lock, notified = FileLock(path, thread_local=False), False
     while not lock.is_locked:
         try:
             lock.acquire(blocking=False)  # a timeout never ends on a clock that runs backwards
         except Timeout:
-            if not told:
+            if not notified:
                 waiting()
-            told = True
+            notified = True
             pause(0.05)
     try:
         yield

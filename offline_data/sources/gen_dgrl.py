@@ -105,7 +105,7 @@ class GenDGRL(Source):
     def catalog(self) -> Sequence[CatalogEntry]:
         """List the published datasets; their sizes are not published."""
         kinds = {name: KINDS[name.partition("-")[2]] for name in listed()}
-        return [CatalogEntry(name, steps, summary=said) for name, (steps, said) in kinds.items()]
+        return [CatalogEntry(name, steps, summary=text) for name, (steps, text) in kinds.items()]
 
     def resolve(self, name: str, revision: str | None, settings: Settings) -> Release:  # noqa: ARG002
         """Return a published dataset from the catalogue; does not use the network.
@@ -229,15 +229,15 @@ def _last(name: str) -> str:
 
 def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> EpisodeBatch:
     """Read one episode and compare it with its name."""
-    told = _NAME.fullmatch(_last(name))
-    if told is None:
+    match = _NAME.fullmatch(_last(name))
+    if match is None:
         raise FormatError("its name is not <time>_<number>_<length>_<level seed>_<return>.npz")
     arrays = _arrays(stream, where)
     if lacking := _KEYS - set(arrays):
         raise FormatError(f"it has no {' and no '.join(sorted(lacking))}")
     seen = arrays["observations"]
     action, reward, done = (arrays[key] for key in ("actions", "rewards", "dones"))
-    length = int(told["length"])
+    length = int(match["length"])
     rows = [len(column) if column.ndim else None for column in (seen, action, reward, done)]
     if rows != [length + 1, length, length, length] or not length:
         raise FormatError(
@@ -254,8 +254,8 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
                 f"its {key} are {column.dtype} {list(column.shape)}; expected a number for each step"
             )
     total = float(reward.sum(dtype=np.float64))
-    if not abs(total - float(told["total"])) <= 0.006:
-        raise FormatError(f"its rewards add up to {total:.3f}; its name says {told['total']}")
+    if not abs(total - float(match["total"])) <= 0.006:
+        raise FormatError(f"its rewards add up to {total:.3f}; its name says {match['total']}")
     ends = done.reshape(-1) != 0
     if ends[:-1].any():
         raise FormatError(f"it is done after step {int(ends.argmax())} of {length}, and goes on")
@@ -276,8 +276,8 @@ def _episode(where: str, name: str, stream: io.BufferedReader, game: str) -> Epi
         {("observation",): seen},
         np.array([not ended]),
         {
-            ("id",): np.array([int(told["id"])]),
-            ("seed",): np.array([int(told["seed"])]),
+            ("id",): np.array([int(match["id"])]),
+            ("seed",): np.array([int(match["seed"])]),
             ("game",): np.array([game], object),
         },
         dropped=tuple(

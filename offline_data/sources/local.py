@@ -63,8 +63,8 @@ class Local(Source):
     def release_of(self, path: Path, name: str) -> Release:
         """Describe a dataset directory; its revision is that of its files, from the manifest."""
         manifest = read_manifest(path)
-        told = json.dumps([manifest.id, manifest.digests], sort_keys=True)
-        return Release(name, f"local-{sha256(told.encode()).hexdigest()[:12]}", local=path)
+        content = json.dumps([manifest.id, manifest.digests], sort_keys=True)
+        return Release(name, f"local-{sha256(content.encode()).hexdigest()[:12]}", local=path)
 
     def open(self, release: Release, raw: Path) -> StoredEpisodes:  # noqa: ARG002
         """Open a dataset directory as raw data."""

@@ -60,8 +60,8 @@ class ToyTable:
                 "0.0" if words is None else _quoted(words[0]) if words else "''"
                 for _, words, _ in self.columns
             ]
-            said = enumerate(zip(cells, left_out, strict=True))
-            told = ", ".join(f"{place} {cell}" for place, (cell, zero) in said if cell != zero)
+            pairs = enumerate(zip(cells, left_out, strict=True))
+            told = ", ".join(f"{place} {cell}" for place, (cell, zero) in pairs if cell != zero)
             lines.append(f"{{{told}}}" if sparse else ",".join(cells))
         return ("\n".join(lines) + "\n").encode()
 

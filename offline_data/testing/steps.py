@@ -75,10 +75,10 @@ class StepContract:
 
     def test_describes_itself_as_json(self, step: Any, ready: Step) -> None:
         """Only parameters, whatever was learnt; equal steps have equal descriptions."""
-        told = step.describe()
-        assert json.loads(json.dumps(told, allow_nan=False)) == told
-        assert told["step"] == step.name
-        assert replace(step).describe() == ready.describe() == told
+        described = step.describe()
+        assert json.loads(json.dumps(described, allow_nan=False)) == described
+        assert described["step"] == step.name
+        assert replace(step).describe() == ready.describe() == described
         assert all(isinstance(note, str) and note for note in ready.notes())
 
     def test_pickling_keeps_it(self, step: Step, ready: Step, chunk: EpisodeChunk) -> None:

@@ -298,7 +298,7 @@ class StreamingDataset(IterableDataset[Any]):
             self._position = left[0].position
         known = [INDEX, *taken[0][0].keys]
         keys = known if self._keys is None else [INDEX, *select_keys(known[1:], self._keys)]
-        batch = self._form.made(taken, keys, decode=self._decode)
+        batch = self._form.make(taken, keys, decode=self._decode)
         return batch if self._transform is None else self._transform(batch)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -231,22 +231,22 @@ class Concat(
                 f"{join_key(target)!r}: they must be all observation leaves, all step leaves "
                 "under 'next', or all other step leaves"
             )
-        made = {target: self._joined(chunk, sources)}
-        return rebuilt(chunk, self.name, gone, made, observed=True in sides)
+        result = {target: self._joined(chunk, sources)}
+        return rebuilt(chunk, self.name, gone, result, observed=True in sides)
 
     def _joined(self, chunk: EpisodeChunk, sources: list[Key]) -> NDArray[Any]:
         found = {join_key(key): column(chunk, key) for key in sources}
         parts = [part[:, None] if part.ndim == 1 else part for part in found.values()]
         if len({part.shape[1:-1] for part in parts}) > 1:
-            told = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
-            raise StepError(f"Step 'concat' cannot join rows of these shapes: {told}")
+            listed = ", ".join(f"{name} {list(part.shape[1:])}" for name, part in found.items())
+            raise StepError(f"Step 'concat' cannot join rows of these shapes: {listed}")
         types = [part.dtype for part in parts]
         floats = [one for one in types if one.kind in "fc"]
         dtype = np.result_type(*(floats or types))
         if dtype.kind in "fc" and not floats:
-            told = ", ".join(f"{name} {part.dtype}" for name, part in found.items())
+            listed = ", ".join(f"{name} {part.dtype}" for name, part in found.items())
             raise StepError(
-                f"Step 'concat' finds no integer type for all of {told}",
+                f"Step 'concat' finds no integer type for all of {listed}",
                 hint=f"cast them first: --step cast:{join_key(sources[0])}=float64",
             )
         joined = np.empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)), dtype)
@@ -398,30 +398,32 @@ def convert(values: NDArray[Any], out: NDArray[Any]) -> tuple[int, Any] | None:
     safe = np.can_cast(values.dtype, out.dtype, "safe")
     count = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * math.prod(values.shape[1:])))
     for first in range(0, len(values), count):
-        block, made = values[first : first + count], out[first : first + count]
-        unreal = block.dtype.kind == "c" and made.dtype.kind != "c"
+        block, result = values[first : first + count], out[first : first + count]
+        unreal = block.dtype.kind == "c" and result.dtype.kind != "c"
         with np.errstate(all="ignore"):
-            np.copyto(made, block.real if unreal else block, casting="unsafe")
+            np.copyto(result, block.real if unreal else block, casting="unsafe")
             if safe:
                 continue
-            wrong = _lost(block.real, made) | (block.imag != 0) if unreal else _lost(block, made)
+            wrong = (
+                _lost(block.real, result) | (block.imag != 0) if unreal else _lost(block, result)
+            )
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
             return first + where[0], block[where].item()
     return None
 
 
-def _lost(values: NDArray[Any], made: NDArray[Any]) -> NDArray[np.bool_]:
+def _lost(values: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which numbers changed: became infinite, or another integer."""
-    if made.dtype.kind in "fc":
-        return np.asarray(np.isfinite(values) & ~np.isfinite(made))
-    wrong = np.asarray(made.astype(values.dtype) != values)
-    if values.dtype.kind in "iu" and made.dtype.kind in "iu":
+    if result.dtype.kind in "fc":
+        return np.asarray(np.isfinite(values) & ~np.isfinite(result))
+    wrong = np.asarray(result.astype(values.dtype) != values)
+    if values.dtype.kind in "iu" and result.dtype.kind in "iu":
         # Integers of one size survive a round trip through the other sign.
-        wrong |= (made < 0) != (values < 0)
-    if values.dtype.kind == "f" and made.dtype.kind in "iu":
+        wrong |= (result < 0) != (values < 0)
+    if values.dtype.kind == "f" and result.dtype.kind in "iu":
         # A round trip may hide the loss: -2**63 via a float16 -inf, and, on processors that
         # saturate, 2**63 - 1 via 2**63.
-        bits = 8 * made.dtype.itemsize - (made.dtype.kind == "i")
+        bits = 8 * result.dtype.itemsize - (result.dtype.kind == "i")
         wrong |= (values.astype(np.float64) >= 2.0**bits) | ~np.isfinite(values)
     return wrong

@@ -106,7 +106,7 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                 hint="name the leaves: --step encode:observation.pixels",
             )
         kept = (self.format,) if self.keys else ("png", "jpeg")
-        made = {}
+        result = {}
         for key in meant:
             values = stored(chunk, key)
             if getattr(values, "encoding", None) in kept:
@@ -119,8 +119,8 @@ class Encode(Step, name="encode", example="encode:observation.pixels,format=jpeg
                     hint="they are uint8 [H, W], [H, W, 1] or [H, W, 3]; for png also uint8 "
                     "[H, W, 4] and uint16 [H, W]",
                 )
-            made[key] = self._encoded(column(chunk, key), kind)
-        return replaced(chunk, made)
+            result[key] = self._encoded(column(chunk, key), kind)
+        return replaced(chunk, result)
 
     def _encoded(self, values: NDArray[Any], kind: tuple[str, str, tuple[int, ...]]) -> Any:
         images = [b""] * len(values)

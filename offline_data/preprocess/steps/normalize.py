@@ -274,5 +274,5 @@ class NormalizeReturn(_Learning, name="normalize_return", example="normalize_ret
     def notes(self) -> tuple[str, ...]:
         """Return the number of ignored episodes."""
         missing = self.state().get("not_finite")
-        told = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
-        return (f"{told}, and are not in the range of returns",) if missing else ()
+        note = f"normalize_return: {missing} episodes have a return that is NaN or infinite"
+        return (f"{note}, and are not in the range of returns",) if missing else ()

@@ -160,14 +160,14 @@ class InputColumn:
 
     def describe(self, encoding: Encoding) -> dict[str, Any]:
         """Return its description for the manifest."""
-        told: dict[str, Any] = {"name": self.column.name, "type": self.column.kind}
+        described: dict[str, Any] = {"name": self.column.name, "type": self.column.kind}
         if self.words is not None:
-            told["categories"] = list(self.words.words)
+            described["categories"] = list(self.words.words)
             if self.words.width > len(self.words.words):
-                told["categories"].append(None)
+                described["categories"].append(None)
         if encoding == "num" or (encoding == "onehot" and self.words is None):
-            told |= {"mean": float(self.moments.mean), "scale": scale_of(self.moments)}
-        return told
+            described |= {"mean": float(self.moments.mean), "scale": scale_of(self.moments)}
+        return described
 
 
 class Encoder:
@@ -298,8 +298,8 @@ class Encoder:
         return matrix
 
     def _targets_of(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
-        made = [
+        created = [
             columns[one.place] if one.words is None else one.words.encode(columns[one.place])
             for one in self.targets
         ]
-        return made[0] if len(made) == 1 else np.stack(made, axis=1)
+        return created[0] if len(created) == 1 else np.stack(created, axis=1)

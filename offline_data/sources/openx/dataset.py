@@ -57,11 +57,11 @@ class RldsDataset(RawDataset):
         warnings: tuple[str, ...] = ()
         if split in {None, ALL} and len(several) > 1:
             alone = f"; openx:{name}/{several[0]} is only one of them" if known else ""
-            said = (
+            note = (
                 f"It has the splits {' and '.join(several)}, in this order: `split` in the episode "
                 f"table tells which{alone}."
             )
-            warnings = (said,)
+            warnings = (note,)
         terms = about.get("redistributionInfo")
         licence = terms.get("license") if isinstance(terms, dict) else None
         self.info = SourceInfo(
