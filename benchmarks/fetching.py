@@ -1,8 +1,8 @@
-"""Fetching files over loopback: time beside curl and other clients, memory, same bytes.
+"""Downloading files over loopback: time compared with curl and other clients, memory, same bytes.
 
-The server is a process of its own on the same machine, its files lie in the page cache, and every job
-writes to the same disk with nothing left to be written from before. Ours hashes, compares and syncs
-what it names; what each other job does is in its name.
+The server is a separate process on the same machine with its files in the page cache, and every job
+writes to the same disk without pending writes from before. This package hashes, compares and syncs
+files; the names of the other jobs say what they do.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 Mirror: TypeAlias = tuple[str, str]
-"""A prefix and its replacement: URLs that start with the prefix are tried with the replacement first."""
+"""A prefix of URLs and its replacement, which is tried first."""
 
 ARGUMENT = "argument"
 """Origin of a setting passed as an argument or command-line option."""
@@ -277,7 +277,7 @@ def _parse_config(text: str, path: Path) -> dict[str, Any]:
         value: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path} is not TOML: {error}", hint="texts and URLs stand in quotes: root = '/data'"
+            f"{path} is not TOML: {error}", hint="put text and URLs in quotes: root = '/data'"
         ) from error
     return value
 

@@ -1,4 +1,4 @@
-"""Files of this machine: free space, errors, durable writes, locks, file signatures, checked names."""
+"""Local files: free space, errors, durable writes, locks, signatures, checked names."""
 
 from __future__ import annotations
 

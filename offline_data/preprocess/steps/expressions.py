@@ -244,7 +244,7 @@ class _Evaluator(ast.NodeVisitor):
             what = "two fields of text" if all(texts) else "text with a number"
             raise StepError(
                 f"{source_of(left)!r} and {source_of(right)!r}: {what} cannot be compared",
-                hint="text is compared with quoted text: id == '3'; numbers stand without quotes",
+                hint="text is compared with quoted text: id == '3'; numbers are not quoted",
             )
         return np.asarray(sides[0] == sides[1])
 

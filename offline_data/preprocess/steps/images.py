@@ -48,7 +48,7 @@ _LUMA_16 = (19595, 38470, 7471)
 _SMALL_INTEGERS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16")))
 """Integer types that float32 represents exactly."""
 _AT_ONCE = 4
-"""Number of planes that torch's vectorised code for bytes handles at once; single ones are 3 times slower."""
+"""Planes that torch's vectorised byte code handles at once; single ones are 3 times slower."""
 
 
 @dataclass(frozen=True)
